@@ -26,7 +26,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.matmul.contract import choose, contract, oriented
-from volta_fn.targets.wgsl.matmul.operands import digits, times, total, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times, total
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Working, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
@@ -92,7 +92,7 @@ class _Narrow:
         index = f.let("u32", f"{number} * {_INVOCATIONS}u + local")
         image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.positions))
         first = f.let("u32", times(strip, self.below))
-        start = walked(f, [group, image], c.x.strides[:2], c.x.offset)
+        start = strided_offset(f, [group, image], c.x.strides[:2], c.x.offset)
         self._locate_rows(first)
         self.left = f.let("u32", f"{times(column, across.stride)} + {-across.low % 2**32}u")
         self.sums = [[f.var(self.work.type, f"{self.work.type}()") for _ in range(c.outputs)] for _ in range(self.below)]
@@ -129,7 +129,7 @@ class _Narrow:
                 tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
                 weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
                 for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
-                    f.emit(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
+                    f.emit(f"{sums[o]} = {self.work.add_product(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
     def _read(self, base: str, offset_and_bound: tuple[str, str], exists: str) -> str:
         f, (offset, row_exists) = self.f, offset_and_bound
@@ -144,7 +144,7 @@ class _Narrow:
             further, j, k = digits(f, number, sizes)
             # Beyond the last channel: the last one.
             existing = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
-            at = walked(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
+            at = strided_offset(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
             taps = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
             four = ", ".join([*taps, *[f"{work.type}()"] * (4 - c.outputs)])
             f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else taps[0]};")
@@ -155,7 +155,7 @@ class _Narrow:
         for p, sums in enumerate(self.sums):
             down_index = f.let("u32", f"{first} + {p}u")
             with f.block(f"if ({down_index} < {down.positions}u)" if down.positions % self.below else ""):
-                at = walked(f, [group, image, down_index, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
+                at = strided_offset(f, [group, image, down_index, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))
 
@@ -347,7 +347,7 @@ class _Writer:
         def write(f: Shader, index: list[str]) -> None:
             group, term, output = index if shape.by_outputs else (index[0], index[2], index[1])
             channel, *corner = digits(f, term, shape.blocks)
-            start = walked(f, [group, output, channel], c.w.strides[:3], c.w.offset)
+            start = strided_offset(f, [group, output, channel], c.w.strides[:3], c.w.offset)
             square = _Square(f, c.w.strides[3:], [axis.taps for axis in c.axes])
             for number, axis in zip(corner, c.axes, strict=True):
                 square.row([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
@@ -355,7 +355,7 @@ class _Writer:
             across = [of_taps(a, row, n) for row in rows]
             columns = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
             steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
-            self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * c.outputs)
+            self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * c.outputs)
 
         return self._each((c.groups, terms, c.outputs) if shape.by_outputs else (c.groups, c.outputs, terms), write, f)
 
@@ -371,7 +371,7 @@ class _Writer:
         def write(f: Shader, index: list[str]) -> None:
             group, term, tile = index if shape.by_tiles[0] else (index[0], index[2], index[1])
             (image, *corner), (channel, *further) = digits(f, tile, shape.tiles), digits(f, term, shape.blocks)
-            start = walked(f, [group, image, channel], c.x.strides[:3], c.x.offset)
+            start = strided_offset(f, [group, image, channel], c.x.strides[:3], c.x.offset)
             square = _Square(f, c.x.strides[3:], [axis.size for axis in c.axes])
             for number, block, axis in zip(corner, further, c.axes, strict=True):
                 first = total(f, times(number, shape.positions), times(block, shape.block))
@@ -380,7 +380,7 @@ class _Writer:
             across = [of_input(a, row) for row in rows]
             columns = [of_input(a, [row[j] for row in across]) for j in range(n)]
             steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
-            self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * count)
+            self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * count)
 
         many = prod(shape.tiles)
         return self._each((c.groups, terms, many) if shape.by_tiles[0] else (c.groups, many, terms), write, f)
@@ -396,13 +396,13 @@ class _Writer:
             group, output, tile = index if shape.by_tiles[1] else (index[0], index[2], index[1])
             a = Arithmetic(f)
             steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
-            start, step = walked(f, index, steps), c.groups * c.outputs * shape.count
+            start, step = strided_offset(f, index, steps), c.groups * c.outputs * shape.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
             rows = [to_outputs(a, row, m) for row in read]
             columns = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, shape.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
-            base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)
+            base = strided_offset(f, [group, image, output, *first], c.y.strides, c.y.offset)
             for i in range(m):
                 for j in range(m):
                     with f.block(f"if ({first[0]} + {i}u < {sizes[0]}u && {first[1]} + {j}u < {sizes[1]}u)"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.problem import Attention, AttentionSchedule, PaddedRows, Rows
-from volta_fn.targets.wgsl.matmul.operands import digits, times, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.scalars.number import literal
@@ -37,7 +37,7 @@ class Matrix(NamedTuple):
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
         """Return the rows of a head in the buffer `number`."""
         array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
-        return cls(f, array, rows, walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
+        return cls(f, array, rows, strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
 
     def vector(self, row: str, column: str, block: int, depth: int) -> str:
         """Load four neighbours in a row as a vector, with zeros beyond the matrix.
@@ -92,7 +92,7 @@ def mask_of(b: AttentionShader, number: int, head: str) -> Mask:
     if b.a.mask is None:
         return Mask(None, "0u")
     array = b.f.buffer(number, np.dtype(np.bool_))
-    return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
+    return Mask(array, strided_offset(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
 
 
 class BlockPosition(NamedTuple):

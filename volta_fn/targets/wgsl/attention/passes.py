@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     seen,
 )
 from volta_fn.targets.wgsl.attention.problem import Attention, Rows, backward_schedule, chunks, forward_schedule
-from volta_fn.targets.wgsl.matmul.operands import digits, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number, literal
@@ -182,7 +182,7 @@ class _Writer:
         with f.block(f"if ({number} < {count}u)"):
             head, query = digits(f, number, (a.stack, a.queries))
             starts = [
-                f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                f.let("u32", f"{strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
                 for rows in (a.out, self.cotangent)
             ]
             sum_ = f.var("f32", "0.0f")

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.loops.reductions import widened
 from volta_fn.targets.wgsl.loops.rows import write, write_flat, write_rows
 from volta_fn.targets.wgsl.loops.schedule import (
     BUSY,
-    PREFERRED,
+    DEFAULT_OPTIONS,
     LoopOptions,
     LoopSchedule,
     bytes_per_invocation,
@@ -48,7 +48,7 @@ def analysis_of(kernel: Kernel) -> KernelAnalysis:
 
 
 def steps_of(
-    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = PREFERRED
+    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = DEFAULT_OPTIONS
 ) -> list[KernelStep]:
     """Return the steps of a kernel.
 
@@ -71,7 +71,7 @@ def steps_of(
     return [step._replace(kernel=kernel)]
 
 
-def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
+def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = DEFAULT_OPTIONS) -> list[KernelStep]:
     """Return a step without reduction axes as one for each set of axes of its stores.
 
     Packed arrays in different orders in memory are also separate.
@@ -231,7 +231,7 @@ def routine(
     kernel: Kernel,
     device: TargetCapabilities,
     overwrites: Mapping[int, int] = {},  # never changed
-    options: LoopOptions = PREFERRED,
+    options: LoopOptions = DEFAULT_OPTIONS,
 ) -> Routine:
     """Return the routine of a kernel.
 
@@ -259,7 +259,7 @@ def options_of(kernel: Kernel, device: TargetCapabilities) -> Iterator[LoopOptio
         yield from legal_options(analysis_of(simplified(widened(kernel))), device)
 
 
-def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> Dispatch:
+def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> Dispatch:
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:

@@ -99,12 +99,12 @@ class LoopOptions(NamedTuple):
     separate: bool | None = None
 
 
-PREFERRED = LoopOptions()
+DEFAULT_OPTIONS = LoopOptions()
 
 
 def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the preferred options and alternatives, for reductions along every axis."""
-    yield PREFERRED
+    yield DEFAULT_OPTIONS
     if not analysis.reduces:
         yield from (
             LoopOptions(lanes=False),
@@ -123,7 +123,7 @@ def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Itera
     yield from [LoopOptions(chunk=chunk) for chunk in _CHUNKS]
 
 
-def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
+def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
     offset = max(
@@ -189,7 +189,7 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
     return wide if fits else span
 
 
-def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
+def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel with reductions."""
     axis = contiguous_axis(analysis) if options.axis is None else options.axis
     return by_columns(analysis, device, axis, options) if axis in analysis.parallel_axes else by_rows(analysis, device, axis, options)

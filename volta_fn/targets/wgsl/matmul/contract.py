@@ -28,7 +28,17 @@ from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, La
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
 from volta_fn.targets.wgsl.matmul.operands import digits
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
+from volta_fn.targets.wgsl.matmul.schedule import (
+    Choices,
+    Schedule,
+    Working,
+    class_of,
+    learn,
+    read_schedules,
+    remembered,
+    working,
+    write_schedules,
+)
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
@@ -149,6 +159,8 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred
 
 
 # Select the algorithm of a contraction.
+#
+# `direct` has three for those that tiles would compute slowly, and tells when they pay; everything else is tiled.
 
 
 class ProductOptions(NamedTuple):
@@ -161,7 +173,7 @@ class ProductOptions(NamedTuple):
     swapped: bool | None = None
 
 
-CHOSEN = ProductOptions()
+DEFAULT_OPTIONS = ProductOptions()
 
 #: Schedules of tests: all forms of tiles, small ones, so that small products have several.
 _SCHEDULES = (
@@ -180,7 +192,7 @@ _SCHEDULES = (
 def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
     """Yield the default options and their alternatives."""
     work = working(c.target.dtype)
-    yield CHOSEN
+    yield DEFAULT_OPTIONS
     if c.k:
         yield from (ProductOptions("few terms"), ProductOptions("few results"))
     if can_be_thin(c, work):
@@ -197,7 +209,7 @@ def contract(
     may_split: bool = True,
     deferred_work: int = 0,
     alone: bool = False,
-    options: ProductOptions = CHOSEN,
+    options: ProductOptions = DEFAULT_OPTIONS,
 ) -> Routine:
     """Return the routine of a contraction with results.
 
@@ -282,12 +294,14 @@ def _is_contiguous(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, deferred_work: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
+def contraction(
+    kernel: Kernel, device: TargetCapabilities, deferred_work: int = 0, options: ProductOptions = DEFAULT_OPTIONS
+) -> Routine | None:
     """Return the routine of a kernel that is such a product; None for others."""
     if not computes_product(kernel, device):
         return None
     product = _oriented(kernel, options.swapped)
-    epilogue = Fused(product)
+    epilogue = KernelEpilogue(product)
     count = len(product.kernel.inputs)
     buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
     c, may_split = _maps(product, epilogue), epilogue.may_split(device)
@@ -300,9 +314,9 @@ def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[
         return
     for swapped in (None, True, False):
         product = _oriented(kernel, swapped)
-        epilogue = Fused(product)
+        epilogue = KernelEpilogue(product)
         for options in legal_options(_maps(product, epilogue), device, epilogue.may_split(device)):
-            if swapped is not None or options == CHOSEN:
+            if swapped is not None or options == DEFAULT_OPTIONS:
                 yield options._replace(swapped=swapped)
 
 
@@ -311,11 +325,11 @@ def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
     if not computes_product(kernel, device):
         return 1
     product = _oriented(kernel, None)
-    c = _maps(product, Fused(product))
+    c = _maps(product, KernelEpilogue(product))
     return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
 
 
-def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContraction:
+def _maps(product: Contraction, epilogue: KernelEpilogue) -> contractions.IndexedContraction:
     """Return the contraction as schedules see it."""
     inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
@@ -331,8 +345,8 @@ def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
     return product.oriented(swapped)
 
 
-class Fused:
-    """The epilogue of a contraction: the kernel's operations on the sums."""
+class KernelEpilogue:
+    """The epilogue of a kernel that is a contraction: its operations on the sums."""
 
     def __init__(self, product: Contraction) -> None:
         self.product = product
@@ -458,7 +472,7 @@ def tune(
     best: Choices = {device.adapter: {class_of(c): measurements[0].schedule}}
     learn(best)
     if path is not None:
-        choices = read(path)
+        choices = read_schedules(path)
         choices.setdefault(device.adapter, {}).update(best[device.adapter])
-        write(path, choices)
+        write_schedules(path, choices)
     return measurements

@@ -1,16 +1,16 @@
-"""Contractions of few terms or few results, without tiles."""
+"""Contractions without tiles: thin products, few terms, few results."""
 
 from __future__ import annotations
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.operands import Elements, OperandRow, digits, times, total
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, combined, results
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
-# Multiply a matrix, contiguous along the results, by one or two vectors.
+# Thin products: a matrix, contiguous along the results, by one or two vectors (BLAS's gemv).
 #
 # Each element of the matrix is used once or twice, so memory bandwidth bounds the speed: a workgroup computes a narrow strip of
 # results, of which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
@@ -32,7 +32,7 @@ _THIN_TOGETHER = 16
 
 
 def is_thin(c: IndexedContraction, work: Working) -> bool:
-    """Return whether a contraction is such a product."""
+    """Return whether a contraction is a thin product with long sums."""
     return c.k >= _TERMS and can_be_thin(c, work)
 
 
@@ -44,12 +44,12 @@ def can_be_thin(c: IndexedContraction, work: Working) -> bool:
 def thin(
     c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
-    """Return the routine; sums are only split if `may_split` allows it."""
+    """Return the routine of a thin product; sums are split only if `may_split` is set."""
     wide = next(wide for wide, strips in _STRIPS if c.batch * max(c.m, c.n) >= 4 * wide * strips)
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
     first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
-    return combined(first, c, work, splits, device, epilogue, buffers)
+    return complete_routine(first, c, work, splits, device, epilogue, buffers)
 
 
 def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
@@ -98,7 +98,7 @@ class _Strips:
         for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
             f.emit(f"{shared}[local + {position * all_}u] = {sum_};")
         add_up(f, work, shared, few, all_, wide)
-        put = results(f, work, c, epilogue, self.buffers, 1, splits)
+        put = emit_store(f, work, c, epilogue, self.buffers, 1, splits)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
             vector, result = digits(f, "local", (few, wide * 4))
@@ -122,7 +122,7 @@ class _Strips:
             fours = [self.matrix.load(row, term) for term in terms]
             for vector, sum_ in zip(rows, sums, strict=True):
                 for factor, four in zip(self._factors(vector, terms), fours, strict=True):
-                    f.emit(f"{sum_} = {work.multiply_add(factor, four, sum_)};")
+                    f.emit(f"{sum_} = {work.add_scaled(factor, four, sum_)};")
         return sums
 
     def _factors(self, vector: OperandRow, terms: list[str]) -> list[str]:
@@ -160,7 +160,7 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
     """Return the routine in which every invocation computes one result."""
     f = Shader(device, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
-    put = results(f, work, c, epilogue, buffers, 1)
+    put = emit_store(f, work, c, epilogue, buffers, 1)
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
     size = c.batch * c.m * c.n
     with f.block(f"if ({number} < {size}u)"):
@@ -173,10 +173,10 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
         sum_ = f.var(work.type, f"{work.type}()")
         if c.k <= _WRITTEN_OUT:
             for k in range(c.k):
-                f.emit(f"{sum_} = {work.fused(a.load(left, k), b.load(right, k), sum_)};")
+                f.emit(f"{sum_} = {work.add_product(a.load(left, k), b.load(right, k), sum_)};")
         else:
             with f.loop(c.k) as i:
-                f.emit(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
+                f.emit(f"{sum_} = {work.add_product(a.load(left, i), b.load(right, i), sum_)};")
         f.emit(f"{put}({stack}, {row}, {column}, {sum_});")
     return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
 
@@ -195,7 +195,7 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
     rows, columns = _together(c)
     down, across = -(-c.m // rows), -(-c.n // columns)
     length, splits = _cut(c, c.batch * down * across)
-    put = results(f, work, c, epilogue, buffers, 1, splits)
+    put = emit_store(f, work, c, epilogue, buffers, 1, splits)
     split, stack, i, j = digits(f, f.group, (splits, c.batch, down, across))
     first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
     left = [a.row(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
@@ -208,7 +208,7 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
         xs, ys = [a.load(operand, k) for operand in left], [b.load(operand, k) for operand in right]
         for x, totals in zip(xs, sums, strict=True):
             for y, sum_ in zip(ys, totals, strict=True):
-                f.emit(f"{sum_} = {work.fused(x, y, sum_)};")
+                f.emit(f"{sum_} = {work.add_product(x, y, sum_)};")
     flat = [sum_ for totals in sums for sum_ in totals]
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for sum_index, sum_ in enumerate(flat):
@@ -219,7 +219,7 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)
-    return combined(partial_sums, c, work, splits, device, epilogue, buffers)
+    return complete_routine(partial_sums, c, work, splits, device, epilogue, buffers)
 
 
 def _together(c: IndexedContraction) -> tuple[int, int]:

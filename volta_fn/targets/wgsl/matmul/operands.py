@@ -53,7 +53,7 @@ def times(index: str, stride: int) -> str:
     return index if stride == 1 else f"{index} * {stride % 2**32}u"
 
 
-def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
+def strided_offset(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
     """Return the offset of an element, given its digits and strides."""
     return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])
 
@@ -79,10 +79,10 @@ class Elements:
     def row(self, stack: str, outer: str) -> OperandRow:
         """Return row or column `outer` of product `stack`."""
         f, map_ = self.f, self.map
-        start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
+        start = strided_offset(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
         axis_indices = digits(f, outer, map_.outer.sizes)
-        coordinates = [walked(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
-        return OperandRow(total(f, start, walked(f, axis_indices, map_.outer.strides)), coordinates)
+        coordinates = [strided_offset(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
+        return OperandRow(total(f, start, strided_offset(f, axis_indices, map_.outer.strides)), coordinates)
 
     def load(self, row: OperandRow, inner: str | int) -> str:
         """Load the element at k = `inner`, a constant or an expression, or zero.
@@ -97,7 +97,7 @@ class Elements:
         else:
             axis_indices = digits(f, inner, map_.inner.sizes)
             ways = zip((row.address, *row.coordinates), self._walks, strict=True)
-            address, *coordinates = [total(f, base, walked(f, axis_indices, walk)) for base, walk in ways]
+            address, *coordinates = [total(f, base, strided_offset(f, axis_indices, walk)) for base, walk in ways]
         conditions = [f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True)]
         value, condition = loaded(f, self.work, self.array, address, conditions, fours=self.fours)
         type_ = self.work.vector if self.fours else self.work.type

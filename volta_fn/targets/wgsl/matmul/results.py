@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, total, walked
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, strided_offset, total
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number
@@ -48,7 +48,8 @@ class ResultStore(NamedTuple):
     store: Callable[[SumIndex, Sequence[str]], None]
 
 
-#: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and the most consecutive columns.
+#: Declares the buffers of the results in a shader, and returns how they are stored: (shader, arithmetic of the sums, contraction, number of
+#: the first result's buffer, lanes: the most consecutive columns that it gets at a time).
 Epilogue = Callable[[Shader, Working, IndexedContraction, int, int], ResultStore]
 
 
@@ -61,8 +62,8 @@ def rounded(dtype: np.dtype) -> Epilogue:
 
         def store(index: SumIndex, sums: Sequence[str]) -> None:
             numbers = [work.number(f, x, dtype) for x in sums]
-            ways = [target.stack, target.rows, target.columns]
-            at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(index, ways, strict=True)])
+            walks = zip(index, (target.stack, target.rows, target.columns), strict=True)
+            at = total(f, target.start, *[strided_offset(f, digits(f, x, walk.sizes), walk.strides) for x, walk in walks])
             if fours:
                 array.store4(f.let("u32", f"{at} / 4u"), numbers)
             else:
@@ -79,12 +80,12 @@ def rounded(dtype: np.dtype) -> Epilogue:
 # which is a multiple of `lanes`. It stores nothing beyond the last row or column.
 
 
-def results(
+def emit_store(
     f: Shader, work: Working, c: IndexedContraction, epilogue: Epilogue, buffers: BufferNumbers, lanes: int, splits: int = 1
 ) -> str:
-    """Write the function that stores results, or partial sums; return its name."""
+    """Emit the function that stores results, or partial sums; return its name."""
     partial = _partial(f, work, c, buffers.workspace, splits, lanes) if splits > 1 else None
-    return _function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
+    return _emit_store_function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
 
 
 def _partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits: int, lanes: int) -> ResultStore:
@@ -106,7 +107,7 @@ def _partial(f: Shader, work: Working, c: IndexedContraction, number: int, split
     return ResultStore(4 if fours else 1, store)
 
 
-def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
+def _emit_store_function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
     main, f.statements = f.statements, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
@@ -132,7 +133,7 @@ def chunk(f: Shader, split: str, length: int, splits: int, terms: int) -> tuple[
     return begin, f.let("u32", f"min({begin} + {length}u, {terms}u)")
 
 
-def combined(
+def complete_routine(
     first: Dispatch,
     c: IndexedContraction,
     work: Working,
@@ -141,20 +142,23 @@ def combined(
     epilogue: Epilogue,
     buffers: BufferNumbers,
 ) -> Routine:
-    """Return the routine of a dispatch that stores results, or partial sums."""
+    """Return the routine of a dispatch, whose partial sums a second one adds up."""
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, splits, device, epilogue, buffers)), (size,))
+    return Routine((first, sum_dispatch(c, work, splits, device, epilogue, buffers)), (size,))
 
 
-def combine(
+def sum_dispatch(
     c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
 ) -> Dispatch:
-    """Write the results from `splits` arrays [stack, m, n] of partial sums, or zeros."""
+    """Return the dispatch that adds up partial sums, and stores the results.
+
+    The sums are `splits` arrays [stack, m, n]; without any, they are zeros.
+    """
     f = Shader(device, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
-    put = results(f, work, c, epilogue, buffers, each)
+    put = emit_store(f, work, c, epilogue, buffers, each)
     size = c.batch * c.m * c.n
     partials = f.buffer(buffers.workspace, work.dtype, False, splits * size if each == 4 else 0) if splits else None
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")

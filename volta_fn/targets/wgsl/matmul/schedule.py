@@ -29,7 +29,10 @@ from volta_fn.targets.wgsl.shader import Function
 
 @dataclass(frozen=True)
 class Working:
-    """The dtype of sums (uint32 for bools)."""
+    """The arithmetic of sums: their dtype, and how products are added.
+
+    Sums of bools are uint32.
+    """
 
     dtype: np.dtype
     boolean: bool = False
@@ -81,20 +84,20 @@ class Working:
         """Return the sum of a vector's four numbers."""
         return self.add(f"({self.add(f'{x}.x', f'{x}.y')})", f"({self.add(f'{x}.z', f'{x}.w')})")
 
-    def fused(self, x: str, y: str, total: str) -> str:
-        """Return ``total + x * y`` for three numbers or three vectors."""
+    def add_product(self, x: str, y: str, total: str) -> str:
+        """Return ``total + x * y`` for three numbers or three vectors, fused for floats."""
         if self.boolean:
             return f"{total} | ({x} & {y})"
         if self.dtype.kind == "c":
-            return self.multiply_add(x, y, total)
+            return self.add_scaled(x, y, total)
         return f"fma({x}, {y}, {total})" if self.dtype.kind == "f" else f"{total} + {x} * {y}"
 
-    def multiply_add(self, x: str, y: str, total: str) -> str:
+    def add_scaled(self, x: str, y: str, total: str) -> str:
         """Return ``total + x * y`` for a number x and vectors y and total."""
         if self.dtype.kind == "c":
             real = f"fma(-{x}.y, {y}.y, fma({x}.x, {y}.x, {total}.x))"
             return f"{self.type}({real}, fma({x}.y, {y}.x, fma({x}.x, {y}.y, {total}.y)))"
-        return self.fused(f"{self.vector}({x})", y, total)
+        return self.add_product(f"{self.vector}({x})", y, total)
 
 
 def working(dtype: np.dtype) -> Working:
@@ -239,7 +242,7 @@ def _form(map_: OperandMap) -> str:
     return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
 
 
-def read(path: Path) -> Choices:
+def read_schedules(path: Path) -> Choices:
     """Read a file of schedules; empty if it is missing or has another format.
 
     Schedules that no code can be generated for are left out.
@@ -265,8 +268,8 @@ def is_valid(schedule: Schedule) -> bool:
     return in_bounds and patches and divides and counts and 0 <= schedule.unroll <= schedule.depth
 
 
-def write(path: Path, choices: Choices) -> None:
-    """Write a file that `read` reads."""
+def write_schedules(path: Path, choices: Choices) -> None:
+    """Write a file that `read_schedules` reads."""
     content = {
         adapter: {key: value.as_dict() for key, value in sorted(schedules.items())} for adapter, schedules in sorted(choices.items())
     }
@@ -279,7 +282,7 @@ def write(path: Path, choices: Choices) -> None:
 @functools.cache
 def shipped() -> Choices:
     """Return the schedules that come with the package."""
-    return read(SHIPPED)
+    return read_schedules(SHIPPED)
 
 
 def users_file() -> Path | None:
@@ -291,7 +294,7 @@ def users_file() -> Path | None:
 @functools.cache
 def _users() -> Choices:
     where = users_file()
-    return {} if where is None else read(where)
+    return {} if where is None else read_schedules(where)
 
 
 #: The schedules that were measured in this process.

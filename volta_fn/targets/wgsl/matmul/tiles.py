@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, loaded, quotient, remainder, times, total, walked
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, combine, combined, results
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, loaded, quotient, remainder, strided_offset, times, total
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store, sum_dispatch
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
@@ -88,7 +88,7 @@ class Slice:
         """
         f = self.f
         self.end, self.exact = end, exact
-        self.start = walked(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
+        self.start = strided_offset(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
         self.bases: dict[int, list[str]] = {}
         for unit in self.units:
             if unit.across not in self.bases:
@@ -112,7 +112,7 @@ class Slice:
         bases = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
             step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
-            bases.append(total(f, walked(f, positions, outwards, start), step))
+            bases.append(total(f, strided_offset(f, positions, outwards, start), step))
         bases[0] = total(f, self.start, bases[0])
         return bases
 
@@ -127,7 +127,7 @@ class Slice:
             key = 0 if self.k_is_plain else unit.k
             if key not in shared:
                 positions = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
-                shared[key] = [walked(f, positions, walk) for walk in walks]
+                shared[key] = [strided_offset(f, positions, walk) for walk in walks]
             further = [unit.k * walk[-1] if self.k_is_plain and walk else 0 for walk in walks]
             address, *coordinates = [
                 total(f, base, step, more) for base, step, more in zip(self.bases[unit.across], shared[key], further, strict=True)
@@ -189,10 +189,10 @@ def tiled(
     If a program consists of it `alone`, it always starts with a short shader.
     """
     if c.k == 0:
-        return Routine((combine(c, work, 0, device, epilogue, buffers),))
+        return Routine((sum_dispatch(c, work, 0, device, epilogue, buffers),))
     schedule = schedule.fitted(c)
     first = _dispatch(c, work, schedule, device, epilogue, buffers, alone)
-    return combined(first, c, work, schedule.splits, device, epilogue, buffers)
+    return complete_routine(first, c, work, schedule.splits, device, epilogue, buffers)
 
 
 def _dispatch(
@@ -241,7 +241,7 @@ class Tiles:
             Slice(f, work, name, number, map_, schedule, size)
             for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
         ]
-        self.put = results(f, work, c, epilogue, buffers, work.lanes, schedule.splits)
+        self.put = emit_store(f, work, c, epilogue, buffers, work.lanes, schedule.splits)
 
     def dispatch(self) -> Dispatch:
         """Return the finished dispatch."""
@@ -386,11 +386,11 @@ class Tiles:
         for r, x in enumerate(rows):
             if self.schedule.brief:
                 for v in range(len(columns) // work.lanes):
-                    f.emit(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
+                    f.emit(f"c{r}_{v} = {work.add_scaled(x, f'b{v}', f'c{r}_{v}')};")
                 continue
             # In alternating order, so that consecutive products share a factor, which then stays in its register.
             for j, y in [*enumerate(columns)][:: -1 if r % 2 else 1]:
-                f.emit(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
+                f.emit(f"c{r}_{j} = {work.add_product(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes
