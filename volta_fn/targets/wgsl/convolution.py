@@ -67,15 +67,15 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     return c.channels * c.taps <= _LONG * c.groups * c.images * c.positions
 
 
-def narrow(c: Correlation, dtypes: _Dtypes, device: TargetCapabilities) -> Dispatch:
+def narrow(c: Correlation, dtypes: _Dtypes, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch of a correlation with few outputs."""
-    return _Narrow(c, working(dtypes[2]), dtypes, device).dispatch()
+    return _Narrow(c, working(dtypes[2]), dtypes, capabilities).dispatch()
 
 
 class _Narrow:
-    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, device: TargetCapabilities) -> None:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, capabilities: TargetCapabilities) -> None:
         self.c, self.work = c, work
-        self.f = f = Shader(device, _INVOCATIONS)
+        self.f = f = Shader(capabilities, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)
         self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].positions))
         self.channels = min(c.channels, _STAGED // c.taps)
@@ -244,7 +244,9 @@ class Shape:
         return x[1] == 1 if divides_taps else x[2] != 1, y[2] != 1
 
 
-def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, *, wanted: bool) -> Shape | None:
+def shape_of(
+    c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, *, wanted: bool
+) -> Shape | None:
     """Return the fastest tiling that rounds little enough and fits the bindings."""
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
@@ -252,7 +254,7 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device
     shapes = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
     if not shapes:
         shapes = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
-    shapes = [shape for shape in shapes if 4 * max(shape.sizes) <= device.binding]
+    shapes = [shape for shape in shapes if 4 * max(shape.sizes) <= capabilities.binding]
     best = min(shapes, key=lambda shape: shape.cost, default=None)
     return best if best is not None and (wanted or best.cost < c.products) else None
 
@@ -290,13 +292,13 @@ class Arithmetic:
         return self.f.let("f32", f"{factor!r}f * {x}")
 
 
-def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, workspace: int) -> Routine:
+def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, workspace: int) -> Routine:
     """Return the routine of a tiled correlation; its workspaces follow `workspace`."""
     work = working(dtypes[2])
     buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
     product, ordered = product_of(shape, buffers)
-    middle = tiled(product, work, choose(product, work, device), device, rounded(_FLOAT), ordered)
-    writer = _Writer(shape, work, device, workspace)
+    middle = tiled(product, work, choose(product, work, capabilities), capabilities, rounded(_FLOAT), ordered)
+    writer = _Writer(shape, work, capabilities, workspace)
     taps = writer.taps(dtypes[1])
     tiles = writer.tiles(dtypes[0])
     results = writer.results(dtypes[2])
@@ -325,8 +327,8 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[IndexedContraction
 class _Writer:
     """Writes the shaders of the transforms."""
 
-    def __init__(self, shape: Shape, work: Working, device: TargetCapabilities, workspace: int) -> None:
-        self.shape, self.c, self.work, self.device, self.workspace = shape, shape.c, work, device, workspace
+    def __init__(self, shape: Shape, work: Working, capabilities: TargetCapabilities, workspace: int) -> None:
+        self.shape, self.c, self.work, self.capabilities, self.workspace = shape, shape.c, work, capabilities, workspace
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
         """Write a shader with an invocation for each index of an array of these sizes."""
@@ -340,7 +342,7 @@ class _Writer:
 
         The result is ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
         w, out = f.buffer(1, dtype), f.buffer(self.workspace, _FLOAT, True)
         terms, n, r = shape.terms, shape.points, shape.block
 
@@ -364,7 +366,7 @@ class _Writer:
 
         The result is ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
         x, out = f.buffer(0, dtype), f.buffer(self.workspace + 1, _FLOAT, True)
         terms, count, n = shape.terms, shape.count, shape.points
 
@@ -387,7 +389,7 @@ class _Writer:
 
     def results(self, dtype: np.dtype) -> Dispatch:
         """Transform the products to results."""
-        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
         m, n = shape.positions, shape.points
         sizes = [axis.positions for axis in c.axes]
@@ -462,36 +464,36 @@ _UINT32 = np.dtype(np.uint32)
 _MUCH = 1 << 26
 
 
-def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of a convolution.
 
     None for dtypes that the device lacks, and for results without elements.
     """
     problems, dtypes, elements = _canonical(avals, params)
-    if not all(is_supported(dtype, device) for dtype in dtypes):
+    if not all(is_supported(dtype, capabilities) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
     summed = [c for c in problems if c.taps * c.channels]
-    dispatches: list[Dispatch] = [] if summed == problems else [_zeros(dtypes[2], elements[2], device)]
+    dispatches: list[Dispatch] = [] if summed == problems else [_zeros(dtypes[2], elements[2], capabilities)]
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
-        shape = shape_of(c, dtypes, device, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        shape = shape_of(c, dtypes, capabilities, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if shape is not None:
-            routine = winograd(shape, dtypes, device, first)
+            routine = winograd(shape, dtypes, capabilities, first)
         elif algorithm == "auto" and is_narrow(c, dtypes[2]):
-            routine = Routine((narrow(c, dtypes, device),))
+            routine = Routine((narrow(c, dtypes, capabilities),))
         else:
             contraction, buffers = oriented(of_correlation(c, dtypes, elements))
-            routine = contract(contraction, device, buffers._replace(workspace=first), alone=c.products >= _MUCH)
+            routine = contract(contraction, capabilities, buffers._replace(workspace=first), alone=c.products >= _MUCH)
         dispatches += routine.dispatches
         workspaces += routine.workspaces
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
 
 
-def _zeros(dtype: np.dtype, size: int, device: TargetCapabilities) -> Dispatch:
+def _zeros(dtype: np.dtype, size: int, capabilities: TargetCapabilities) -> Dispatch:
     """Write zeros to all results."""
-    shader, words = ShaderType(device, INVOCATIONS), -(-size * dtype.itemsize // 4)
+    shader, words = ShaderType(capabilities, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
     return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
@@ -503,11 +505,11 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
 
 
 def products_at_points(
-    avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities
+    avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities
 ) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
     problems, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, device, wanted=False) for c in problems]
+    shapes = [shape_of(c, dtypes, capabilities, wanted=False) for c in problems]
     return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
 
 

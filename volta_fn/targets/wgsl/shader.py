@@ -271,8 +271,8 @@ plus, times, quotient, remainder, dotted = TEXT.plus, TEXT.times, TEXT.quotient,
 class Module:
     """Declarations and functions for a device, each added once."""
 
-    def __init__(self, device: TargetCapabilities) -> None:
-        self.device = device
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self.capabilities = capabilities
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:

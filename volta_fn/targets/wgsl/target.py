@@ -225,7 +225,7 @@ class WgslTarget(Target):
 
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
-        return matmul.computes_product(kernel, device=self.capabilities)
+        return matmul.computes_product(kernel, capabilities=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel."""
@@ -239,7 +239,7 @@ class WgslTarget(Target):
         """Return the passes that GPUs add: for routines, and for fewer, fuller dispatches."""
         capabilities = self.capabilities
         most = min(capabilities.buffers, _MOST_BUFFERS)
-        small = partial(is_small, device=capabilities)
+        small = partial(is_small, capabilities=capabilities)
         passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms",
@@ -250,7 +250,7 @@ class WgslTarget(Target):
             ProgramPass(
                 "Cholesky factors",
                 "Expand Cholesky factorisations to those of panels, and products.",
-                partial(expand_cholesky, panel_width=partial(library.panel_width, device=capabilities)),
+                partial(expand_cholesky, panel_width=partial(library.panel_width, capabilities=capabilities)),
                 simplify_after=True,
             ),
             ProgramPass(
@@ -270,7 +270,9 @@ class WgslTarget(Target):
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=capabilities), most=capabilities.kernel_buffers),
+                partial(
+                    split_k_into_consumers, splits=partial(matmul.split_k, capabilities=capabilities), most=capabilities.kernel_buffers
+                ),
             ),
             NodePass(
                 "late small kernels",
@@ -279,7 +281,7 @@ class WgslTarget(Target):
             ),
         ]
         if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
-            policy = DeferralPolicy(partial(matmul.is_little, device=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
+            policy = DeferralPolicy(partial(matmul.is_little, capabilities=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)

@@ -217,8 +217,8 @@ class _Axis(NamedTuple):
 class AttentionShader:
     """A shader of attention under construction."""
 
-    def __init__(self, a: Attention, schedule: AttentionSchedule, device: TargetCapabilities, *, transposed: bool = False) -> None:
-        self.a, self.schedule, self.f = a, schedule, Shader(device, schedule.invocations)
+    def __init__(self, a: Attention, schedule: AttentionSchedule, capabilities: TargetCapabilities, *, transposed: bool = False) -> None:
+        self.a, self.schedule, self.f = a, schedule, Shader(capabilities, schedule.invocations)
         self.memory = self.f.workgroup("memory", "vec4<f32>", schedule.memory(max(a.q.width, a.v.width), transposed=transposed))
         #: The offset of the memory after the weights.
         self.after_weights = schedule.weights(transposed=transposed)

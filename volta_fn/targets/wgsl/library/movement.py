@@ -195,7 +195,7 @@ def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> 
 # Gather: each unit of the result is read at an offset from its window's start.
 
 
-def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, wraps: bool = False) -> Routine | None:
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities, wraps: bool = False) -> Routine | None:
     """Return the routine of the primitive.
 
     If it `wraps`, negative positions count from the end.
@@ -208,7 +208,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Targe
     dtype, itemsize = operand.dtype, operand.dtype.itemsize
     strides = [stride for _, stride, _ in starts.addressed + starts.batching]
     unit, (sizes, _, theirs, steps) = in_units(itemsize, window_loops(layout), strides)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     added = operand.shape[params["dimension_numbers"].start_index_map[0]] if wraps else 0
     vectors = Integers(shader, 1, indices.dtype, added)
@@ -247,17 +247,17 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
 # Blocks read or replaced at positions that are computed at run time.
 
 
-def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     count = math.prod(sizes)
     if not count:
         return Routine(())
-    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, device)
+    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, capabilities)
     itemsize = operand.dtype.itemsize
     unit, (loops, _, theirs) = in_units(itemsize, (sizes, row_major(sizes), row_major(operand.shape)), corner.strides)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     target = unit_array(shader, len(avals), unit, count * itemsize, written=True)
     first = corner.offset(shader, itemsize, unit)
@@ -270,7 +270,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     return Routine((*corner.dispatches, done), corner.workspaces)
 
 
-def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive.
 
     Its first dispatch copies the operand, which the others do not read.
@@ -279,13 +279,13 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not operand.size:
         return Routine(())
     size, itemsize = operand.size * operand.dtype.itemsize, operand.dtype.itemsize
-    copied = copy(Shader(device, INVOCATIONS), 0, len(avals), size)
+    copied = copy(Shader(capabilities, INVOCATIONS), 0, len(avals), size)
     if not update.size:
         return Routine((copied,))
-    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, device)
+    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, capabilities)
     loops = (update.shape, row_major(update.shape), row_major(operand.shape))
     unit, (sizes, _, theirs) = in_units(itemsize, loops, corner.strides)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 1, unit, update.size * itemsize)
     target = shader.buffer(len(avals), source.dtype, written=True, size=size // 4 if unit == 16 else 0)
     first = corner.offset(shader, itemsize, unit)
@@ -311,7 +311,7 @@ class _Corner:
         sizes: Sequence[int],
         first: int,
         workspace: int,
-        device: TargetCapabilities,
+        capabilities: TargetCapabilities,
     ) -> None:
         strides = row_major(operand.shape)
         limits = [n - size for n, size in zip(operand.shape, sizes, strict=True)]
@@ -322,11 +322,11 @@ class _Corner:
             if limit
         ]
         self._workspace = workspace
-        self._device = device
+        self._device = capabilities
         self._partial_sums = 0
         self.dispatches: tuple[Dispatch, ...] = ()
-        if len(self._starts) + first + 1 > device.buffers:
-            each = device.buffers - 1
+        if len(self._starts) + first + 1 > capabilities.buffers:
+            each = capabilities.buffers - 1
             groups = [self._starts[k : k + each] for k in range(0, len(self._starts), each)]
             self._partial_sums = len(groups)
             self.dispatches = tuple([self._partial_sum(group, k) for k, group in enumerate(groups)])
@@ -364,15 +364,15 @@ class _Corner:
 # Paddings between elements and bitcasts, which kernels cannot express.
 
 
-def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, _ = avals
     result = pad_p.result_avals(avals, params)
-    if not is_supported(operand.dtype, device):
+    if not is_supported(operand.dtype, capabilities):
         return None
     if not result.size:
         return Routine(())
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = shader.buffer(0, operand.dtype) if operand.size else None
     between, target = shader.buffer(1, operand.dtype), result_array(shader, 2, operand.dtype, result.size)
 
@@ -393,7 +393,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
     return Routine((fill(shader, target, result.size, element),))
 
 
-def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the primitive, which copies the bytes."""
     (operand,) = avals
-    return Routine((copy(Shader(device, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())
+    return Routine((copy(Shader(capabilities, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

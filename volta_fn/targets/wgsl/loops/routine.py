@@ -48,7 +48,7 @@ def analysis_of(kernel: Kernel) -> KernelAnalysis:
 
 
 def steps_of(
-    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = DEFAULT_OPTIONS
+    step: KernelStep, capabilities: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = DEFAULT_OPTIONS
 ) -> list[KernelStep]:
     """Return the steps of a kernel.
 
@@ -58,10 +58,10 @@ def steps_of(
     analysis = analysis_of(kernel)
     if not analysis.reduces:
         return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate, options)
-    cut = cut_of(analysis, rows_or_columns(analysis, device, options), options.chunk)
+    cut = cut_of(analysis, rows_or_columns(analysis, capabilities, options), options.chunk)
     if cut is not None:
         steps = Split(analysis, cut, step.buffers, workspaces).steps()
-        if all(s.bindings <= device.buffers for s in steps):
+        if all(s.bindings <= capabilities.buffers for s in steps):
             result: list[KernelStep] = []
             for s in steps:
                 simple = s if s.index_in_row is not None else s._replace(kernel=simplified(s.kernel))
@@ -142,7 +142,7 @@ class _SmallKernel(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
+def is_small(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return True if a kernel is worth fusing with independent ones.
 
     It has few elements, is a single dispatch, and is no matrix product.
@@ -150,15 +150,15 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or analysis_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
-    small = _small_kernel(kernel, device)
-    return small is not None and small.memory <= device.workgroup_memory
+    small = _small_kernel(kernel, capabilities)
+    return small is not None and small.memory <= capabilities.workgroup_memory
 
 
 class FusedKernels:
     """A dispatch of small, independent kernels under construction."""
 
-    def __init__(self, device: TargetCapabilities) -> None:
-        self._device = device
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self._device = capabilities
         self._kernels: list[_SmallKernel] = []
         self._bindings: set[int] = set()
         self._nodes = self._memory = 0
@@ -202,25 +202,25 @@ class FusedKernels:
         shader.group = grid_group
 
 
-def _row_workgroup_size(device: TargetCapabilities) -> int:
-    return min(_GROUP_WITH_ROWS, device.invocations)
+def _row_workgroup_size(capabilities: TargetCapabilities) -> int:
+    return min(_GROUP_WITH_ROWS, capabilities.invocations)
 
 
 @functools.lru_cache(maxsize=4096)
-def _small_kernel(kernel: Kernel, device: TargetCapabilities) -> _SmallKernel | None:
+def _small_kernel(kernel: Kernel, capabilities: TargetCapabilities) -> _SmallKernel | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(_UNUSED_BUFFER), separate=False)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), capabilities, Workspaces(_UNUSED_BUFFER), separate=False)
     if len(steps) != 1:
         return None
     analysis = analysis_of(steps[0].kernel)
     if analysis.reduction_axes:
-        schedule = rows_or_columns(analysis, device)
-        group = _row_workgroup_size(device)
+        schedule = rows_or_columns(analysis, capabilities)
+        group = _row_workgroup_size(capabilities)
         memory = bytes_per_invocation(analysis, schedule) * group
         return _SmallKernel(analysis, schedule, steps[0], memory) if schedule.per_row <= group else None
-    schedule = elementwise(analysis, device)
+    schedule = elementwise(analysis, capabilities)
     return None if crossing_of(analysis, schedule.outer.axes[-1]) is not None else _SmallKernel(analysis, schedule, steps[0], 0)
 
 
@@ -229,7 +229,7 @@ def _small_kernel(kernel: Kernel, device: TargetCapabilities) -> _SmallKernel | 
 
 def routine(
     kernel: Kernel,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     overwrites: Mapping[int, int] = {},  # never changed
     options: LoopOptions = DEFAULT_OPTIONS,
 ) -> Routine:
@@ -246,34 +246,34 @@ def routine(
     if 0 in kernel.sizes:
         kernel = without_empty_axes(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, not overwrites, options)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), capabilities, workspaces, not overwrites, options)
     if len(steps) > 1:  # they have other axes
         options = options._replace(axis=None)
-    dispatches = [replace(dispatch(step, device, options), work=math.prod(step.kernel.sizes)) for step in steps]
+    dispatches = [replace(dispatch(step, capabilities, options), work=math.prod(step.kernel.sizes)) for step in steps]
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def options_of(kernel: Kernel, device: TargetCapabilities) -> Iterator[LoopOptions]:
+def options_of(kernel: Kernel, capabilities: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the options that `routine` takes for a kernel."""
     if 0 not in kernel.sizes and kernel.stores:
-        yield from legal_options(analysis_of(simplified(widened(kernel))), device)
+        yield from legal_options(analysis_of(simplified(widened(kernel))), capabilities)
 
 
-def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> Dispatch:
+def dispatch(step: KernelStep, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> Dispatch:
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:
         options = options._replace(loops=options.loops or step.condition is not None)
-        schedule = rows_or_columns(analysis, device, options)
+        schedule = rows_or_columns(analysis, capabilities, options)
         # Without lanes, where lanes would end at different elements.
         if step.condition is not None and schedule.outer.lanes > 1 and schedule.outer.axes[-1] in step.condition.value.axes:
-            schedule = rows_or_columns(analysis, device, options._replace(lanes=False))
+            schedule = rows_or_columns(analysis, capabilities, options._replace(lanes=False))
         schedule = spread(schedule)
     else:
-        schedule = elementwise(analysis, device, options)
+        schedule = elementwise(analysis, capabilities, options)
         cross = crossing_of(analysis, schedule.outer.axes[-1], options.tiles)
         if cross is not None:
-            return write_squares(analysis, cross, device, step)
+            return write_squares(analysis, cross, capabilities, step)
         if schedule.unroll > 1:
-            return write_flat(analysis, schedule, device, step)
-    return write(analysis, schedule, Shader(device, schedule.per_row * schedule.rows_per_workgroup), step)
+            return write_flat(analysis, schedule, capabilities, step)
+    return write(analysis, schedule, Shader(capabilities, schedule.per_row * schedule.rows_per_workgroup), step)

@@ -235,13 +235,13 @@ def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
             scope.value(n)
 
 
-def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
+def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, capabilities: TargetCapabilities, step: KernelStep) -> Dispatch:
     """Return the dispatch of a large kernel without reductions.
 
     An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
     """
     rows, width, unroll = schedule.outer, schedule.rows_per_workgroup, schedule.unroll
-    shader = Shader(device, width)
+    shader = Shader(capabilities, width)
     root = LaneScope(bind_kernel(shader, analysis, (rows,), step.buffers), None, {})
     stores = range(len(analysis.kernel.stores))
     targets = [store.value for store in analysis.kernel.stores]

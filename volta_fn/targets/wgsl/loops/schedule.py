@@ -102,7 +102,7 @@ class LoopOptions(NamedTuple):
 DEFAULT_OPTIONS = LoopOptions()
 
 
-def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
+def legal_options(analysis: KernelAnalysis, capabilities: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the preferred options and alternatives, for reductions along every axis."""
     yield DEFAULT_OPTIONS
     if not analysis.reduces:
@@ -123,7 +123,7 @@ def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Itera
     yield from [LoopOptions(chunk=chunk) for chunk in _CHUNKS]
 
 
-def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
+def elementwise(analysis: KernelAnalysis, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
     offset = max(
@@ -189,10 +189,14 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
     return wide if fits else span
 
 
-def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
+def rows_or_columns(analysis: KernelAnalysis, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel with reductions."""
     axis = contiguous_axis(analysis) if options.axis is None else options.axis
-    return by_columns(analysis, device, axis, options) if axis in analysis.parallel_axes else by_rows(analysis, device, axis, options)
+    return (
+        by_columns(analysis, capabilities, axis, options)
+        if axis in analysis.parallel_axes
+        else by_rows(analysis, capabilities, axis, options)
+    )
 
 
 def contiguous_axis(analysis: KernelAnalysis) -> int:
@@ -217,27 +221,27 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def by_rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_rows(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
     row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), options, unaligned=False)
     outer = _span(analysis, range(analysis.kernel.parallel), None)
     statements = _per_element(analysis) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
-    invocations = min(device.invocations, 1024)
-    first = options.per_row or _invocations_per_row(device, row, outer.total, most)
+    invocations = min(capabilities.invocations, 1024)
+    first = options.per_row or _invocations_per_row(capabilities, row, outer.total, most)
     stored = sum(bool(analysis.store_axes(s) & analysis.reduction_axes) for s in range(len(analysis.kernel.stores)))
     loops = options.loops or row.total * stored > _ROW_VALUES
     for per_row in _powers(first, 0 if loops else options.per_row or invocations):
         unroll = -(-row.lane_groups // per_row)
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
-            rows_per_workgroup = _rows_per_workgroup(device, per_row, outer.total, few)
-            return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, False, unroll, True))
+            rows_per_workgroup = _rows_per_workgroup(capabilities, per_row, outer.total, few)
+            return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, False, unroll, True))
     per_row = options.per_row or min(256, invocations)
-    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
+    return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
 
 
-def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
+def _invocations_per_row(capabilities: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
     """Return the number of invocations that reduce a row.
 
     There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
@@ -246,18 +250,22 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
     if row.lane_groups <= 4:
         return 1
     if row.lanes > 1 and rows >= BUSY:
-        each, most = (2, 32) if fits_subgroups(device, 2, device.subgroup_most) else (4, 16)
+        each, most = (2, 32) if fits_subgroups(capabilities, 2, capabilities.subgroup_most) else (4, 16)
         if row.lane_groups <= most:
             return power_above(-(-row.lane_groups // each))
     return max(min(power_above(row.lane_groups), 32), power_above(-(-row.lane_groups // unroll)))
 
 
-def _rows_per_workgroup(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
+def _rows_per_workgroup(capabilities: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
     """Return the number of rows of a workgroup.
 
     It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     """
-    if device.subgroups and per_row >= device.subgroup_most and not (few and fits_subgroups(device, per_row, 2 * per_row)):
+    if (
+        capabilities.subgroups
+        and per_row >= capabilities.subgroup_most
+        and not (few and fits_subgroups(capabilities, per_row, 2 * per_row))
+    ):
         return 1
     return min(_workgroup_size(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
@@ -267,7 +275,7 @@ def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_columns(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
     outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), options, unaligned=False)
     row = _span(analysis, analysis.kernel.reduction_axes, None)
@@ -292,8 +300,10 @@ def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, 
     again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
     if unroll <= most and not options.loops:
-        return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
-    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, _unroll(analysis, outer.lanes), False))
+        return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
+    return _fitted(
+        analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, _unroll(analysis, outer.lanes), False)
+    )
 
 
 def spread(schedule: LoopSchedule) -> LoopSchedule:
@@ -409,9 +419,9 @@ def bytes_per_invocation(analysis: KernelAnalysis, schedule: LoopSchedule) -> in
     return 2 * size * schedule.outer.lanes  # two areas alternate (`WorkgroupReduction`)
 
 
-def _fitted(analysis: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
+def _fitted(analysis: KernelAnalysis, capabilities: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
     """Return the schedule with fewer invocations, if workgroup memory requires it."""
-    while bytes_per_invocation(analysis, schedule) * schedule.per_row * schedule.rows_per_workgroup > device.workgroup_memory:
+    while bytes_per_invocation(analysis, schedule) * schedule.per_row * schedule.rows_per_workgroup > capabilities.workgroup_memory:
         if schedule.rows_per_workgroup > 1:
             schedule = schedule._replace(rows_per_workgroup=schedule.rows_per_workgroup // 2)
         else:

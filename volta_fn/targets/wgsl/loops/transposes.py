@@ -22,9 +22,9 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 _GROUP = 256
 
 
-def write_squares(analysis: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
+def write_squares(analysis: KernelAnalysis, cross: Crossing, capabilities: TargetCapabilities, step: KernelStep) -> Dispatch:
     """Return the dispatch of a step whose loads cross its stores."""
-    return _Squares(analysis, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
+    return _Squares(analysis, cross, Shader(capabilities, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
 class _Squares:

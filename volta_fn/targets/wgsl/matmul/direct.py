@@ -42,14 +42,16 @@ def can_be_thin(c: IndexedContraction, work: Working) -> bool:
 
 
 def thin(
-    c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
     """Return the routine of a thin product; sums are split only if `may_split` is set."""
     wide = next(wide for wide, strips in _STRIPS if c.batch * max(c.m, c.n) >= 4 * wide * strips)
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
-    first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
-    return complete_routine(first, c, work, splits, device, epilogue, buffers)
+    first = _Strips(c, work, capabilities, buffers, wide, _invocations(c, work, capabilities, wide, length)).dispatch(
+        epilogue, strips, length, splits
+    )
+    return complete_routine(first, c, work, splits, capabilities, epilogue, buffers)
 
 
 def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
@@ -64,13 +66,13 @@ def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-def _invocations(c: IndexedContraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
+def _invocations(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, wide: int, length: int) -> int:
     """Return the number of invocations that compute a strip's sums of `length` terms.
 
     It is the most that the device allows and that have enough iterations each.
     """
-    room = device.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
-    most = min(_MOST, device.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
+    room = capabilities.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
+    most = min(_MOST, capabilities.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
     return max(_FEWEST, 1 << most.bit_length() >> 1)
 
 
@@ -78,10 +80,10 @@ class _Strips:
     """A shader under construction, for strips of `wide` vectors of results."""
 
     def __init__(
-        self, c: IndexedContraction, work: Working, device: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
+        self, c: IndexedContraction, work: Working, capabilities: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
     ) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
-        self.f = f = Shader(device, invocations)
+        self.f = f = Shader(capabilities, invocations)
         self.by_row = c.m <= c.n
         self.few, self.many = sorted((c.m, c.n))
         vectors, matrix = _sides(c)
@@ -156,9 +158,11 @@ def is_of_few_terms(c: IndexedContraction) -> bool:
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_terms(
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+) -> Routine:
     """Return the routine in which every invocation computes one result."""
-    f = Shader(device, _INVOCATIONS)
+    f = Shader(capabilities, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
     put = emit_store(f, work, c, epilogue, buffers, 1)
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
@@ -187,9 +191,11 @@ def is_of_few_results(c: IndexedContraction) -> bool:
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_results(
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+) -> Routine:
     """Return the routine in which a workgroup computes a few results or partial sums."""
-    f = Shader(device, _INVOCATIONS)
+    f = Shader(capabilities, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
     a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
     rows, columns = _together(c)
@@ -219,7 +225,7 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)
-    return complete_routine(partial_sums, c, work, splits, device, epilogue, buffers)
+    return complete_routine(partial_sums, c, work, splits, capabilities, epilogue, buffers)
 
 
 def _together(c: IndexedContraction) -> tuple[int, int]:

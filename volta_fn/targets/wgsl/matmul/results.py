@@ -138,7 +138,7 @@ def complete_routine(
     c: IndexedContraction,
     work: Working,
     splits: int,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
 ) -> Routine:
@@ -146,17 +146,17 @@ def complete_routine(
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, sum_dispatch(c, work, splits, device, epilogue, buffers)), (size,))
+    return Routine((first, sum_dispatch(c, work, splits, capabilities, epilogue, buffers)), (size,))
 
 
 def sum_dispatch(
-    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+    c: IndexedContraction, work: Working, splits: int, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
 ) -> Dispatch:
     """Return the dispatch that adds up partial sums, and stores the results.
 
     The sums are `splits` arrays [stack, m, n]; without any, they are zeros.
     """
-    f = Shader(device, _INVOCATIONS)
+    f = Shader(capabilities, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
     put = emit_store(f, work, c, epilogue, buffers, each)
     size = c.batch * c.m * c.n

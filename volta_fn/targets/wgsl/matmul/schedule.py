@@ -160,9 +160,9 @@ class Schedule:
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
         return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
-    def fits(self, work: Working, device: TargetCapabilities) -> bool:
+    def fits(self, work: Working, capabilities: TargetCapabilities) -> bool:
         """Return whether a device has the workgroup memory and invocations for it."""
-        return self.memory(work) <= device.workgroup_memory and self.invocations <= device.invocations
+        return self.memory(work) <= capabilities.workgroup_memory and self.invocations <= capabilities.invocations
 
     def tiles(self, c: IndexedContraction) -> tuple[int, int]:
         """Return the numbers of rows and columns of tiles."""
@@ -191,7 +191,7 @@ class Schedule:
         """The multiplications in the shader's text, which tell its compile time."""
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
-    def short(self, work: Working, device: TargetCapabilities, *, always: bool = False) -> Schedule | None:
+    def short(self, work: Working, capabilities: TargetCapabilities, *, always: bool = False) -> Schedule | None:
         """Return a schedule with the same bits that compiles much faster, but runs slower.
 
         Tiles and chunks of sums are the same. More invocations compute a tile, if the device allows: most of a shader's text is what each
@@ -201,7 +201,7 @@ class Schedule:
             return None
         short = replace(self, unroll=_SHORT, once=True, twice=False, ahead=False, brief=True)
         shared = replace(short, thread_rows=work.lanes, thread_columns=work.lanes)
-        return shared if shared.fits(work, device) else short
+        return shared if shared.fits(work, capabilities) else short
 
     def as_dict(self) -> dict[str, Any]:
         """Return the arguments of `Schedule` that differ from the defaults."""
@@ -316,15 +316,15 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: IndexedContraction, work: Working, device: TargetCapabilities) -> Schedule | None:
+def remembered(c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule | None:
     """Return the schedule measured to be fastest on such a device, if it fits.
 
     With a finder for the device, it is measured now; None if it is unknown.
     """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
-        schedule = choices[device.adapter].get(name) if device.adapter in choices else None
-        if schedule is not None and schedule.fits(work, device):
+        schedule = choices[capabilities.adapter].get(name) if capabilities.adapter in choices else None
+        if schedule is not None and schedule.fits(work, capabilities):
             return schedule
-    finder = _finders.get(device.adapter)
-    return None if finder is None else finder(c, work, device)
+    finder = _finders.get(capabilities.adapter)
+    return None if finder is None else finder(c, work, capabilities)

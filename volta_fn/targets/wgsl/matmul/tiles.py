@@ -178,7 +178,7 @@ def tiled(
     c: IndexedContraction,
     work: Working,
     schedule: Schedule,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
     *,
@@ -189,17 +189,17 @@ def tiled(
     If a program consists of it `alone`, it always starts with a short shader.
     """
     if c.k == 0:
-        return Routine((sum_dispatch(c, work, 0, device, epilogue, buffers),))
+        return Routine((sum_dispatch(c, work, 0, capabilities, epilogue, buffers),))
     schedule = schedule.fitted(c)
-    first = _dispatch(c, work, schedule, device, epilogue, buffers, alone)
-    return complete_routine(first, c, work, schedule.splits, device, epilogue, buffers)
+    first = _dispatch(c, work, schedule, capabilities, epilogue, buffers, alone)
+    return complete_routine(first, c, work, schedule.splits, capabilities, epilogue, buffers)
 
 
 def _dispatch(
     c: IndexedContraction,
     work: Working,
     schedule: Schedule,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
     alone: bool,
@@ -210,9 +210,9 @@ def _dispatch(
     """
 
     def written(by: Schedule) -> Dispatch:
-        return Tiles(c, work, by, device, epilogue, buffers).dispatch()
+        return Tiles(c, work, by, capabilities, epilogue, buffers).dispatch()
 
-    short = schedule.short(work, device, always=alone)
+    short = schedule.short(work, capabilities, always=alone)
     if short is None:
         return written(schedule)
     return replace(written(short), better=cache(lambda: written(schedule).shader))
@@ -226,7 +226,7 @@ class Tiles:
         c: IndexedContraction,
         work: Working,
         schedule: Schedule,
-        device: TargetCapabilities,
+        capabilities: TargetCapabilities,
         epilogue: Epilogue,
         buffers: BufferNumbers,
     ) -> None:
@@ -235,7 +235,7 @@ class Tiles:
         self.second = ""
         #: A zero that compilers cannot fold, which keeps them from unrolling loops; empty if they may.
         self.nothing = ""
-        self.f = f = Shader(device, schedule.invocations)
+        self.f = f = Shader(capabilities, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
             Slice(f, work, name, number, map_, schedule, size)

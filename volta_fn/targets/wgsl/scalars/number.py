@@ -47,11 +47,11 @@ def wgsl_type(dtype: np.dtype) -> str:
     return {"float64": "f64", "complex64": "vec2<f32>", "complex128": "vec2<f64>"}.get(dtype.name, "f32")
 
 
-def is_supported(dtype: np.dtype, device: TargetCapabilities) -> bool:
+def is_supported(dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     """Return True if a device can hold and compute with the dtype."""
     if dtype in _DOUBLES:
-        return device.float64
-    return device.int64 if dtype in _LONGS else dtype in dtypes.ALL
+        return capabilities.float64
+    return capabilities.int64 if dtype in _LONGS else dtype in dtypes.ALL
 
 
 def literal(type_: str, value: Any) -> str:

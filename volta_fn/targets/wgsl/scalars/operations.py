@@ -145,7 +145,7 @@ def _fma_scaled(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
     greater, lesser = swapped.select(x, y), swapped.select(y, x)
     large, small = size.above(2.0**100), size.below(2.0**-60)
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
-    if x.f.module.device.subnormals:
+    if x.f.module.capabilities.subnormals:
         return _fma_half(greater * down, lesser, z * down) * back
     up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers would merge both factors
     return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
@@ -349,9 +349,9 @@ _COMPLEX_UNSAFE = ("mul", "div", "pow")
 _UNSAFE = ("rem",)
 
 
-def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], device: TargetCapabilities) -> bool:
+def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], capabilities: TargetCapabilities) -> bool:
     """Return True if `apply` can write the primitive for these dtypes on a device."""
-    return scalars.supports(op, in_dtypes, params, lambda dtype: is_supported(dtype, device), _COMPLEX, _operation)
+    return scalars.supports(op, in_dtypes, params, lambda dtype: is_supported(dtype, capabilities), _COMPLEX, _operation)
 
 
 @cache

@@ -62,10 +62,10 @@ def declare_pair_function(f: Function, name: str) -> str:
     Sums pass through integers, as in `ShaderValue.opaque`. Where the second float of a result is not finite, it is 0.
     """
     declare_one(f)
-    device = f.module.device
+    capabilities = f.module.capabilities
     names = {
-        "fma": "fma" if device.fma else declare_fma(f, "f32"),
-        "quotient": f"{declare_quotient(f)}(x.x, y.x)" if device.fma else "x.x / y.x",
+        "fma": "fma" if capabilities.fma else declare_fma(f, "f32"),
+        "quotient": f"{declare_quotient(f)}(x.x, y.x)" if capabilities.fma else "x.x / y.x",
     }
     for helper in ("pair_opaque", "pair_normal", name):
         text = PAIRS[helper]

@@ -239,8 +239,8 @@ class Shader(Function):
     group = "group"
     local = "local"
 
-    def __init__(self, device: TargetCapabilities, invocations: int = 64) -> None:
-        super().__init__(Module(device))
+    def __init__(self, capabilities: TargetCapabilities, invocations: int = 64) -> None:
+        super().__init__(Module(capabilities))
         self.invocations = invocations
         self._arrays: dict[int, Array] = {}
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
@@ -301,7 +301,7 @@ class Shader(Function):
 
         `work` is the number of multiplications in all of them, if that may be very large.
         """
-        shape = grid(groups, self.module.device.groups)
+        shape = grid(groups, self.module.capabilities.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         declarations: list[Declaration] = []
         for array in arrays.values():

@@ -136,7 +136,7 @@ class ShaderValue(Values):
         return result
 
     def __truediv__(self, other: ShaderValue | Scalar) -> ShaderValue:
-        if self.type != "f32" or not self.f.module.device.fma:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.binary("/", self.like(other).opaque_factor())
         return self.let(f"{declare_quotient(self.f)}({self.text}, {self.like(other).text})")
 
@@ -149,7 +149,7 @@ class ShaderValue(Values):
 
         The dividend is at most about 2^60.
         """
-        if self.type != "f32" or not self.f.module.device.fma:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.binary("/", other)
         return self.let(f"{declare_near_quotient(self.f)}({self.text}, {other.text})")
 
@@ -238,7 +238,7 @@ class ShaderValue(Values):
 
     def fma(self, factor: ShaderValue | Scalar, addend: ShaderValue | Scalar) -> ShaderValue:
         """Return self * factor + addend, rounded once."""
-        name = "fma" if self.f.module.device.fma else declare_fma(self.f, self.type)
+        name = "fma" if self.f.module.capabilities.fma else declare_fma(self.f, self.type)
         return self.call(name, factor, addend)
 
     def mad(self, factor: ShaderValue | Scalar, addend: ShaderValue | Scalar) -> ShaderValue:
@@ -329,7 +329,7 @@ class ShaderValue(Values):
 
     def sqrt(self) -> ShaderValue:
         """Return the square root, correctly rounded."""
-        if self.type != "f32" or not self.f.module.device.fma:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.call("sqrt").hidden()
         return self.call(declare_root(self.f))
 
@@ -412,7 +412,7 @@ class ShaderValue(Values):
     @property
     def flushes(self) -> bool:
         """Whether subnormal numbers are zeros."""
-        return self.type == "f32" and not self.f.module.device.subnormals
+        return self.type == "f32" and not self.f.module.capabilities.subnormals
 
     def ldexp_normal(self, n: ShaderValue) -> ShaderValue:
         """Return self 2^n, where operand and result are normal numbers.
