@@ -1,4 +1,4 @@
-"""Target any GPU with Vulkan, Metal or DirectX 12, through WGSL and wgpu.
+"""The target of any GPU with Vulkan, Metal or DirectX 12, through WGSL and wgpu.
 
 A compiled program is a list of kernels and equations. Each becomes a *routine*: dispatches of shaders, with the buffers they bind and their
 grids. The runtime makes commands of routines and runs these, call after call without the host in between.

@@ -1,6 +1,7 @@
 """Compute shaders as objects, which print their WGSL at the very end.
 
-Tokens of WGSL and index arithmetic serve the transformations of shaders and everything that writes them.
+A `Function` writes statements, and adds declarations to its `Module`. A `ShaderModule` is made of both, which transformations change.
+Tokens of WGSL and index arithmetic serve these, and everything that writes shaders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute attention in WGSL, forward and backward, without storing all weights.
+"""Attention in WGSL, forward and backward, without storing all weights.
 
 In the order in which to read: `problem` (shapes, strides, the division of work), `blocks` (rows in memory, their products, masks), and
 `passes` (forward and backward).

@@ -1,4 +1,4 @@
-"""The values of nodes in shaders, each emitted once."""
+"""Steps of kernels, and the values of their nodes in shaders, each emitted once."""
 
 from __future__ import annotations
 

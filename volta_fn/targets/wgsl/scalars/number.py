@@ -1,4 +1,4 @@
-"""Numbers in shaders: registers, memory, and helper functions."""
+"""Numbers in shaders, and WGSL functions for what devices compute inaccurately."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _sub(x: ShaderValue, y: ShaderValue) -> ShaderValue:
     return _sum(x, y, ShaderValue.__sub__)
 
 
-def equal(op: str) -> Callable[[ShaderValue, ShaderValue], ShaderValue]:
+def guarded_comparison(op: str) -> Callable[[ShaderValue, ShaderValue], ShaderValue]:
     """Return ==, <= or >=.
 
     Compilers assume that these hold between a value and itself, although it may be NaN.
@@ -116,7 +116,7 @@ def _nextafter_half(dtype: np.dtype) -> Operation:
     return nextafter
 
 
-def _fma_half(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
+def _fma_float16(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
     """Return x y + z of float16, whose product is exact in float32.
 
     The sum gets an odd last bit where it is inexact, so that rounding it again does no harm.
@@ -128,7 +128,7 @@ def _fma_half(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
     return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
 
 
-def _fma_brain(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
+def _fma_bfloat16(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
     """Return x y + z of bfloat16, whose products may exceed float32's range.
 
     Operands that are not finite are computed separately.
@@ -146,9 +146,9 @@ def _fma_scaled(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
     large, small = size.above(2.0**100), size.below(2.0**-60)
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
     if x.f.module.capabilities.subnormals:
-        return _fma_half(greater * down, lesser, z * down) * back
+        return _fma_float16(greater * down, lesser, z * down) * back
     up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers would merge both factors
-    return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
+    return _fma_float16(greater * down, lesser * up * up, z * down * up * up) * back * again * again
 
 
 def _extremum(predicate: str) -> Operation:
@@ -169,12 +169,12 @@ def _extrema(greater: str, less: str) -> dict[str, Operation]:
     return {"max": upper, "min": lower, "clamp": lambda low, x, high: lower(upper(x, low), high)}
 
 
-#: Operations of floats that differ from the formulas that targets share.
-_MORE: dict[str, Operation] = {
-    "eq": equal("=="),
-    "ne": lambda x, y: ~equal("==")(x, y),
-    "le": equal("<="),
-    "ge": equal(">="),
+#: Operations of floats that differ from the formulas that targets share, as compilers would simplify those.
+_FLOAT_OVERRIDES: dict[str, Operation] = {
+    "eq": guarded_comparison("=="),
+    "ne": lambda x, y: ~guarded_comparison("==")(x, y),
+    "le": guarded_comparison("<="),
+    "ge": guarded_comparison(">="),
     "is_finite": _is_finite,
     **_extrema("ogt", "olt"),
     "neg": _neg,
@@ -183,15 +183,20 @@ _MORE: dict[str, Operation] = {
     "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 
-#: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
-FLOAT: dict[str, Operation] = {**exponential.FLOAT, **exponential.NATIVE_ONLY, **_MORE}
-BRAIN: dict[str, Operation] = {**exponential.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_brain}
-HALF: dict[str, Operation] = {
+#: Operations of float32 and float64; of bfloat16; and of float16, of whose equal zeros NumPy takes the first.
+_FLOAT_OPERATIONS: dict[str, Operation] = {**exponential.FLOAT, **exponential.NATIVE_ONLY, **_FLOAT_OVERRIDES}
+_BFLOAT16_OPERATIONS: dict[str, Operation] = {
+    **exponential.FLOAT,
+    **_FLOAT_OVERRIDES,
+    "nextafter": _nextafter_half(BFLOAT16),
+    "fma": _fma_bfloat16,
+}
+_FLOAT16_OPERATIONS: dict[str, Operation] = {
     **exponential.HALF,
-    **_MORE,
+    **_FLOAT_OVERRIDES,
     **_extrema("oge", "ole"),
     "nextafter": _nextafter_half(FLOAT16),
-    "fma": _fma_half,
+    "fma": _fma_float16,
 }
 
 
@@ -265,7 +270,7 @@ def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
     if x.dtype == dtype:
         return x
     if x.dtype.kind != "c":
-        real = _real(ShaderValue(f, x.type, x.text), x.dtype, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype)
+        real = _convert_real(ShaderValue(f, x.type, x.text), x.dtype, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype)
         if dtype.kind != "c":
             return Number(dtype, real.text)
         return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({real.text}, {real.zero().text})"))  # 0.0 x would be 0.0
@@ -275,17 +280,17 @@ def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
         return Number(dtype, (re.compare("une", 0.0) | im.compare("une", 0.0)).text)
     if dtype.kind == "c":
         return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x.text})"))
-    return Number(dtype, _real(re, component, dtype).text)
+    return Number(dtype, _convert_real(re, component, dtype).text)
 
 
-def _real(x: ShaderValue, old: np.dtype, new: np.dtype) -> ShaderValue:
+def _convert_real(x: ShaderValue, old: np.dtype, new: np.dtype) -> ShaderValue:
     before, after, type_ = kind(old), kind(new), wgsl_type(new)
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
     if before == "bool":  # compilers would take a literal zero times NaN for 0
         return x.select(*[x.opaque_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
     if before == "float":
-        return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
+        return _float_to_integer(x, new, type_) if after in ("int", "uint") else _float_to_float(x, new, type_)
     if after == "float":
         if new == BFLOAT16 and old.itemsize >= 4:
             x = with_sticky_bits(x, before == "int")
@@ -294,7 +299,7 @@ def _real(x: ShaderValue, old: np.dtype, new: np.dtype) -> ShaderValue:
     return _integers(new).narrowed(wide.as_type(type_))
 
 
-def _saturated(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
+def _float_to_integer(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
     """Convert toward zero; NaN to 0, values out of range to the nearest bound.
 
     Values out of range are replaced before the conversion.
@@ -303,11 +308,11 @@ def _saturated(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
     low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))
     above, below = x.compare("oge", high), x.compare("ole", low)
     inside = above.select(0.0, below.select(0.0, x.is_nan().select(0.0, x)))
-    converted_ = inside.converted(type_)
-    return above.select(int(info.max), below.select(int(info.min), converted_))
+    integer = inside.converted(type_)
+    return above.select(int(info.max), below.select(int(info.min), integer))
 
 
-def _refloated(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
+def _float_to_float(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
     if type_ == "f64" or x.type == "f32":
         wide = x.converted(type_)
         return wide.new(rounded(x.f, wide.text, new), type_)
@@ -337,9 +342,9 @@ def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
 #: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
 _COMPLEX: dict[str, ComplexFormula] = {
     **COMPLEX,
-    "eq": lambda x, y: equal("==")(x.re, y.re) & equal("==")(x.im, y.im),
-    "minus_itself": lambda x: Complex(*[FLOAT["sub"](component, component) for component in x]),
-    "ne": lambda x, y: ~(equal("==")(x.re, y.re) & equal("==")(x.im, y.im)),
+    "eq": lambda x, y: guarded_comparison("==")(x.re, y.re) & guarded_comparison("==")(x.im, y.im),
+    "minus_itself": lambda x: Complex(*[_FLOAT_OPERATIONS["sub"](component, component) for component in x]),
+    "ne": lambda x, y: ~(guarded_comparison("==")(x.re, y.re) & guarded_comparison("==")(x.im, y.im)),
 }
 
 #: Operations that compilers simplify, if one operand is a literal, as if the other one were finite.
@@ -362,14 +367,14 @@ def _operation(op: str, dtype: np.dtype) -> Operation | None:
     formula = PRIMITIVES[op].formula
     if formula is not None:
         return partial(outlined, op, formula)
-    return {FLOAT16: HALF, BFLOAT16: BRAIN}.get(dtype, FLOAT).get(op)
+    return {FLOAT16: _FLOAT16_OPERATIONS, BFLOAT16: _BFLOAT16_OPERATIONS}.get(dtype, _FLOAT_OPERATIONS).get(op)
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
     """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     if op in _UNSAFE or all(x.value is not None for x in operands):
         operands = [x if x.value is None else opaque_literal(f, x) for x in operands]
-    special = _SPECIAL.get(op)
+    special = _NUMBER_OPERATIONS.get(op)
     if special is not None:
         return special(f, operands, dtype)
     before = operands[0].dtype
@@ -450,7 +455,8 @@ def _chosen(f: Function, condition: str, yes: Number, no: Number) -> Number:
     return Number(yes.dtype, f.let(yes.type, f"select({no.text}, {yes.text}, {condition})"))
 
 
-_SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
+#: Operations on numbers as they are, without operators.
+_NUMBER_OPERATIONS: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
     "select_n": _select_n,
     "convert_element_type": lambda f, x, dtype: convert(f, x[0], dtype),
     "complex": lambda f, x, dtype: Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x[0].text}, {x[1].text})")),

@@ -1,4 +1,7 @@
-"""Compute shaders in the making: arrays in storage buffers, loaded and stored."""
+"""Compute shaders under construction, and arrays in storage buffers.
+
+A `Shader` is the function `main`, with the buffers that it requests; `dispatch` makes a module of it.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +228,7 @@ class Atomics(Array):
         return f"atomic<{wgsl_type(self.dtype)}>"
 
 
-# Compute shaders in the making.
+# Compute shaders under construction.
 
 
 class OtherAccess(Exception):
