@@ -5,6 +5,6 @@ grids. The runtime makes commands of routines and runs these, call after call wi
 
 In the order in which to read: `shader` (a shader as an object, and how one is written) and `routine`; what routines are made of: `scalars`
 (operations on numbers), `loops` (kernels), `matmul`, `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …);
-`target` (GPUs to plan for, all routines by name, and the passes that GPUs add); `transforms` (shader modules fused and split); and
-`runtime` (devices, memory, programs).
+`target` (limits, all routines by name, and the passes that GPUs add) and `profiles` (GPUs to plan for); `transforms` (shader modules fused
+and split); and `runtime` (devices, memory, programs).
 """
