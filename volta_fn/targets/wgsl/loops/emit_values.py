@@ -299,7 +299,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return
         absent = [a for a in self.axes if a >= 0 and a not in offset.axes and nest.analysis.kernel.sizes[a] > 1]
         index = self.affine(offset)
-        conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
+        conditions = self._conjunction([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
         for k in range(max(len(index), len(values), len(conditions))):
             at, value = index[k % len(index)], values[k % len(values)]
             condition = conditions[k % len(conditions)] if conditions else "true"
@@ -375,12 +375,12 @@ class LaneScope(Scope[Texts, Numbers]):
             return None
         if (emitted := self.inherited("_conditions", tuple(ranges))) is not None:
             return emitted
-        texts = self._all([self._condition(r) for r in ranges])
+        texts = self._conjunction([self._condition(r) for r in ranges])
         self._conditions[tuple(ranges)] = tuple([self.nest.shader.named("bool", text) for text in texts])
         return self._conditions[tuple(ranges)]
 
     @staticmethod
-    def _all(conditions: Sequence[Texts]) -> Texts:
+    def _conjunction(conditions: Sequence[Texts]) -> Texts:
         """Return the conjunction of conditions, lane by lane."""
         if ("false",) in conditions:
             return ("false",)
@@ -398,11 +398,11 @@ class LaneScope(Scope[Texts, Numbers]):
             return ("true",) if low < high else ("false",)
         value = Affine(condition.value.terms, condition.value.offset - low)
         texts = self.affine(value)
-        if len(texts) > 1 and self._is_together(value, low > least, high - low if high <= greatest else None):
+        if len(texts) > 1 and self._is_uniform(value, low > least, high - low if high <= greatest else None):
             texts = texts[:1]
         return tuple([f"{text} < {high - low}u" for text in texts])
 
-    def _is_together(self, value: Affine, from_zero: bool, end: int | None) -> bool:
+    def _is_uniform(self, value: Affine, from_zero: bool, end: int | None) -> bool:
         """Return True if ``0 <= value < end`` is the same in all lanes."""
         vector = self.span.vector(Affine(value.terms, 0)) if self.span else None
         aligned = vector is not None and self.span is not None and self.span.is_aligned

@@ -318,7 +318,7 @@ class WorkgroupReduction:
                 return [(self._over_subgroups(accumulator, x),)]
         while per_row > 1:
             rest = 1 if per_row <= _ONCE else 1 << (per_row.bit_length() - 1) // 2
-            left = self._hop(accumulator, left, per_row, rest)
+            left = self._combine_to(accumulator, left, per_row, rest)
             per_row = rest
         return left
 
@@ -359,7 +359,7 @@ class WorkgroupReduction:
                 add(f"{i} + {lane}")
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
-    def _hop(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
+    def _combine_to(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
         """Emit the combination of `per_row` states to `rest`.
 
         The first invocations have one each.

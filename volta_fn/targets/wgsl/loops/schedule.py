@@ -37,7 +37,7 @@ _ROW_VALUES = 1 << 15
 BUSY = 1 << 17
 
 #: Bytes of an array that an invocation of a large kernel without inner axes loads at once, and the most statements for that.
-_UNDER_WAY = 32
+_BYTES_IN_FLIGHT = 32
 _ELEMENT_STATEMENTS = 160
 
 #: Iterations of an invocation from which on a row may be cut into chunks, and how many of them a chunk has at least.
@@ -54,7 +54,7 @@ _NARROW = 4
 #: Sizes that tests force: invocations per row, and elements of a chunk.
 _TEAMS, _CHUNKS = (1, 4, 32), (4, 7)
 
-_NOTHING = AxisSpan((), ())
+_NO_AXES = AxisSpan((), ())
 
 
 class LoopSchedule(NamedTuple):
@@ -133,7 +133,7 @@ def elementwise(analysis: KernelAnalysis, capabilities: TargetCapabilities, opti
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
     span = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
     unroll = options.unroll or _unroll_elementwise(analysis, span)
-    return LoopSchedule(span, _NOTHING, 1, min(_workgroup_size(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
+    return LoopSchedule(span, _NO_AXES, 1, min(_workgroup_size(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
 
 
 def _workgroup_size(invocations: int) -> int:
@@ -153,7 +153,7 @@ def _unroll_elementwise(analysis: KernelAnalysis, span: AxisSpan) -> int:
         return 1
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
     statements = span.lanes * len(analysis.kernel.nodes)
-    return max(1, min(4, _UNDER_WAY // (widest * span.lanes), _ELEMENT_STATEMENTS // statements))
+    return max(1, min(4, _BYTES_IN_FLIGHT // (widest * span.lanes), _ELEMENT_STATEMENTS // statements))
 
 
 def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
@@ -297,8 +297,8 @@ def by_columns(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis:
         rows_per_workgroup = min(_workgroup_size(outer.lane_groups), power_above(outer.lane_groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
-    again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
-    most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
+    several = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
+    most = max(1, min(_VALUES // outer.lanes if several else 4, _STATEMENTS // statements))
     if unroll <= most and not options.loops:
         return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
     return _fitted(

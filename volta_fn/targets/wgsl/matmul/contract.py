@@ -304,11 +304,11 @@ def contraction(
     """Return the routine of a kernel that is such a product; None for others."""
     if not computes_product(kernel, capabilities):
         return None
-    product = _oriented(kernel, options.swapped)
+    product = _oriented_contraction(kernel, options.swapped)
     epilogue = KernelEpilogue(product)
     count = len(product.kernel.inputs)
     buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
-    c, may_split = _maps(product, epilogue), epilogue.may_split(capabilities)
+    c, may_split = _indexed_contraction(product, epilogue), epilogue.may_split(capabilities)
     return contract(c, capabilities, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
 
 
@@ -317,9 +317,9 @@ def contraction_options(kernel: Kernel, capabilities: TargetCapabilities) -> Ite
     if not computes_product(kernel, capabilities):
         return
     for swapped in (None, True, False):
-        product = _oriented(kernel, swapped)
+        product = _oriented_contraction(kernel, swapped)
         epilogue = KernelEpilogue(product)
-        for options in legal_options(_maps(product, epilogue), capabilities, epilogue.may_split(capabilities)):
+        for options in legal_options(_indexed_contraction(product, epilogue), capabilities, epilogue.may_split(capabilities)):
             if swapped is not None or options == DEFAULT_OPTIONS:
                 yield options._replace(swapped=swapped)
 
@@ -328,12 +328,12 @@ def split_k(kernel: Kernel, capabilities: TargetCapabilities) -> int:
     """Return the split-K factor of a kernel; 1 if it is no product."""
     if not computes_product(kernel, capabilities):
         return 1
-    product = _oriented(kernel, None)
-    c = _maps(product, KernelEpilogue(product))
+    product = _oriented_contraction(kernel, None)
+    c = _indexed_contraction(product, KernelEpilogue(product))
     return choose(c, working(c.target.dtype), capabilities).fitted(c).splits if is_tiled(c) else 1
 
 
-def _maps(product: Contraction, epilogue: KernelEpilogue) -> contractions.IndexedContraction:
+def _indexed_contraction(product: Contraction, epilogue: KernelEpilogue) -> contractions.IndexedContraction:
     """Return the contraction as schedules see it."""
     inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
@@ -343,7 +343,7 @@ def _maps(product: Contraction, epilogue: KernelEpilogue) -> contractions.Indexe
     return contractions.IndexedContraction(lhs, rhs, epilogue.target())
 
 
-def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
+def _oriented_contraction(kernel: Kernel, swapped: bool | None) -> Contraction:
     product = contraction_of(kernel)
     assert product is not None
     return product.oriented(swapped)

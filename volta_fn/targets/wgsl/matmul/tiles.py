@@ -67,8 +67,8 @@ class Slice:
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
-        self.all = quick * slow
-        count = max(1, self.all // f.invocations)
+        unit_count = quick * slow
+        count = max(1, unit_count // f.invocations)
         if f.invocations >= quick:
             positions = [(0, i * (f.invocations // quick)) for i in range(count)]
         else:
@@ -77,7 +77,8 @@ class Slice:
         self.units = [_Unit(*(position[::-1] if self.along_inner else position)) for position in positions]
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
         self.across, self.k = first[::-1] if self.along_inner else first
-        self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
+        #: The condition that an invocation has units; empty if all have.
+        self.has_units = f"local < {unit_count}u" if unit_count < f.invocations else ""
 
     # before the loop
 
@@ -132,7 +133,7 @@ class Slice:
             address, *coordinates = [
                 total(f, base, step, more) for base, step, more in zip(self.bases[unit.across], shared[key], further, strict=True)
             ]
-            conditions = [self.idle] if self.idle else []
+            conditions = [self.has_units] if self.has_units else []
             if not self.exact:
                 conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
@@ -142,7 +143,7 @@ class Slice:
     def store(self, second: str = "") -> None:
         """Store the loaded units to workgroup memory; `second` selects one of two buffers."""
         f = self.f
-        with f.block(f"if ({self.idle})" if self.idle else ""):
+        with f.block(f"if ({self.has_units})" if self.has_units else ""):
             shared: dict[int, tuple[str, str]] = {}
             for i, unit in enumerate(self.units):
                 past = unit.across % self.work.lanes
@@ -234,7 +235,7 @@ class Tiles:
         #: The variable that tells which of two buffers in workgroup memory is read.
         self.second = ""
         #: A zero that compilers cannot fold, which keeps them from unrolling loops; empty if they may.
-        self.nothing = ""
+        self.opaque_zero = ""
         self.f = f = Shader(capabilities, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
@@ -249,7 +250,7 @@ class Tiles:
         stack, row, column, split = self._position()
         begin, end = chunk(f, split, schedule.chunk(self.c), schedule.splits, self.c.k)
         if schedule.brief:
-            self.nothing = f.let("u32", "_workgroup_id.z")
+            self.opaque_zero = f.let("u32", "_workgroup_id.z")
             end = f.let("u32", self._unknown(end))
         exact = self.c.k % schedule.depth == 0
         for side, first in zip(self.sides, (row, column), strict=True):
@@ -358,8 +359,8 @@ class Tiles:
                 self._step(f"({k} + {more}u)")
 
     def _unknown(self, end: str) -> str:
-        """Hide the end of a loop from compilers, if `nothing` is set."""
-        return f"{end} + {self.nothing}" if self.nothing else end
+        """Hide the end of a loop from compilers, if `opaque_zero` is set."""
+        return f"{end} + {self.opaque_zero}" if self.opaque_zero else end
 
     def _step(self, k: str) -> None:
         """Add the outer product of line `k` of both slices."""

@@ -328,8 +328,8 @@ class ShaderPair(ShaderValue):
 
         |self| is at least 2^-5.
         """
-        quarters_, r, rest = self._component("x").quarter_periods()
-        return quarters_, r.widened() + rest, self._component("y").widened()
+        quarters, r, rest = self._component("x").quarter_periods()
+        return quarters, r.widened() + rest, self._component("y").widened()
 
     def polynomial(self, coefficients: Sequence[Scalar], square: Any = None) -> Any:
         """Evaluate a polynomial of |x| <= 1.

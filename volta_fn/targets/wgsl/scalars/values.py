@@ -427,12 +427,12 @@ class ShaderValue(Values):
         Quarters are integers, up to multiples of 4.
         """
         if self.bits == 64:
-            quarters_, r, rest = reduced_large(self)
-            return quarters_, self.abs().below(math.inf).select(r, math.nan), rest
+            quarters, r, rest = reduced_large(self)
+            return quarters, self.abs().below(math.inf).select(r, math.nan), rest
         reduced = self.let(f"{declare_quarters(self.f)}({self.text})", "vec3<f32>")
-        quarters_, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
+        quarters, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
         r, error = exact_product(high, _HALF_PI)
-        return quarters_.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
+        return quarters.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
 
     # control flow
 
