@@ -34,7 +34,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader as ShaderType
 from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Compute convolutions with few outputs: loaded elements serve several results.
 #
@@ -414,11 +414,11 @@ class _Writer:
         many = prod(shape.tiles)
         return self._each((c.groups, c.outputs, many) if shape.by_tiles[1] else (c.groups, many, c.outputs), write, f)
 
-    def _read(self, f: Shader, array: Array, at: str) -> str:
+    def _read(self, f: Shader, array: ShaderArray, at: str) -> str:
         return self.work.read(f, array.load(at))
 
     @staticmethod
-    def _scatter(f: Shader, out: Array, columns: list[list[str]], start: str, step: int) -> None:
+    def _scatter(f: Shader, out: ShaderArray, columns: list[list[str]], start: str, step: int) -> None:
         """Store values, by column and row, at points with a stride of `step` elements."""
         n = len(columns)
         for i in range(n):

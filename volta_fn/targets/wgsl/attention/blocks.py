@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.scalars.number import literal
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Load and store rows of operands and results, in vectors of four elements.
 
@@ -29,7 +29,7 @@ class Matrix(NamedTuple):
     """The rows of one head in a buffer, as an invocation of a shader accesses them."""
 
     f: Shader
-    array: Array
+    array: ShaderArray
     rows: Rows
     base: str
 
@@ -83,7 +83,7 @@ LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 class Mask(NamedTuple):
     """The mask of one head; without an array, there is none."""
 
-    array: Array | None
+    array: ShaderArray | None
     base: str
 
 

@@ -18,7 +18,7 @@ from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, for_each, result_array
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_indexed, constant, supports
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, combine_indexed, constant, supports
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
 
@@ -256,7 +256,7 @@ class _Tiles:
         totals = [] if self.few else [self._scan_totals()]
         return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
-    def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
+    def _begin(self, number: str) -> tuple[Shader, ShaderArray, str, list[str]]:
         """Return a shader with a workgroup for every tile.
 
         The operand, the tile's row, and the first elements of an invocation's fours come with it. Neighbouring invocations have
@@ -269,7 +269,7 @@ class _Tiles:
         start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, 4))
         return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
 
-    def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
+    def _read(self, shader: Shader, source: ShaderArray, row: str, positions: list[str]) -> list[list[Number]]:
         """Emit the loads of an invocation's fours; beyond the row's end are identities."""
         fours: list[list[Number]] = []
         neutral = self.scan.neutral()
@@ -293,7 +293,7 @@ class _Tiles:
     def _four(self, row: str, i: str) -> str:
         return f"({plus(times(row, self.scan.size), self.scan.position(TEXT, i, 4))}) / 4u"
 
-    def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
+    def _write(self, shader: Shader, target: ShaderArray, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
         if self.in_fours:
             with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -456,7 +456,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], c
     return windows if _AT_ONCE * iterations_of(windows) <= capabilities.iterations else None
 
 
-def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
+def _winner(shader: Shader, windows: Windows, operand: ShaderArray, select: str, number: str) -> str:
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
     best = variable(shader, constant(operand.dtype, 0))
 

@@ -15,7 +15,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import default_fill, pad_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_supported
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
@@ -52,23 +52,23 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
     return unit, ((*merged_sizes[:outer], run // unit), *moved, *[(*s[:outer], 0) for s in steps[2:]])
 
 
-def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
+def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> ShaderArray:
     """Return buffer `number`, of `size` bytes, as an array of units."""
     dtype = _DTYPES[unit]
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
 
-def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> Array:
+def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> ShaderArray:
     """Return a buffer that `fill` writes."""
     return shader.buffer(number, dtype, written=True, size=size if dtype.itemsize < 4 else 0)
 
 
-def load_unit(array: Array, unit: int, index: str) -> Unit:
+def load_unit(array: ShaderArray, unit: int, index: str) -> Unit:
     """Emit the load of a unit."""
     return array.load4(index) if unit == 16 else [array.load(index)]
 
 
-def store_unit(array: Array, unit: int, index: str, value: Unit) -> None:
+def store_unit(array: ShaderArray, unit: int, index: str, value: Unit) -> None:
     """Emit the store of a unit, while other invocations may store its neighbours."""
     if unit == 16:
         array.store4(index, value)
@@ -108,7 +108,7 @@ def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatc
     return shader.dispatch(-(-count // shader.invocations))
 
 
-def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Number]) -> Dispatch:
+def fill(shader: Shader, target: ShaderArray, count: int, element: Callable[[str], Number]) -> Dispatch:
     """Return the dispatch that writes ``element(index)`` to every element of an array.
 
     Of packed dtypes an invocation has four.
@@ -123,7 +123,7 @@ def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Num
     return for_each(shader, -(-count // 4), four)
 
 
-def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
+def fill_units(shader: Shader, target: ShaderArray, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
     """Return the dispatch that writes ``element(index)`` to every unit of an array."""
     if unit < 4:
         return fill(shader, target, count, lambda i: element(i)[0])
@@ -165,7 +165,7 @@ class Integers:
         self._number, self._dtype = number, _UINT32 if self.wide else dtype
 
     @functools.cached_property
-    def array(self) -> Array:
+    def array(self) -> ShaderArray:
         """The buffer, which is bound on first use."""
         return self.shader.buffer(self._number, self._dtype)
 

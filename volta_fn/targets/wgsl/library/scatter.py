@@ -31,7 +31,7 @@ from volta_fn.targets.wgsl.library.small_sort import Sorting, SortWord
 from volta_fn.targets.wgsl.library.sort import sort_rows
 from volta_fn.targets.wgsl.loops.reductions import wide_dtype
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, supports, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, constant, supports, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
 
@@ -249,14 +249,14 @@ class _Segments:
 
         return write
 
-    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> Array:
+    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> ShaderArray:
         return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
 
-    def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
+    def _load(self, shader: Shader, array: ShaderArray, at: str) -> list[Number]:
         read = array.load4(at) if self.lanes == 4 else [array.load(at)]
         return [convert(shader, x, self.dtype) for x in read]
 
-    def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
+    def _store(self, shader: Shader, array: ShaderArray, at: str, values: list[Number]) -> None:
         converted = [convert(shader, x, array.dtype) for x in values]
         if self.lanes == 4:
             array.store4(at, converted)

@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.library.tile_sort import (
 )
 from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 
@@ -67,7 +67,7 @@ def storage(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"u{min(4, dtype.itemsize)}")
 
 
-def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
+def read_key(shader: Shader, array: ShaderArray, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
     """Emit a word of the key of an element, in an array of `storage`.
 
     Of `falling` keys the greatest number has the least.

@@ -41,7 +41,7 @@ from volta_fn.targets.wgsl.library.tile_sort import (
     spread,
 )
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
 from volta_fn.targets.wgsl.shader import TEXT, plus, quotient, remainder, times
 
 # Rows sorted stably by keys of 32 bits.
@@ -267,7 +267,7 @@ class _Long:
                 shader.emit(f"bases[{digit}] -= {number};")
         shader.emit("workgroupBarrier();")
 
-    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
+    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: ShaderArray, totals: ShaderArray) -> None:
         """Emit `bases`, the first position in the row of the tile's elements of a digit."""
         shader.workgroup("bases", "u32", step.buckets)
         digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
@@ -401,10 +401,10 @@ def by_keys(
 
     Of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are.
     """
-    bound: dict[tuple[Shader, int], Array] = {}
+    bound: dict[tuple[Shader, int], ShaderArray] = {}
     count = rows.size if wanted is None else wanted
 
-    def operand(shader: Shader, number: int) -> Array:
+    def operand(shader: Shader, number: int) -> ShaderArray:
         if (shader, number) not in bound:
             bound[shader, number] = shader.buffer(number, storage(avals[number].dtype))
         return bound[shader, number]

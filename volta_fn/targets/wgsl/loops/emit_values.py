@@ -12,7 +12,7 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, apply, constant, opaque_float, wgsl_type
 from volta_fn.targets.wgsl.scalars.number import opaque_count
 from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 
@@ -84,7 +84,7 @@ class AxisSpan(NamedTuple):
         return {**{a: tuple([element[n] for element in elements]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
     def vector(self, index: Affine) -> Affine | None:
-        """Return the number of the lanes' vector by the axes' indices, if they form one."""
+        """Return the index of the vector that the lanes' elements form, or None."""
         rest = dict(index.terms)
         wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
@@ -150,8 +150,8 @@ class LoopNest(NamedTuple):
 
     shader: Shader
     analysis: KernelAnalysis
-    inputs: Mapping[int, Array]
-    outputs: Sequence[Array]
+    inputs: Mapping[int, ShaderArray]
+    outputs: Sequence[ShaderArray]
     pending: PendingStores
 
 
@@ -252,7 +252,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return self._read_if(holds[0], node_number, array, fill)
         return self._read_where(holds, node_number, array, fill)
 
-    def _read(self, node_number: int, array: Array) -> Numbers:
+    def _read(self, node_number: int, array: ShaderArray) -> Numbers:
         offset = self.nest.analysis.load_offsets[node_number]
         vector = self.vector(offset)
         if vector is not None:
@@ -262,7 +262,7 @@ class LaneScope(Scope[Texts, Numbers]):
         size = self.nest.analysis.kernel.inputs[node.input].size
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
-    def _read_if(self, condition: str, node: int, array: Array, fill: Number) -> Numbers:
+    def _read_if(self, condition: str, node: int, array: ShaderArray, fill: Number) -> Numbers:
         """Emit a load that reads memory only if a condition of all lanes holds."""
         shader, offset = self.nest.shader, self.nest.analysis.load_offsets[node]
         self._prepare_sum(offset)
@@ -274,7 +274,7 @@ class LaneScope(Scope[Texts, Numbers]):
                 shader.emit(f"{name} = {x.text};")
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
-    def _read_where(self, holds: Texts, node: int, array: Array, fill: Number) -> Numbers:
+    def _read_where(self, holds: Texts, node: int, array: ShaderArray, fill: Number) -> Numbers:
         """Emit a load under each lane's condition.
 
         Where it fails, element 0 is loaded, and `fill` takes its place.
@@ -428,8 +428,8 @@ def bind_kernel(
     """
     kernel = analysis.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
-    outputs: list[Array] = []
-    by_number: dict[int, Array] = {}
+    outputs: list[ShaderArray] = []
+    by_number: dict[int, ShaderArray] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
         size = b.size if is_store_in_fours(analysis, spans[0], s) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))

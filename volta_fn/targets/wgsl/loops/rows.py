@@ -36,6 +36,8 @@ def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader,
 
 
 class _RowEmitter:
+    """Emits the code of a step, pass by pass over a row."""
+
     def __init__(self, nest: LoopNest, schedule: LoopSchedule, step: KernelStep) -> None:
         self.nest = nest
         self.shader = nest.shader

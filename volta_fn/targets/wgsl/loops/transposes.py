@@ -12,7 +12,7 @@ from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, KernelStep,
 from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.loops.schedule import Crossing, tile_dtype
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
 
 # A workgroup does a square of iterations of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards,
 # so that memory is read and written in long runs. In between, elements are in workgroup memory, in fours along the stores' axis: an
@@ -62,7 +62,7 @@ class _Squares:
         self.root.nest.pending.check()
         return shader.dispatch(squares.total)
 
-    def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
+    def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, ShaderArray], block: tuple[str, str]) -> None:
         """Emit the reads of a block into workgroup memory.
 
         Beyond an end they repeat the last row or column.
@@ -102,7 +102,7 @@ class _Squares:
             result.append(_StoreStep(scope, f"if ({' && '.join(tests)})" if tests else "", strip, column))
         return result
 
-    def store(self, store_step: _StoreStep, tiles: dict[int, Array]) -> None:
+    def store(self, store_step: _StoreStep, tiles: dict[int, ShaderArray]) -> None:
         for n, tile in tiles.items():
             dtype = self.analysis.kernel.nodes[n].dtype
             if self.along.lanes > 1:

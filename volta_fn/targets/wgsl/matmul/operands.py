@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import OperandMap
 from volta_fn.targets.wgsl.matmul.schedule import Working
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 from volta_fn.targets.wgsl.shader import Function
 
 # Arithmetic of indices: digits and offsets, as u32 modulo 2**32.
@@ -110,7 +110,7 @@ class Elements:
         return [self.map.inner.strides, *[bound.inner for bound in self.map.bounds]]
 
 
-def loaded(f: Shader, work: Working, array: Array, address: str, conditions: list[str], *, fours: bool) -> tuple[str, str]:
+def loaded(f: Shader, work: Working, array: ShaderArray, address: str, conditions: list[str], *, fours: bool) -> tuple[str, str]:
     """Load a number, or (with `fours`) the vector of those from there on.
 
     It is arbitrary unless the conditions hold, whose variable is returned with it, empty if there are none.

@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, strided_offset, 
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Define epilogues, which compute results from sums and store them.
 #
@@ -172,7 +172,7 @@ def sum_dispatch(
     return f.dispatch(-(-size // each // _INVOCATIONS))
 
 
-def _add_partials(f: Shader, work: Working, partials: Array, sums: list[str], splits: int, size: int, number: str) -> None:
+def _add_partials(f: Shader, work: Working, partials: ShaderArray, sums: list[str], splits: int, size: int, number: str) -> None:
     """Add to `sums`, one or four, the elements `number` of all arrays of partial sums.
 
     Each array has `size` elements, or vectors of four.

@@ -15,6 +15,6 @@ from volta_fn.targets.wgsl.scalars.operations import combine_indexed as combine_
 from volta_fn.targets.wgsl.scalars.operations import convert as convert
 from volta_fn.targets.wgsl.scalars.operations import opaque_float as opaque_float
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
-from volta_fn.targets.wgsl.scalars.shader import Array as Array
 from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.targets.wgsl.scalars.shader import Shader as Shader
+from volta_fn.targets.wgsl.scalars.shader import ShaderArray as ShaderArray

@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function
 # together, which takes atomic operations; fours of elements are words.
 
 
-class Array:
+class ShaderArray:
     """A storage buffer as an array of numbers of a dtype.
 
     Indices are expressions of type u32. A *four* is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be
@@ -219,7 +219,7 @@ class Array:
         return f"(bitcast<u32>({number.text}) & {self._mask}u)" if category == "int" else number.text
 
 
-class Atomics(Array):
+class Atomics(ShaderArray):
     """A storage buffer as an array of atomic numbers, of which only the name is used."""
 
     @property
@@ -245,27 +245,27 @@ class Shader(Function):
     def __init__(self, capabilities: TargetCapabilities, invocations: int = 64) -> None:
         super().__init__(Module(capabilities))
         self.invocations = invocations
-        self._arrays: dict[int, Array] = {}
+        self._arrays: dict[int, ShaderArray] = {}
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
         self._local = "_local_invocation_index"
 
-    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
+    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> ShaderArray:
         """Return buffer `number` as an array.
 
-        `size` is needed for accesses in fours, or more `lanes` (see `Array`).
+        `size` is needed for accesses in fours, or more `lanes` (see `ShaderArray`).
 
         An array that is only read may be requested both with and without its size: single elements are accessible in either case. Raises
         `OtherAccess` if it was requested before for another kind of access, or if single elements of it were read before and fours are to
         be read now.
         """
-        array = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
+        array = self._arrays.setdefault(number, ShaderArray(self, f"b{number}", dtype, written, size, lanes))
         if not (written or array.written) and 0 in (size, array.size) and not (size and array.is_read):
             array.size = size = max(size, array.size)
         if (array.dtype, array.written, array.size, array.lanes) != (dtype, written, size, lanes):
             raise OtherAccess(f"buffer {number}")
         return array
 
-    def atomics(self, number: int, dtype: np.dtype) -> Array:
+    def atomics(self, number: int, dtype: np.dtype) -> ShaderArray:
         """Return a buffer as an array of atomic int32 or uint32 numbers."""
         self._arrays[number] = Atomics(self, f"b{number}", dtype, written=True)
         return self._arrays[number]
@@ -277,9 +277,9 @@ class Shader(Function):
         """
         return self.module.declare(name, WorkgroupVariable(name, type_, length))
 
-    def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
+    def tile(self, name: str, dtype: np.dtype, size: int) -> ShaderArray:
         """Return an array in workgroup memory, written in fours."""
-        array = Array(self, name, dtype, written=True, size=size)
+        array = ShaderArray(self, name, dtype, written=True, size=size)
         self.module.declare(name, WorkgroupVariable(name, array.element, array.length))
         if array.accessors:
             self.module.declare(f"accessors of {name}", "\n".join(array.accessors))
