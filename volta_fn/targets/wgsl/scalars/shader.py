@@ -27,7 +27,7 @@ class ShaderArray:
     Indices are expressions of type u32. A *four* is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be
     incomplete: nothing beyond the array's end is accessed, and missing elements are loaded as some element of the array. If the size is a
     multiple of four, fours are accessed as vectors. With other `lanes`, groups of that many narrow numbers, 16 bytes, take the place of
-    fours; the size is a multiple of them.
+    fours; the size is a multiple of them. Without a size (0), single elements are accessed.
     """
 
     def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
