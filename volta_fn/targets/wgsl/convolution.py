@@ -133,7 +133,7 @@ class _Narrow:
 
     def _read(self, base: str, offset_and_bound: tuple[str, str], exists: str) -> str:
         f, (offset, row_exists) = self.f, offset_and_bound
-        value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
+        value = self.work.convert_operand(f, self.x.load(f.let("u32", f"{base} + {offset}")))
         return f.let(self.work.type, f"select({self.work.padding(f, self.work.type)}, {value}, {row_exists} && {exists})")
 
     def _stage(self, group: str, channel: str) -> None:
@@ -145,7 +145,7 @@ class _Narrow:
             # Beyond the last channel: the last one.
             existing = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
             at = strided_offset(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
-            taps = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
+            taps = [work.convert_operand(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
             four = ", ".join([*taps, *[f"{work.type}()"] * (4 - c.outputs)])
             f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else taps[0]};")
         f.emit("workgroupBarrier();")
@@ -157,7 +157,7 @@ class _Narrow:
             with f.block(f"if ({down_index} < {down.positions}u)" if down.positions % self.below else ""):
                 at = strided_offset(f, [group, image, down_index, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
-                    self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))
+                    self.y.store(total(f, at, o * c.y.strides[2]), self.work.convert_sum(f, sum_, self.y.dtype))
 
 
 # Tile a correlation for Winograd's convolution, and estimate its time.
@@ -408,14 +408,14 @@ class _Writer:
             for i in range(m):
                 for j in range(m):
                     with f.block(f"if ({first[0]} + {i}u < {sizes[0]}u && {first[1]} + {j}u < {sizes[1]}u)"):
-                        result = self.work.number(f, columns[j][i], dtype)
+                        result = self.work.convert_sum(f, columns[j][i], dtype)
                         out.store(total(f, base, i * c.y.strides[3] + j * c.y.strides[4]), result)
 
         many = prod(shape.tiles)
         return self._each((c.groups, c.outputs, many) if shape.by_tiles[1] else (c.groups, many, c.outputs), write, f)
 
     def _read(self, f: Shader, array: ShaderArray, at: str) -> str:
-        return self.work.read(f, array.load(at))
+        return self.work.convert_operand(f, array.load(at))
 
     @staticmethod
     def _scatter(f: Shader, out: ShaderArray, columns: list[list[str]], start: str, step: int) -> None:

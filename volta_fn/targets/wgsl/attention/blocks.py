@@ -50,12 +50,12 @@ class Matrix(NamedTuple):
         if rows.by_vectors:
             ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % depth else [])])
             vector_index = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
-            loaded = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(vector_index))})"
+            loaded = f"vec4<f32>({', '.join(_WORK.convert_operand(f, x) for x in self.array.load4(vector_index))})"
             return f.let("vec4<f32>", f"select(vec4<f32>(), {loaded}, {ok})" if ok else loaded)
         texts = []
         for e in range(4):
             ok = " && ".join([*inside, f"{column} + {e}u < {rows.width}u"])
-            x = _WORK.read(f, self.array.load(f.let("u32", f"{at} + min({column} + {e}u, {rows.width - 1}u)")))
+            x = _WORK.convert_operand(f, self.array.load(f.let("u32", f"{at} + min({column} + {e}u, {rows.width - 1}u)")))
             texts.append(f"select(0.0f, {x}, {ok})")
         return f.let("vec4<f32>", f"vec4<f32>({', '.join(texts)})")
 
@@ -64,7 +64,7 @@ class Matrix(NamedTuple):
         f, rows = self.f, self.rows
         with f.block(f"if ({row} < {rows.count}u)"):
             at = f.let("u32", f"{self.base} + {row} * {rows.step}u + {column}")
-            numbers = [_WORK.number(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
+            numbers = [_WORK.convert_sum(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
             if rows.by_vectors:
                 with f.block(f"if ({column} < {rows.width}u)"):
                     self.array.store4(f.let("u32", f"{at} / 4u"), numbers)

@@ -190,7 +190,7 @@ class _Writer:
                 indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
                 ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
                 for one, other in zip(ones, others, strict=True):
-                    f.emit(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+                    f.emit(f"{sum_} = fma({work.convert_operand(f, one)}, {work.convert_operand(f, other)}, {sum_});")
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])

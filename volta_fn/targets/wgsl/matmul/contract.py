@@ -389,7 +389,7 @@ class KernelEpilogue:
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
-            here.values[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            here.values[self.total] = tuple([work.convert_sum(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
                 here.store(s)
 

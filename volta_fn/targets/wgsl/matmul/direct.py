@@ -218,7 +218,7 @@ def few_results(
     flat = [sum_ for totals in sums for sum_ in totals]
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for sum_index, sum_ in enumerate(flat):
-        f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
+        f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.sum_components(sum_) if fours else sum_};")
     add_up(f, work, shared, len(flat), _INVOCATIONS)
     with f.block(f"if (local < {len(flat)}u)"):
         r, s = digits(f, "local", (rows, columns))

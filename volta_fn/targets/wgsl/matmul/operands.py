@@ -119,8 +119,8 @@ def loaded(f: Shader, work: Working, array: ShaderArray, address: str, condition
     if condition:
         address = f.let("u32", f"select(0u, {address}, {condition})")
     if not fours:
-        return work.read(f, array.load(address)), condition
-    four = [work.read(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
+        return work.convert_operand(f, array.load(address)), condition
+    four = [work.convert_operand(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
     return f"{work.vector}({', '.join(four)})", condition
 
 

@@ -61,7 +61,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
         array = f.buffer(number, dtype, True, target.elements if fours else 0)
 
         def store(index: SumIndex, sums: Sequence[str]) -> None:
-            numbers = [work.number(f, x, dtype) for x in sums]
+            numbers = [work.convert_sum(f, x, dtype) for x in sums]
             walks = zip(index, (target.stack, target.rows, target.columns), strict=True)
             at = total(f, target.start, *[strided_offset(f, digits(f, x, walk.sizes), walk.strides) for x, walk in walks])
             if fours:

@@ -64,14 +64,14 @@ class Working:
         """
         return f"{type_}({ShaderValue(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 
-    def read(self, f: Function, x: Number) -> str:
-        """Convert a number of another dtype to this type."""
+    def convert_operand(self, f: Function, x: Number) -> str:
+        """Convert a number of an operand to the dtype of the sums."""
         if self.boolean:
             return f.let("u32", f"select(0u, 1u, {x.text})") if x.dtype == np.bool_ else x.text
         return convert(f, x, self.dtype).text
 
-    def number(self, f: Function, text: str, dtype: np.dtype) -> Number:
-        """Convert a sum to a dtype."""
+    def convert_sum(self, f: Function, text: str, dtype: np.dtype) -> Number:
+        """Convert a sum to the dtype of the results."""
         if self.boolean:
             return Number(dtype, f.let("bool", f"{text} != 0u"))
         return convert(f, Number(self.dtype, text), dtype)
@@ -80,7 +80,7 @@ class Working:
         """Return the sum of two sums."""
         return f"{x} | {y}" if self.boolean else f"{x} + {y}"
 
-    def across(self, x: str) -> str:
+    def sum_components(self, x: str) -> str:
         """Return the sum of a vector's four numbers."""
         return self.add(f"({self.add(f'{x}.x', f'{x}.y')})", f"({self.add(f'{x}.z', f'{x}.w')})")
 

@@ -158,10 +158,10 @@ _FLOAT16_VALUE = """fn float16_value(half: u32) -> f32 {
 }"""
 
 
-def rounded(f: Function, x: str, dtype: np.dtype) -> str:
+def round_to_dtype(f: Function, x: str, dtype: np.dtype) -> str:
     """Round a float32 to float16 or bfloat16, to nearest even.
 
-    Of other dtypes it is `x`.
+    For other dtypes it is returned as it is.
     """
     if dtype == FLOAT16:
         return f.let("f32", f"{f.helper('float16_rounded', _FLOAT16_ROUNDED)}({x})")

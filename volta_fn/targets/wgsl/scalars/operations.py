@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.scalars.number import (
     bits_of_half,
     half_of_bits,
     is_supported,
-    rounded,
+    round_to_dtype,
     wgsl_type,
 )
 from volta_fn.targets.wgsl.scalars.values import ShaderValue, outlined
@@ -294,7 +294,7 @@ def _convert_real(x: ShaderValue, old: np.dtype, new: np.dtype) -> ShaderValue:
     if after == "float":
         if new == BFLOAT16 and old.itemsize >= 4:
             x = with_sticky_bits(x, before == "int")
-        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # compilers would take an index's 0 times NaN for 0
+        return x.new(round_to_dtype(x.f, x.converted(type_).hidden().text, new), type_)  # compilers would take an index's 0 times NaN for 0
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
     return _integers(new).narrowed(wide.as_type(type_))
 
@@ -315,11 +315,11 @@ def _float_to_integer(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
 def _float_to_float(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
     if type_ == "f64" or x.type == "f32":
         wide = x.converted(type_)
-        return wide.new(rounded(x.f, wide.text, new), type_)
+        return wide.new(round_to_dtype(x.f, wide.text, new), type_)
     near = x.converted("f32")
     if new in (FLOAT16, BFLOAT16):
         near = rounded_to_odd(x, near, near.converted("f64"))
-    return near.new(rounded(x.f, near.text, new), "f32")
+    return near.new(round_to_dtype(x.f, near.text, new), "f32")
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -391,7 +391,7 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)
     exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
-    return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+    return Number(dtype, result.text if exact else round_to_dtype(f, result.text, dtype))
 
 
 def is_long(op: str, dtype: np.dtype) -> bool:
