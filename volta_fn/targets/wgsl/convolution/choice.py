@@ -11,7 +11,7 @@ from volta_fn.compiler.contractions import Correlation, IndexedContraction, corr
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution.narrow import is_narrow, narrow
-from volta_fn.targets.wgsl.convolution.winograd import product_of, shape_of, winograd
+from volta_fn.targets.wgsl.convolution.winograd import product_of, tiling_of, winograd
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.matmul.contract import contract, oriented
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers
@@ -39,9 +39,9 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
-        shape = shape_of(c, dtypes, capabilities, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
-        if shape is not None:
-            routine = winograd(shape, dtypes, capabilities, first)
+        tiling = tiling_of(c, dtypes, capabilities, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        if tiling is not None:
+            routine = winograd(tiling, dtypes, capabilities, first)
         elif algorithm == "auto" and is_narrow(c, dtypes[2]):
             routine = Routine((narrow(c, dtypes, capabilities),))
         else:
@@ -70,8 +70,8 @@ def products_at_points(
 ) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
     problems, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, capabilities, wanted=False) for c in problems]
-    return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
+    tilings = [tiling_of(c, dtypes, capabilities, wanted=False) for c in problems]
+    return [product_of(tiling, BufferNumbers()) for tiling in tilings if tiling is not None]
 
 
 class _Canonical(NamedTuple):

@@ -48,7 +48,7 @@ _BYTE, _DISPATCH = 8, 80_000_000
 
 
 @dataclass(frozen=True)
-class Shape:
+class Tiling:
     """A tiling of a correlation."""
 
     c: Correlation
@@ -115,18 +115,18 @@ class Shape:
         return x[1] == 1 if divides_taps else x[2] != 1, y[2] != 1
 
 
-def shape_of(
+def tiling_of(
     c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, *, wanted: bool
-) -> Shape | None:
+) -> Tiling | None:
     """Return the fastest tiling that rounds little enough and fits the bindings."""
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
     taps, positions = (c.axes[0].taps, c.axes[1].taps), (c.axes[0].positions, c.axes[1].positions)
-    shapes = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
-    if not shapes:
-        shapes = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
-    shapes = [shape for shape in shapes if 4 * max(shape.sizes) <= capabilities.binding]
-    best = min(shapes, key=lambda shape: shape.cost, default=None)
+    tilings = [Tiling(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
+    if not tilings:
+        tilings = [Tiling(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
+    tilings = [tiling for tiling in tilings if 4 * max(tiling.sizes) <= capabilities.binding]
+    best = min(tilings, key=lambda tiling: tiling.cost, default=None)
     return best if best is not None and (wanted or best.cost < c.products) else None
 
 
@@ -163,33 +163,33 @@ class Arithmetic:
         return self.f.let("f32", f"{factor!r}f * {x}")
 
 
-def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, workspace: int) -> Routine:
+def winograd(tiling: Tiling, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, workspace: int) -> Routine:
     """Return the routine of a tiled correlation; its workspaces follow `workspace`."""
     work = working(dtypes[2])
     buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
-    product, ordered = product_of(shape, buffers)
+    product, ordered = product_of(tiling, buffers)
     middle = tiled(product, work, choose(product, work, capabilities), capabilities, rounded(_FLOAT), ordered)
-    writer = _Writer(shape, work, capabilities, workspace)
+    writer = _Writer(tiling, work, capabilities, workspace)
     taps = writer.taps(dtypes[1])
     tiles = writer.tiles(dtypes[0])
     results = writer.results(dtypes[2])
-    return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
+    return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in tiling.sizes], *middle.workspaces))
 
 
-def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[IndexedContraction, BufferNumbers]:
+def product_of(tiling: Tiling, buffers: BufferNumbers) -> tuple[IndexedContraction, BufferNumbers]:
     """Return the stack of products at points."""
-    o, (t, p) = shape.by_outputs, shape.by_tiles
-    terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack
+    o, (t, p) = tiling.by_outputs, tiling.by_tiles
+    terms, outputs, count, stack = tiling.terms, tiling.c.outputs, tiling.count, tiling.stack
 
     def walk(size: int, stride: int) -> Walk:
         return Walk((size,), (stride,))
 
     tap = walk(outputs, 1 if o else terms), walk(terms, outputs if o else 1)
-    taps = OperandMap(_FLOAT, shape.sizes[0], 0, walk(stack, terms * outputs), *tap)
+    taps = OperandMap(_FLOAT, tiling.sizes[0], 0, walk(stack, terms * outputs), *tap)
     tile = walk(count, 1 if t else terms), walk(terms, count if t else 1)
-    tiles = OperandMap(_FLOAT, shape.sizes[1], 0, walk(stack, terms * count), *tile)
+    tiles = OperandMap(_FLOAT, tiling.sizes[1], 0, walk(stack, terms * count), *tile)
     target = ResultMap(
-        _FLOAT, shape.sizes[2], 0, walk(stack, outputs * count), walk(outputs, count if p else 1), walk(count, 1 if p else outputs)
+        _FLOAT, tiling.sizes[2], 0, walk(stack, outputs * count), walk(outputs, count if p else 1), walk(count, 1 if p else outputs)
     )
     contraction = IndexedContraction(taps, tiles, target)
     return (contraction, buffers) if p else (contraction.swapped(), buffers.swapped())
@@ -198,8 +198,8 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[IndexedContraction
 class _Writer:
     """Writes the shaders of the transforms."""
 
-    def __init__(self, shape: Shape, work: Working, capabilities: TargetCapabilities, workspace: int) -> None:
-        self.shape, self.c, self.work, self.capabilities, self.workspace = shape, shape.c, work, capabilities, workspace
+    def __init__(self, tiling: Tiling, work: Working, capabilities: TargetCapabilities, workspace: int) -> None:
+        self.tiling, self.c, self.work, self.capabilities, self.workspace = tiling, tiling.c, work, capabilities, workspace
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
         """Write a shader with an invocation for each index of an array of these sizes."""
@@ -213,13 +213,13 @@ class _Writer:
 
         The result is ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
+        c, tiling, f = self.c, self.tiling, Shader(self.capabilities, _INVOCATIONS)
         w, out = f.buffer(1, dtype), f.buffer(self.workspace, _FLOAT, True)
-        terms, n, r = shape.terms, shape.points, shape.block
+        terms, n, r = tiling.terms, tiling.points, tiling.block
 
         def write(f: Shader, index: list[str]) -> None:
-            group, term, output = index if shape.by_outputs else (index[0], index[2], index[1])
-            channel, *corner = digits(f, term, shape.blocks)
+            group, term, output = index if tiling.by_outputs else (index[0], index[2], index[1])
+            channel, *corner = digits(f, term, tiling.blocks)
             start = strided_offset(f, [group, output, channel], c.w.strides[:3], c.w.offset)
             square = _Square(f, c.w.strides[3:], [axis.taps for axis in c.axes])
             for number, axis in zip(corner, c.axes, strict=True):
@@ -227,53 +227,53 @@ class _Writer:
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
             across = [of_taps(a, row, n) for row in rows]
             columns = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
-            steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
+            steps = (terms * c.outputs, c.outputs, 1) if tiling.by_outputs else (terms * c.outputs, terms, 1)
             self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * c.outputs)
 
-        return self._each((c.groups, terms, c.outputs) if shape.by_outputs else (c.groups, c.outputs, terms), write, f)
+        return self._each((c.groups, terms, c.outputs) if tiling.by_outputs else (c.groups, c.outputs, terms), write, f)
 
     def tiles(self, dtype: np.dtype) -> Dispatch:
         """Transform x to the points.
 
         The result is ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
+        c, tiling, f = self.c, self.tiling, Shader(self.capabilities, _INVOCATIONS)
         x, out = f.buffer(0, dtype), f.buffer(self.workspace + 1, _FLOAT, True)
-        terms, count, n = shape.terms, shape.count, shape.points
+        terms, count, n = tiling.terms, tiling.count, tiling.points
 
         def write(f: Shader, index: list[str]) -> None:
-            group, term, tile = index if shape.by_tiles[0] else (index[0], index[2], index[1])
-            (image, *corner), (channel, *further) = digits(f, tile, shape.tiles), digits(f, term, shape.blocks)
+            group, term, tile = index if tiling.by_tiles[0] else (index[0], index[2], index[1])
+            (image, *corner), (channel, *further) = digits(f, tile, tiling.tiles), digits(f, term, tiling.blocks)
             start = strided_offset(f, [group, image, channel], c.x.strides[:3], c.x.offset)
             square = _Square(f, c.x.strides[3:], [axis.size for axis in c.axes])
             for number, block, axis in zip(corner, further, c.axes, strict=True):
-                first = total(f, times(number, shape.positions), times(block, shape.block))
+                first = total(f, times(number, tiling.positions), times(block, tiling.block))
                 square.row([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
             across = [of_input(a, row) for row in rows]
             columns = [of_input(a, [row[j] for row in across]) for j in range(n)]
-            steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
+            steps = (terms * count, count, 1) if tiling.by_tiles[0] else (terms * count, terms, 1)
             self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * count)
 
-        many = prod(shape.tiles)
-        return self._each((c.groups, terms, many) if shape.by_tiles[0] else (c.groups, many, terms), write, f)
+        many = prod(tiling.tiles)
+        return self._each((c.groups, terms, many) if tiling.by_tiles[0] else (c.groups, many, terms), write, f)
 
     def results(self, dtype: np.dtype) -> Dispatch:
         """Transform the products to results."""
-        c, shape, f = self.c, self.shape, Shader(self.capabilities, _INVOCATIONS)
+        c, tiling, f = self.c, self.tiling, Shader(self.capabilities, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
-        m, n = shape.positions, shape.points
+        m, n = tiling.positions, tiling.points
         sizes = [axis.positions for axis in c.axes]
 
         def write(f: Shader, index: list[str]) -> None:
-            group, output, tile = index if shape.by_tiles[1] else (index[0], index[2], index[1])
+            group, output, tile = index if tiling.by_tiles[1] else (index[0], index[2], index[1])
             a = Arithmetic(f)
-            steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
-            start, step = strided_offset(f, index, steps), c.groups * c.outputs * shape.count
+            steps = (c.outputs * tiling.count, tiling.count, 1) if tiling.by_tiles[1] else (c.outputs * tiling.count, c.outputs, 1)
+            start, step = strided_offset(f, index, steps), c.groups * c.outputs * tiling.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
             rows = [to_outputs(a, row, m) for row in read]
             columns = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
-            image, *corner = digits(f, tile, shape.tiles)
+            image, *corner = digits(f, tile, tiling.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = strided_offset(f, [group, image, output, *first], c.y.strides, c.y.offset)
             for i in range(m):
@@ -282,8 +282,8 @@ class _Writer:
                         result = self.work.convert_sum(f, columns[j][i], dtype)
                         out.store(total(f, base, i * c.y.strides[3] + j * c.y.strides[4]), result)
 
-        many = prod(shape.tiles)
-        return self._each((c.groups, c.outputs, many) if shape.by_tiles[1] else (c.groups, many, c.outputs), write, f)
+        many = prod(tiling.tiles)
+        return self._each((c.groups, c.outputs, many) if tiling.by_tiles[1] else (c.groups, many, c.outputs), write, f)
 
     def _read(self, f: Shader, array: ShaderArray, at: str) -> str:
         return self.work.convert_operand(f, array.load(at))
