@@ -55,8 +55,7 @@ def as_routine(program: LoweredProgram) -> tuple[Routine, list[str]]:
         buffers = [numbers[v] for v in variables] + [2 + len(sizes) + k for k in range(len(routine.workspaces))]
         sizes += routine.workspaces
         for d in routine.dispatches:
-            written = frozenset([buffers[k] for k in d.written])
-            dispatches.append(replace(d, buffers=tuple([buffers[k] for k in d.buffers]), written=written))
+            dispatches.append(replace(d, buffers=tuple([buffers[k] for k in d.buffers])))
             kinds.append(_kind(item.key.key))
     return Routine(tuple(dispatches), tuple(sizes)), kinds
 

@@ -24,7 +24,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution import contractions, conv_general_dilated, products_at_points
 from volta_fn.targets.wgsl.matmul.contract import candidates, is_tiled, tune
 from volta_fn.targets.wgsl.matmul.results import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, working, write
+from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, working, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 FLOAT = np.dtype(np.float32)
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             print(f"{shape.name:>32} {each.name:>10} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    write(options.json, best)
+    write_schedules(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
 
 

@@ -22,7 +22,7 @@ from benchmarks.machine import ROOT
 from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
 from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, contract, is_tiled, oriented, timings, variations
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, working, write
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, working, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 FLOAT = np.dtype(np.float32)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             print(f"{case.product.name:>22} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    write(options.json, best)
+    write_schedules(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
 
 

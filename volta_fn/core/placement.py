@@ -1,7 +1,6 @@
 """Arrays split between several devices, how results are split, and their types.
 
-Shards are views of one buffer where devices share a memory. Rules derive from the dimensions of operands how a result is split. Processes
-check that they compile the same program.
+Shards are views of one buffer where devices share a memory. Rules derive from the dimensions of operands how a result is split.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ from volta_fn.core.distribution import (
     get_abstract_mesh,
     get_mesh,
 )
-from volta_fn.core.jaxpr import ClosedJaxpr, Literal, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal
 from volta_fn.core.memory import device_put
-from volta_fn.core.named_axes import ProcessAxis
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
@@ -555,24 +553,3 @@ def known_sharding(x: Any) -> NamedSharding | None:
         sharding: NamedSharding | None = of_tracer(x) if isinstance(x, JaxprTracer) else None
         return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None
-
-
-# The check that all processes compile the same program.
-
-
-def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
-    if distribution.current().size > 1 and names_processes(closed):
-        distribution.current().check_program(closed)
-    return closed
-
-
-@program_cache
-def names_processes(closed: ClosedJaxpr) -> bool:
-    """Return True if a program has collectives between processes."""
-    for eqn in closed.eqns:
-        if any(isinstance(name, ProcessAxis) for name in eqn.params.get("axis_names", ())):
-            return True
-        if any(names_processes(inner) for inner in sub_jaxprs(eqn.params)):
-            return True
-    return False

@@ -15,8 +15,8 @@ from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, num
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
+from volta_fn.core.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError

@@ -36,8 +36,8 @@ from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias,
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
-from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux
 from volta_fn.core.trace import EVAL, Trace, check_alive, current_trace, run_under

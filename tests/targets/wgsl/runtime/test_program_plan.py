@@ -22,6 +22,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
+from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
 from volta_fn.targets.wgsl.runtime import program as call_module
 from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
@@ -29,7 +30,7 @@ from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
-from volta_fn.targets.wgsl.target import WEBGPU, RoutineCache, WgslTarget, profile_of
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 DEVICE = vf.devices("gpu")[0]
 
