@@ -99,16 +99,19 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.wgsl.runtime.device import gpu as gpu_module
+    from volta_fn.targets.wgpu.adapters import WgpuAdapter
+    from volta_fn.targets.wgpu.driver import WgpuDriver
     from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 
-    open_device = gpu_module.open_device
+    open_adapter = WgpuAdapter.open
 
-    def as_h200(adapter: Any) -> Any:
-        opened = open_device(adapter)
-        return opened._replace(capabilities=opened.capabilities._replace(**H200), kind="discrete")
+    def as_h200(self: WgpuAdapter) -> WgpuDriver:
+        driver = open_adapter(self)
+        capabilities = driver.description.capabilities._replace(**H200)
+        driver.description = driver.description._replace(capabilities=capabilities, kind="discrete")
+        return driver
 
-    setattr(gpu_module, "open_device", as_h200)  # noqa: B010
+    setattr(WgpuAdapter, "open", as_h200)  # noqa: B010
     pipelines = opened_gpu().pipelines
 
     def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:

@@ -214,7 +214,7 @@ def main() -> None:
         getattr(result, attribute)
         setattr(result, attribute, int(value))
     bench = Bench()
-    print(bench.opened.name, bench.capabilities)
+    print(bench.name, bench.capabilities)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
     copying, slow = torch_timer(CASES[0]), []
     for case in CASES:

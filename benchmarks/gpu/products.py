@@ -25,6 +25,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from volta_fn import lax
 from volta_fn.compiler import pipeline
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul import contract
 from volta_fn.targets.nvidia.matmul.problem import MatrixProduct
@@ -102,7 +103,7 @@ def two_results(x: Any, w: Any, b: Any) -> Any:
 def masked(x: Any, w: Any) -> Any:
     """Return a product whose upper triangle is 0."""
     y = x @ w
-    return vnp.where(vnp.tri(*y.shape, dtype=bool), y, 0)
+    return vnp.where(vnp.tri(y.shape[0], y.shape[1], dtype=bool), y, 0)
 
 
 def looped(x: Any, ws: Any) -> Any:
@@ -349,9 +350,9 @@ def named(product: Timed) -> str:
     """Return the name by which a schedule of the product is found."""
     names: list[str] = []
 
-    def choose(found: MatrixProduct, device: Any) -> AnySchedule:
-        names.append(found.name)
-        return _CHOOSE(found, device)
+    def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
+        names.append(product.name)
+        return _CHOOSE(product, device)
 
     contract.choose = choose
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)

@@ -24,7 +24,7 @@ from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
-from volta_fn.targets.wgsl.loops import rows as squares
+from volta_fn.targets.wgsl.loops import transposes as squares
 from volta_fn.targets.wgsl.scalars import shader
 
 #: Modules whose packages have functions of their names.
@@ -169,8 +169,8 @@ def _lost_lanes() -> Planting:
 
 def _clamped_square() -> Planting:
     """The last row of a square is the one before."""
-    real = squares._Tiles.within
-    return patch.object(squares._Tiles, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
+    real = squares._Squares.within
+    return patch.object(squares._Squares, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
 
 
 def _lost_stores() -> Planting:

@@ -85,7 +85,7 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
         _verify_bindings(stage, current)
         for eqn in [eqn for eqn in current.eqns if eqn not in verified]:
             _verify_types(stage, eqn)
-            if eqn.primitive.holds_programs or eqn.primitive.call_param:
+            if eqn.primitive.holds_programs:
                 pending.extend(sub_jaxprs(eqn.params))
         current.derived[_VERIFIED] = (True,)
 
@@ -96,7 +96,7 @@ def _inner_equations(program: ClosedJaxpr) -> list[Equation]:
     pending = [program]
     while pending:
         for eqn in pending.pop().eqns:
-            if eqn.primitive.holds_programs or eqn.primitive.call_param:
+            if eqn.primitive.holds_programs:
                 for inner in sub_jaxprs(eqn.params):
                     equations += inner.eqns
                     pending.append(inner)
@@ -173,7 +173,7 @@ def effects_of(program: ClosedJaxpr) -> Effects:
 
 
 def _effects_of(equations: Iterable[Equation]) -> Effects:
-    special = [e for e in equations if (p := e.primitive).effectful or p.holds_programs or p.call_param or p.expand]
+    special = [e for e in equations if (p := e.primitive).effectful or p.holds_programs or p.expand]
     return tuple([effect for eqn in special for effect in _effects(eqn)])
 
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, check_promotion
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
@@ -130,14 +131,14 @@ def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_eleme
     dtype = lhs.dtype if lhs.dtype == rhs.dtype else dtypes.promote_types(lhs.dtype, rhs.dtype)
     if preferred_element_type is None or preferred_element_type == dtype:
         return dtype
-    wanted = preferred_element_type
+    preferred = preferred_element_type
     kinds = (dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
-    if not any(dtype in kind and wanted in kind for kind in kinds) or wanted.itemsize < dtype.itemsize:
+    if not any(dtype in kind and preferred in kind for kind in kinds) or preferred.itemsize < dtype.itemsize:
         raise DTypeError(
-            f"{name}: preferred_element_type={wanted.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
+            f"{name}: preferred_element_type={preferred.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
             "Convert the operands first, or the result afterwards."
         )
-    return wanted
+    return preferred
 
 
 def _dot_abstract(
@@ -230,8 +231,8 @@ def _product(
 
 def _like(out: Array, axes_of_out: Axes, operand: Linear) -> Array:
     """Return `out`, whose axis i is axis ``axes_of_out[i]``, like `operand`."""
-    ordered = transpose(out, [axes_of_out.index(i) for i in range(len(axes_of_out))])
-    return ordered if ordered.dtype == operand.dtype else convert_element_type(ordered, operand.dtype)
+    transposed = transpose(out, [axes_of_out.index(i) for i in range(len(axes_of_out))])
+    return transposed if transposed.dtype == operand.dtype else convert_element_type(transposed, operand.dtype)
 
 
 def _dot_batch(

@@ -22,8 +22,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import can_cast
-from volta_fn.primitives.call import Axes as AttentionAxes
-from volta_fn.primitives.call import Form
+from volta_fn.primitives.attention import Axes as AttentionAxes
+from volta_fn.primitives.attention import Form
 
 # Nodes of a fused program, kernel calls and equations, with their uses.
 

@@ -15,7 +15,8 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import attention_p, optimization_barrier_p
+from volta_fn.primitives.attention import attention_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,
@@ -46,7 +47,7 @@ _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 def is_removable(eqn: Equation) -> bool:
     """Return True if the equation may be removed when its results are unused."""
     primitive = eqn.primitive
-    return not (primitive.effectful or ((primitive.holds_programs or primitive.call_param) and has_effects(eqn)))
+    return not (primitive.effectful or (primitive.holds_programs and has_effects(eqn)))
 
 
 def is_pinned(primitive: Primitive) -> bool:
@@ -59,7 +60,7 @@ def is_movable(eqn: Equation) -> bool:
     primitive = eqn.primitive
     if is_pinned(primitive):
         return False
-    if not primitive.holds_programs and primitive.call_param is None:
+    if not primitive.holds_programs:
         return True
     return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 

@@ -641,8 +641,7 @@ def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
 
     Filling an array in advance would only make the program larger.
     """
-    is_program = primitive.holds_programs or primitive.call_param is not None
-    return () if is_program or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
+    return () if primitive.holds_programs or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
 
 
 def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:

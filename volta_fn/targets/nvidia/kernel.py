@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.shader import Binding, ShaderModule
 _MARK = "; nvidia "
 
 #: Bytes of an encoded tensor map.
-_MAP_BYTES = 128
+MAP_BYTES = 128
 
 
 class TensorMap(NamedTuple):
@@ -90,5 +90,5 @@ def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, e
         encode: encodes a tensor map.
     """
     maps = [encode(each, addresses[each.binding] + each.offset) for each in header.maps]
-    assert all(len(each) == _MAP_BYTES for each in maps)
+    assert all(len(each) == MAP_BYTES for each in maps)
     return b"".join(maps) + struct.pack(f"<{len(addresses) + 1}Q", *addresses, grid)

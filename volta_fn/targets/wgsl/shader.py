@@ -1,6 +1,7 @@
 """Compute shaders as objects, which print their WGSL at the very end.
 
-Tokens of WGSL and index arithmetic serve the transformations of shaders and everything that writes them.
+A `Function` writes statements, and adds declarations to its `Module`. A `ShaderModule` is made of both, which transformations change.
+Tokens of WGSL and index arithmetic serve these, and everything that writes shaders.
 """
 
 from __future__ import annotations
@@ -280,8 +281,8 @@ plus, times, quotient, remainder, dotted = TEXT.plus, TEXT.times, TEXT.quotient,
 class Module:
     """Declarations and functions for a device, each added once."""
 
-    def __init__(self, device: TargetCapabilities) -> None:
-        self.device = device
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self.capabilities = capabilities
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:

@@ -21,6 +21,7 @@ import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
 from volta_fn.core.caches import Interned
+from volta_fn.runtime import caches
 from volta_fn.targets.cpu.runtime import cache as disk_cache
 from volta_fn.targets.cpu.runtime import compile, program
 from volta_fn.targets.cpu.runtime.compile import CodeCache
@@ -202,7 +203,7 @@ def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, 
 
 @pytest.mark.parametrize("settled", [0.0, 1e9])
 def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
-    monkeypatch.setattr(disk_cache, "_SETTLED", settled)
+    monkeypatch.setattr(caches, "_SETTLED", settled)
     package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
     source = package / "compiler" / "passes.py"

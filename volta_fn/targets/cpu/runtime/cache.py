@@ -6,10 +6,8 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
@@ -28,7 +26,7 @@ from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import short_name
 from volta_fn.lazy_imports import is_installed
 from volta_fn.runtime import caches
-from volta_fn.runtime.caches import cache_dir
+from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.llvm.host import host, llvm
 
 # Fingerprints of programs: texts that are equal only for equal programs.
@@ -208,8 +206,6 @@ def _rules(values: Sequence[Any]) -> str:
 # users.
 
 T = TypeVar("T")
-#: Seconds after which writing a file again changes its time.
-_SETTLED = 2.0
 
 
 class CompiledLaunch(NamedTuple):
@@ -235,31 +231,6 @@ class Compiled(NamedTuple):
 def _circumstances() -> bytes:
     versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
     return repr((sources_digest(Path(__file__).parents[3], cache_dir()), versions, host())).encode()
-
-
-def sources_digest(root: Path, folder: Path | None) -> str:
-    """Hash the sources of a package by their contents.
-
-    Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
-    and the time of its last change (which, unlike that of its contents, cannot be set).
-    """
-    files, newest = [], 0.0
-    for directory, _, names in os.walk(root):
-        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
-            status = os.stat(path)
-            newest = max(newest, status.st_ctime)
-            files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    name = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
-    cached = None if folder is None else caches.read(folder, name)
-    if cached is not None:
-        return cached.decode()
-    digest = hashlib.sha256()
-    for path, *_ in sorted(files):
-        content = Path(path).read_bytes()
-        digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
-    if folder is not None and time.time() - newest > _SETTLED:
-        caches.write(folder, name, digest.hexdigest().encode())
-    return digest.hexdigest()
 
 
 def name_of(key: str) -> str:

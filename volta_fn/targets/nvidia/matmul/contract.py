@@ -21,7 +21,7 @@ from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Result
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
 from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
 from volta_fn.targets.wgsl import loops
-from volta_fn.targets.wgsl.matmul.contract import Fused, finishing
+from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 #: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
@@ -106,7 +106,7 @@ class _Copies:
             assert not routine.workspaces, "a copy is one dispatch"
             for dispatch in routine.dispatches:
                 buffers = tuple([numbers[number] for number in dispatch.buffers])
-                result.append(replace(dispatch, buffers=buffers, written=frozenset([numbers[1]])))
+                result.append(replace(dispatch, buffers=buffers))
         return result
 
 
@@ -176,7 +176,7 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
         return None
     if not isinstance(kernel.nodes[value.operands[0]], Load):
         return None
-    target = Fused(contraction).target()
+    target = KernelEpilogue(contraction).target()
     return (target, dtype) if Rounded.fits(target) else None
 
 
@@ -197,4 +197,4 @@ def _dispatch(
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
     most = device.processors * schedule.residents if isinstance(schedule, Schedule) else device.groups
-    return Dispatch(module, buffers, frozenset(buffers[-stores:]), (min(total, most), 1, 1))
+    return Dispatch(module, buffers, (min(total, most), 1, 1))

@@ -21,7 +21,7 @@ from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced

@@ -1,0 +1,315 @@
+"""Modules of WGSL as modules of LLVM IR: memory, functions, and the kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from volta_fn.targets.nvidia.translation import builtins
+from volta_fn.targets.nvidia.translation.expressions import Signature, hidden_texts
+from volta_fn.targets.nvidia.translation.statements import Body
+from volta_fn.targets.nvidia.translation.syntax import (
+    Alias,
+    Expression,
+    Function,
+    Name,
+    StructDeclaration,
+    Variable,
+    fault,
+    parse,
+)
+from volta_fn.targets.nvidia.translation.types import U32, Scalar, Structure, Type, Vector, memory_type
+from volta_fn.targets.nvidia.translation.values import (
+    CONSTANT,
+    GLOBAL,
+    OWN,
+    SHARED,
+    Operand,
+    Place,
+    Value,
+    concrete,
+    constant,
+    is_constant,
+    zero,
+)
+
+#: The alignment of arrays in workgroup memory and of tables, so that elements can be read in fours.
+_ALIGNMENT = 16
+
+
+class TranslatedShader(NamedTuple):
+    """A shader as a kernel called `main`.
+
+    Its parameters, 8 bytes each, are for n bindings, in the order of their numbers: n addresses, n sizes in bytes, and the address of the
+    three words of an indirect grid, or null. Where the first of these words is 0, the kernel does nothing.
+    """
+
+    llvm_ir: str
+    #: The dimensions of a workgroup.
+    threads: tuple[int, int, int]
+
+
+class Module:
+    """The names of a module, and the translation of its functions."""
+
+    def __init__(self, source: str) -> None:
+        self.types: dict[str, Type] = {}
+        self.operands: dict[str, Operand] = {}
+        self.signatures: dict[str, Signature] = {}
+        self.intrinsics: dict[str, str] = {}
+        self.invocations = 1
+        self._items = parse(source)
+        self._bindings: list[Variable] = []
+        self._privates: list[Variable] = []
+        #: The definitions of variables in workgroup memory, and of tables.
+        self._memory: list[str] = []
+        self._functions = {item.name: item for item in self._items if isinstance(item, Function)}
+        #: The values of tables in constant memory.
+        self._tables: dict[str, Value] = {}
+        self._constants = Body(self)
+
+    def translated(self) -> TranslatedShader:
+        """Translate the module."""
+        main = self._functions.get("main")
+        if main is None or not main.workgroup:
+            raise fault(1, "a module needs an entry point main")
+        x, y, z = (*main.workgroup, 1, 1)[:3]
+        self.invocations = x * y * z
+        for item in self._items:
+            self._constants.line = item.line
+            match item:
+                case Alias(_, name, type_):
+                    self.types[name] = self._constants.type_of(type_)
+                case StructDeclaration(_, name, members):
+                    self.types[name] = Structure(name, tuple((member, self._constants.type_of(type_)) for member, type_ in members))
+                case Variable():
+                    self._declare(item)
+        self._bindings.sort(key=lambda variable: variable.binding)
+        for function in self._functions.values():
+            self.signatures[function.name] = self._signature(function)
+        bodies = {name: self._body(function) for name, function in self._functions.items() if name in self._reached["main"]}
+        kernel = self._kernel(main, (x, y, z))
+        outlined = _outlined(kernel, bodies)
+        functions = [self._definition(name, body, "noinline" if name in outlined else "alwaysinline") for name, body in bodies.items()]
+        common = "nounwind convergent" if any(body.is_convergent for body in (kernel, *bodies.values())) else "nounwind"
+        launch = f'"nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1"'
+        attributes = [f"attributes #0 = {{ {common} {launch} }}", f"attributes #1 = {{ {common} }}"]
+        parameters = f"define ptx_kernel void @main({', '.join(self._kernel_parameters())}) #0"
+        lines = ['target triple = "nvptx64-nvidia-cuda"', *self.intrinsics.values(), *self._memory, *functions]
+        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", *attributes, ""]), (x, y, z))
+
+    # declarations of the module
+
+    def _declare(self, variable: Variable) -> None:
+        name = variable.name
+        if variable.space == "const":
+            assert variable.value is not None
+            self._define_constant(name, self._initial(variable.value, variable.type and self._constants.type_of(variable.type)))
+            return
+        assert variable.type is not None
+        type_ = self._constants.type_of(variable.type)
+        match variable.space:
+            case "storage":
+                self._bindings.append(variable)
+                self.operands[name] = Place(type_, f"%b.{name}", GLOBAL)
+            case "workgroup":
+                alignment = max(type_.alignment, _ALIGNMENT)
+                self._memory.append(f"@w.{name} = internal addrspace({SHARED}) global {memory_type(type_)} undef, align {alignment}")
+                self.operands[name] = Place(type_, f"@w.{name}", SHARED)
+            case "private" if name in self._assigned:
+                self._privates.append(variable)
+                self.operands[name] = Place(type_, f"%p.{name}", OWN)
+            case "private":  # it is only read
+                self._define_constant(name, zero(type_) if variable.value is None else self._initial(variable.value, type_))
+            case _:
+                raise fault(variable.line, f"a variable in {variable.space}")
+
+    @cached_property
+    def _assigned(self) -> frozenset[str]:
+        return frozenset(name for function in self._functions.values() for name in function.assigned)
+
+    def _initial(self, expression: Expression, type_: Type | None) -> Value:
+        """Return the value of a constant expression."""
+        if isinstance(expression, Name) and expression.name in self._tables:
+            return self._tables[expression.name]
+        value = concrete(self._constants.value(expression), type_ if isinstance(type_, Scalar) else None)
+        if self._constants.lines or not is_constant(value) or type_ not in (None, value.type):
+            raise fault(self._constants.line, "a constant expression")
+        return value
+
+    def _define_constant(self, name: str, value: Value) -> None:
+        """Name a constant; arrays and structures lie in constant memory."""
+        if isinstance(value.type, Scalar | Vector):
+            self.operands[name] = value
+            return
+        alignment = max(value.type.alignment, _ALIGNMENT)
+        self._tables[name] = value
+        self._memory.append(f"@t.{name} = internal addrspace({CONSTANT}) constant {value}, align {alignment}")
+        self.operands[name] = Place(value.type, f"@t.{name}", CONSTANT)
+
+    # functions
+
+    @cached_property
+    def _reached(self) -> dict[str, set[str]]:
+        """The functions that each function may call, those that they call included."""
+        reached: dict[str, set[str]] = {}
+
+        def visit(name: str) -> set[str]:
+            if name not in reached:
+                reached[name] = set()
+                for word in self._functions[name].words:
+                    if word in self._functions and word not in reached[name]:
+                        reached[name] |= {word} | visit(word)
+            return reached[name]
+
+        for name in self._functions:
+            visit(name)
+        return reached
+
+    def _signature(self, function: Function) -> Signature:
+        """Return how a function is called.
+
+        Bindings and private variables that it uses are further parameters.
+        """
+        self._constants.line = function.line
+        parameters = tuple(self._constants.type_of(parameter.type) for parameter in function.parameters)
+        result = None if function.result is None else self._constants.type_of(function.result)
+        bodies = [self._functions[name] for name in (function.name, *self._reached[function.name])]
+        words = {word for body in bodies for word in body.words}
+        assigned = {name for body in bodies for name in body.assigned}
+        hidden: list[tuple[str, Place | Value]] = []
+        for variable in (*self._bindings, *self._privates):
+            place = self.operands[variable.name]
+            assert isinstance(place, Place)
+            if variable.name in words:
+                is_value = place.space == OWN and variable.name not in assigned
+                hidden.append((variable.name, Value(place.type, place.pointer) if is_value else place))
+        return Signature(parameters, result, tuple(hidden))
+
+    def _body(self, function: Function) -> Body:
+        signature = self.signatures[function.name]
+        body = Body(self, signature.result)
+        body.scopes[0].update(signature.hidden)
+        names = [parameter.name for parameter in function.parameters]
+        body.scopes.append({name: Value(type_, f"%a.{name}") for name, type_ in zip(names, signature.parameters, strict=True)})
+        body.write(function.body)
+        return body
+
+    def _definition(self, name: str, body: Body, inlining: str) -> str:
+        signature = self.signatures[name]
+        parameters = [str(value) for value in body.scopes[1].values()]
+        for _, operand in signature.hidden:
+            parameters += hidden_texts(operand)
+        result = "void" if signature.result is None else signature.result.llvm
+        return f"define internal {result} @f.{name}({', '.join(parameters)}) {inlining} #1 {{\n{body.text}\n}}"
+
+    def _kernel(self, main: Function, threads: tuple[int, int, int]) -> Body:
+        body = Body(self)
+        _return_from_empty_grid(body)
+        for variable in self._privates:
+            place = self.operands[variable.name]
+            assert isinstance(place, Place)
+            body.variables.append(f"  {place.pointer} = alloca {memory_type(place.type)}, align {place.type.alignment}")
+            body.store(place, zero(place.type) if variable.value is None else self._initial(variable.value, place.type))
+        body.scopes.append({parameter.name: _builtin(body, parameter.builtin, threads) for parameter in main.parameters})
+        body.write(main.body)
+        return body
+
+    def _kernel_parameters(self) -> list[str]:
+        """Return the parameters that `TranslatedShader` describes.
+
+        WGSL forbids that a range that is written overlaps another.
+        """
+        names = [f"%b.{variable.name}" for variable in self._bindings]
+        access = ["" if variable.access == "read_write" else " readonly" for variable in self._bindings]
+        pointers = [f"ptr addrspace({GLOBAL}) noalias{a} {name}" for a, name in zip(access, names, strict=True)]
+        return [*pointers, *[f"i64 {name}.bytes" for name in names], f"ptr addrspace({GLOBAL}) %grid"]
+
+
+# Functions are inlined, which keeps values in registers, unless the whole would grow beyond what compiles in a moment.
+
+#: Instructions of a kernel beyond which long functions that are called more than once are not inlined, and of a long function.
+_MOST_INLINED, _LONG = 6000, 25
+
+
+def _outlined(kernel: Body, bodies: Mapping[str, Body]) -> set[str]:
+    """Return the functions that are not inlined."""
+    sites = sum([body.calls for body in (kernel, *bodies.values())], Counter())
+
+    def size(body: Body, outlined: set[str] | None, sizes: dict[str, int]) -> int:
+        total = len(body.lines)
+        for name, count in body.calls.items():
+            if name not in sizes:
+                sizes[name] = size(bodies[name], outlined, sizes)
+                if outlined is not None and sizes[name] > _LONG and sites[name] > 1:
+                    outlined.add(name)
+                    sizes[name] = 1
+            total += count * sizes[name]
+        return total
+
+    outlined: set[str] = set()
+    if size(kernel, None, {}) > _MOST_INLINED:
+        size(kernel, outlined, {})
+    return outlined
+
+
+def _return_from_empty_grid(body: Body) -> None:
+    """Return if there is an indirect grid, and it is empty."""
+    body.do(f"%grid.is_null = icmp eq ptr addrspace({GLOBAL}) %grid, null")
+    body.end("br i1 %grid.is_null, label %run, label %indirect")
+    body.begin("indirect")
+    body.do(f"%grid.size = load i32, ptr addrspace({GLOBAL}) %grid, align 4")
+    body.do("%grid.is_empty = icmp eq i32 %grid.size, 0")
+    body.end("br i1 %grid.is_empty, label %skip, label %run")
+    body.begin("skip")
+    body.end("ret void")
+    body.begin("run")
+
+
+def _builtin(body: Body, name: str, threads: tuple[int, int, int]) -> Value:
+    """Return a built-in value of the entry point."""
+
+    def registers(prefix: str) -> Value:
+        words = [body.intrinsic(U32, f"llvm.nvvm.read.ptx.sreg.{prefix}.{axis}") for axis in "xyz"]
+        return body.composite(Vector(U32, 3), words)
+
+    x, y, z = threads
+    invocations = x * y * z
+
+    def local_index() -> Value:
+        index, *others = body.components(registers("tid"))
+        for word, factor in zip(others, (x, x * y), strict=True):
+            index = body.binary("+", index, body.binary("*", word, constant(U32, factor)))
+        return index
+
+    match name:
+        case "workgroup_id":
+            return registers("ctaid")
+        case "num_workgroups":
+            return registers("nctaid")
+        case "local_invocation_id":
+            return registers("tid")
+        case "local_invocation_index":
+            return local_index() if y * z > 1 else body.intrinsic(U32, "llvm.nvvm.read.ptx.sreg.tid.x")
+        case "global_invocation_id":
+            size = body.composite(Vector(U32, 3), [constant(U32, n) for n in threads])
+            return body.binary("+", body.binary("*", registers("ctaid"), size), registers("tid"))
+        case "subgroup_invocation_id":
+            return builtins.Subgroup(body, invocations).lane()
+        case "subgroup_id":
+            return body.binary("/", local_index(), constant(U32, builtins.SUBGROUP))
+        case "subgroup_size":
+            return constant(U32, builtins.SUBGROUP)
+        case "num_subgroups":
+            return constant(U32, -(-invocations // builtins.SUBGROUP))
+    raise body.fault(f"the built-in value {name}")
+
+
+def translate(source: str) -> TranslatedShader:
+    """Translate a WGSL module with the entry point `main`.
+
+    Raises `CompilerError` for text beyond the subset.
+    """
+    return Module(source).translated()
