@@ -29,7 +29,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul import contract
 from volta_fn.targets.nvidia.matmul.problem import MatrixProduct
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, candidates, write
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, Schedule, WarpSchedule, candidates, write
 from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
@@ -308,6 +308,27 @@ def alternate(samplers: dict[str, Callable[[], float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
+#: Schedules to try besides those that are chosen from.
+FURTHER: tuple[AnySchedule, ...] = (
+    Schedule(256, 2, stages=5, turns=True),
+    Schedule(128, 2, stages=6),
+    Schedule(128, 2, stages=6, turns=True),
+    Schedule(64, 2, blocks=2, stages=6, turns=True),
+    Schedule(64, 2, stages=8, turns=True),
+    Schedule(64, 2, stages=6),
+    WarpSchedule(128, 256, stages=3),
+    WarpSchedule(128, 128, stages=4),
+    WarpSchedule(128, 64, 64, 32, stages=4),
+)
+
+
+def tried() -> list[AnySchedule]:
+    """Return the schedules that are tried for every product."""
+    device = opened_gpu().capabilities
+    further = [s for s in FURTHER if s.kind == device.matrix_units and s.shared <= device.block_memory]
+    return [*candidates(device), *further]
+
+
 def forced(schedule: AnySchedule | None) -> None:
     """Let products use a schedule from now on; None: the one that is chosen."""
     contract.choose = _CHOOSE if schedule is None else lambda product, device: schedule
@@ -327,7 +348,7 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
     operands = vnp.asarray(numbers(rng, left, product.dtype)), [vnp.asarray(numbers(rng, right, product.dtype)) for _ in range(REPEATED)]
     samplers = {"": timer(product, operands)}
     schedules: dict[str, AnySchedule] = {}
-    for schedule in candidates(opened_gpu().capabilities) if best is not None else ():
+    for schedule in tried() if best is not None else ():
         forced(schedule)
         schedules[str(schedule)] = schedule
         samplers[str(schedule)] = timer(product, operands)
@@ -370,6 +391,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune", metavar="FILE", help="time all schedules, and write the fastest to a file")
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
+    if options.tune and not gpu.capabilities.matrix_units:
+        parser.error(f"{gpu.capabilities.adapter} has no matrix units to tune for")
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
     failures = 0
     for check in [] if options.no_checks else [c for c in checks() if re.search(options.only, c.name)]:
