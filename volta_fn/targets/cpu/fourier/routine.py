@@ -91,9 +91,9 @@ class Passes(Buffers):
                 else:
                     long_butterfly(self, factor, read, write)
 
-            f.loop(i64(0), i64(stride), 1, [], butterfly_at, once=True)
+            f.loop(i64(0), i64(stride), 1, [], butterfly_at, nonempty=True)
 
-        f.loop(i64(0), i64(rest), 1, [], block, once=True)
+        f.loop(i64(0), i64(rest), 1, [], block, nonempty=True)
 
 
 # Fourier transforms of long signals, each as a matrix of complex numbers.

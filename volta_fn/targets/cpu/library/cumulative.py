@@ -59,7 +59,7 @@ def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number,
     if scan.reduction.step != "logaddexp":
         return _combined(f, scan, before, x)
     greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _op(f, "max", before, x)), x.lanes)
-    start = _op(f, "max", before, taken(f, x, [_first(scan, x.lanes)] * x.lanes))
+    start = _op(f, "max", before, shuffle(f, x, [_first(scan, x.lanes)] * x.lanes))
     near = _op(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
@@ -76,7 +76,7 @@ def _combined(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Numbe
     while reach < x.lanes:
         x = scan.combine(f, _moved(f, scan, x, reach), x)
         reach *= 2
-    return scan.combine(f, before, x), scan.combine(f, before, taken(f, x, [_last(scan, x.lanes)] * x.lanes))
+    return scan.combine(f, before, x), scan.combine(f, before, shuffle(f, x, [_last(scan, x.lanes)] * x.lanes))
 
 
 def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
@@ -88,7 +88,7 @@ def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number
     earlier = _op(f, "exp", _op(f, "sub", before, greatest))
     total, _ = _combined(f, sums, earlier, _op(f, "exp", _op(f, "sub", x, greatest)))
     result = _op(f, "add", greatest, _op(f, "log", total))
-    return result, taken(f, result, [_last(scan, x.lanes)] * x.lanes)
+    return result, shuffle(f, result, [_last(scan, x.lanes)] * x.lanes)
 
 
 def _op(f: Function, name: str, *operands: Number) -> Number:
@@ -103,17 +103,17 @@ def _last(scan: Scan, lanes: int) -> int:
     return 0 if scan.reverse else lanes - 1
 
 
-def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
+def shuffle(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
     """Emit lanes of a vector (and of another, numbered on) in the given order."""
     others = other.components if other else (None,) * len(x.components)
-    return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.components, others, strict=True)]))
+    return Number(x.dtype, tuple([f.shuffle(p, order, o) for p, o in zip(x.components, others, strict=True)]))
 
 
 def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
     """Emit a vector shifted by `reach` lanes, with identities at its beginning."""
     lanes = x.lanes
     order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
-    return taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))
+    return shuffle(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))
 
 
 # Cumulative sums, products, extrema and log-sum-exps.
@@ -207,7 +207,7 @@ def _accumulate(
             scan.write(f, total, pointers[1], position, count)
         return [p for total in totals for p in total.components]
 
-    f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
+    f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, nonempty=True)
 
 
 def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
@@ -291,7 +291,7 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     total = _fold(f, scan, bounds, lanes, scan.neutral(f, lanes), step)
     while total.lanes > 1:
         half = total.lanes // 2
-        total = scan.combine(f, taken(f, total, range(half)), taken(f, total, range(half, 2 * half)))
+        total = scan.combine(f, shuffle(f, total, range(half)), shuffle(f, total, range(half, 2 * half)))
     return total
 
 

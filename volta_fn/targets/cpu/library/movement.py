@@ -169,7 +169,7 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     mask = _spread(f, where.mask, where.stride)
     name = f"llvm.masked.load.{overload(wide)}.p0"
     vector = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
-    return vector if where.stride == 1 else Lanes(f, vector).taken(range(0, lanes * where.stride, where.stride)).value
+    return vector if where.stride == 1 else Lanes(f, vector).shuffle(range(0, lanes * where.stride, where.stride)).value
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
@@ -178,7 +178,7 @@ def _spread(f: Function, x: Value, stride: int) -> Value:
         return x
     lanes = lanes_of(x.type)
     order = [k // stride if k % stride == 0 else lanes for k in range(lanes * stride)]
-    return Lanes(f, x).taken(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
+    return Lanes(f, x).shuffle(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
 
 
 def _addresses(f: Function, element: str, where: StridedLanes, lanes: int) -> Value:

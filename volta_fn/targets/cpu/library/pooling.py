@@ -95,7 +95,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
         return
     vector_end = a + (b - a) // (lanes * most) * lanes * most
     if vector_end > a:
-        f.loop(begin, i64(vector_end), lanes * most, [], full(most), once=True)
+        f.loop(begin, i64(vector_end), lanes * most, [], full(most), nonempty=True)
     if vector_end < b:
         vectors, rest_size = divmod(b - vector_end, lanes)
         write(i64(vector_end), [None] * vectors + ([i64(rest_size)] if rest_size else []))
@@ -286,7 +286,7 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
     if not 1 < stride <= 4:
         return load(f, dtype, pointer, lanes, stride=stride)
     close = load(f, dtype, pointer, lanes * stride)
-    return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.components]))
+    return Number(dtype, tuple([Lanes(f, p).shuffle(range(0, lanes * stride, stride)).value for p in close.components]))
 
 
 # Pooling's cotangents: each element gets those of the windows that it wins.

@@ -104,7 +104,7 @@ def clear(f: Function, counts: Value, buckets: int) -> None:
     def clear_vector(i: Value, _: list[Value]) -> None:
         f.store(Value(f"<{lanes} x i32>", "zeroinitializer"), f.at(counts, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, nonempty=True)
 
 
 def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
@@ -114,7 +114,7 @@ def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) ->
         f.store(carried[0], f.at(positions, "i32", i), 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(counts, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, nonempty=True)
 
 
 def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
@@ -133,18 +133,18 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
             before = f.select(f.compare("icmp slt", p, chunk), frequencies, zero)
             return [f.binary("add", carried[0], frequencies), f.binary("add", carried[1], before)]
 
-        total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
+        total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, nonempty=True)
         f.store(total, f.at(totals, "i32", i), 4)
         f.store(earlier, f.at(positions, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, nonempty=True)
 
     def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         at = f.at(positions, "i32", i)
         f.store(f.binary("add", f.load("i32", at, 4), carried[0]), at, 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(totals, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, nonempty=True)
 
 
 def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:

@@ -148,7 +148,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
         def row(number: Value, _: list[Value]) -> None:
             body(number, start, stop)
 
-        f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
+        f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, nonempty=True)
 
     f.loop(BEGIN, END, 1, [], task)
 
@@ -232,10 +232,10 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
         return []
 
     def loop(low: Value, high: Value, step: int, _: States, body: Callable[[Value, States], States]) -> States:
-        def once(i: Value, _: list[Value]) -> None:
+        def without_carry(i: Value, _: list[Value]) -> None:
             body(i, [])
 
-        f.loop(low, high, step, [], once)
+        f.loop(low, high, step, [], without_carry)
         return []
 
     vectors.walk(f, start, stop, [], iteration, loop)

@@ -153,7 +153,7 @@ class Split:
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
 
-        root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, once=True)
+        root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, nonempty=True)
 
     def stream(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
         """Emit a chunk of all columns of the matrix, some rows at a time.

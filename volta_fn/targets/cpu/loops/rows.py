@@ -18,7 +18,7 @@ from volta_fn.compiler.ir.index import Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.core.primitive import reduction_of
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, lanes_of, least, rounded_down
+from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, lanes_of, least, rounded_down
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, position
 from volta_fn.targets.cpu.scalars.number import convert
@@ -127,7 +127,7 @@ class Accumulator(BaseAccumulator[State]):
         while len(values) > 1 or lanes_of(values[0].type) > 1:
             if len(values) == 1:
                 lanes = lanes_of(values[0].type) // 2
-                values = [f.taken(values[0], range(lanes)), f.taken(values[0], range(lanes, 2 * lanes))]
+                values = [f.shuffle(values[0], range(lanes)), f.shuffle(values[0], range(lanes, 2 * lanes))]
             pairs = zip(values[::2], values[1::2], strict=False)
             values = [f.select(self._is_better(x, y), x, y) for x, y in pairs] + values[len(values) // 2 * 2 :]
         return values[0]
@@ -154,8 +154,7 @@ class Accumulator(BaseAccumulator[State]):
 
 def mask_of(f: Function, count: Value, lanes: int) -> Value:
     """Emit a mask of the first `count` lanes, as a vector of i1."""
-    numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
-    return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
+    return f.compare("icmp ult", counting(lanes), f.splat(count, lanes))
 
 
 # The values that a pass over a row keeps for later passes, by their costs.
@@ -498,7 +497,7 @@ class RowCode:
         def block(i: Value, totals: States) -> States:
             stop = least(self.f, self.f.plus(i, i64(_BLOCK * step)), high)
             fresh = [[a.start(self.vectors.lanes) for a in accumulators] for _ in totals]
-            sums = self._loop(i, stop, step, fresh, body, once=True)
+            sums = self._loop(i, stop, step, fresh, body, nonempty=True)
             return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
 
         return self._loop(low, high, _BLOCK * step, states, block)
@@ -531,7 +530,7 @@ class RowCode:
         return self._loop(low, high, _SEARCHED * step, states, block)
 
     def _loop(
-        self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False
+        self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], nonempty: bool = False
     ) -> States:
         size = self.f.known(self.f.minus(high, low))
         shape = [[len(state) for state in vector] for vector in states]
@@ -543,5 +542,7 @@ class RowCode:
             rest = iter(values)
             return [[tuple([next(rest) for _ in range(n)]) for n in vector] for vector in shape]
 
-        results = self.f.loop(low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), once=once or bool(size))
+        results = self.f.loop(
+            low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), nonempty=nonempty or bool(size)
+        )
         return unflat(results)

@@ -89,8 +89,8 @@ def _interleaved(f: Function, vectors: Sequence[Number]) -> Number:
     if size % 2:
         components, order = _blended(f, components, lanes), list(range(lanes * size))
         components += [components[-1]]
-    pairs = [f.taken(x, range(2 * lanes), y) for x, y in zip(components[::2], components[1::2], strict=True)]
-    return Number(vectors[0].dtype, (f.taken(pairs[0], order, pairs[1] if len(pairs) > 1 else None),))
+    pairs = [f.shuffle(x, range(2 * lanes), y) for x, y in zip(components[::2], components[1::2], strict=True)]
+    return Number(vectors[0].dtype, (f.shuffle(pairs[0], order, pairs[1] if len(pairs) > 1 else None),))
 
 
 def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
@@ -99,10 +99,10 @@ def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
     No two lanes of a vector go to the same lane of results.
     """
     size = len(vectors)
-    rotated = [f.taken(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
+    rotated = [f.shuffle(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
     results = [rotated[0]] * size
     for k, x in enumerate(rotated[1:], 1):
-        results = [f.taken(y, [j + lanes * ((lanes * i + j) % size == k) for j in range(lanes)], x) for i, y in enumerate(results)]
+        results = [f.shuffle(y, [j + lanes * ((lanes * i + j) % size == k) for j in range(lanes)], x) for i, y in enumerate(results)]
     return results
 
 
@@ -157,12 +157,12 @@ class TransposeTiles:
 
             def across(u: Value, _: list[Value]) -> None:
                 wide = i64(self.lanes) if self.is_full else least(f, i64(self.lanes), f.minus(stop, u))
-                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
-                f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), once=True)
+                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), nonempty=True)
+                f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), nonempty=True)
 
-            f.loop(start, stop, self.lanes, [], across, once=True)
+            f.loop(start, stop, self.lanes, [], across, nonempty=True)
 
-        f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
+        f.loop(i64(0), i64(size), BLOCK, [], block, nonempty=True)
 
     @property
     def is_full(self) -> bool:
@@ -197,7 +197,7 @@ class TransposeTiles:
             for s in range(len(targets)):
                 inside.store(s)
 
-        f.loop(first, end, self.lanes, [], iteration, once=True)
+        f.loop(first, end, self.lanes, [], iteration, nonempty=True)
 
     def stage_tile(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and store it on the stack."""
@@ -251,14 +251,9 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
         lower = [j + step if not j & step else lanes + j for j in range(lanes)]
         for i in [i for i in range(lanes) if not i & step]:
             a, b = result[i], result[i + step]
-            result[i], result[i + step] = _shuffled(f, a, b, upper), _shuffled(f, a, b, lower)
+            result[i], result[i + step] = f.shuffle(a, upper, b), f.shuffle(a, lower, b)
         step *= 2
     return result
-
-
-def _shuffled(f: Function, a: Value, b: Value, order: Sequence[int]) -> Value:
-    mask = ", ".join(f"i32 {p}" for p in order)
-    return f.let(a.type, f"shufflevector {a}, {b}, <{len(order)} x i32> <{mask}>")
 
 
 # Schedules of kernels: the axis and lanes of vectors, passes, and tasks.

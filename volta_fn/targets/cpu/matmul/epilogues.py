@@ -162,7 +162,7 @@ def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partia
         def add_split(split: Value, sums: list[Value]) -> list[Value]:
             return partial.add(f, empty._replace(sums=[sums]), split)
 
-        sums = f.loop(i64(0), i64(plan.splits), 1, [work.zero()] * across, add_split, once=True)
+        sums = f.loop(i64(0), i64(plan.splits), 1, [work.zero()] * across, add_split, nonempty=True)
         epilogue.write(f, empty._replace(sums=[sums]))
 
     def task(number: Value) -> None:

@@ -193,7 +193,7 @@ class DotProducts:
         lanes = self.work.lanes
         while lanes > 1:
             lanes //= 2
-            halves = [f.taken(x, range(start, start + lanes), x) for start in (0, lanes)] if lanes > 1 else []
+            halves = [f.shuffle(x, range(start, start + lanes), x) for start in (0, lanes)] if lanes > 1 else []
             if lanes == 1:
                 halves = [f.let(self.work.type, f"extractelement {x}, i64 {lane}") for lane in (0, 1)]
             x = self.work.add(f, *halves)

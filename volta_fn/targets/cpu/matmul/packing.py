@@ -434,7 +434,7 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
     groups = list(groups)
     while len(groups) > 1:
         order = range(2 * lanes_of(groups[0].type))
-        groups = [f.taken(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+        groups = [f.shuffle(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
     return groups[0]
 
 
@@ -444,13 +444,13 @@ def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> lis
     starts = range(0, lanes, square)
     if square == 2:
         x, y = block
-        return [f.taken(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
+        return [f.shuffle(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
     w, x, y, z = block
-    low = [f.taken(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
-    high = [f.taken(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
+    low = [f.shuffle(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
+    high = [f.shuffle(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
     first = [s for b in starts for s in (b, b + 1, lanes + b, lanes + b + 1)]
     second = [s for b in starts for s in (b + 2, b + 3, lanes + b + 2, lanes + b + 3)]
-    return [f.taken(p, picks, q) for p, q in (low, high) for picks in (first, second)]
+    return [f.shuffle(p, picks, q) for p, q in (low, high) for picks in (first, second)]
 
 
 def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
@@ -460,5 +460,5 @@ def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
     result, order = first, [lane if vector == first else 0 for vector, lane in picks]
     for other in others or [first]:
         chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
-        result, order = f.taken(result, chosen, other), list(range(lanes))
+        result, order = f.shuffle(result, chosen, other), list(range(lanes))
     return result
