@@ -64,33 +64,33 @@ class Loop(NamedTuple):
 
     #: Sizes of the axes, and which of them are reduction axes.
     sizes: tuple[int, ...]
-    reduced: frozenset[int]
+    reduction_axes: frozenset[int]
     steps: tuple[IndexedEquation, ...]
     outputs: tuple[tuple[Var, Index], ...]
 
-    def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
+    def over_axes(self, sizes: tuple[int, ...], reduction_axes: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
         """Return the loop over other axes; `axes` gives the old ones in terms of these."""
 
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
 
         steps = tuple([IndexedEquation(s.eqn, renamed(s.at)) for s in self.steps])
-        return Loop(sizes, reduced, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
+        return Loop(sizes, reduction_axes, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
         """Return the loop with an axis split in two."""
         sizes, axes = split(self.sizes, request)
-        reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
-        return self.replaced(sizes, reduced, axes)
+        reduction_axes = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduction_axes])
+        return self.over_axes(sizes, reduction_axes, axes)
 
     def ordered(self) -> Loop:
         """Return the loop with the parallel axes before the reduction axes."""
-        parallel = len(self.sizes) - len(self.reduced)
-        if all(a >= parallel for a in self.reduced):
+        parallel = len(self.sizes) - len(self.reduction_axes)
+        if all(a >= parallel for a in self.reduction_axes):
             return self
-        order = sorted(range(len(self.sizes)), key=lambda a: a in self.reduced)
+        order = sorted(range(len(self.sizes)), key=lambda a: a in self.reduction_axes)
         axes = {old: along(new) for new, old in enumerate(order)}
-        return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
+        return self.over_axes(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
 
 
 class LoweredKernel(NamedTuple):
@@ -119,17 +119,17 @@ def product_loop(eqn: Equation) -> Loop:
     (summed, _), _ = eqn.params["dimension_numbers"]
     rank = len(out.aval.shape)
     sizes, index = loop_over((*out.aval.shape, *[shape[d] for d in sorted(summed)]))
-    reduced = frozenset().union(*[i.axes for i in index[rank:]])
-    return Loop(sizes, reduced, (IndexedEquation(eqn, index),), ((out, index[:rank]),))
+    reduction_axes = frozenset().union(*[i.axes for i in index[rank:]])
+    return Loop(sizes, reduction_axes, (IndexedEquation(eqn, index),), ((out, index[:rank]),))
 
 
 def lower_equation(eqn: Equation) -> LoweredKernel:
     """Return the kernel of one equation. Raises `NotAffine`."""
     (out,) = eqn.outvars
-    reduced = eqn.params["axes"] if reduces(eqn) else ()
+    dimensions = eqn.params["axes"] if reduces(eqn) else ()
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
-    axes = frozenset().union(*[index[d].axes for d in reduced])
-    outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
+    axes = frozenset().union(*[index[d].axes for d in dimensions])
+    outputs = ((out, tuple([i for d, i in enumerate(index) if d not in dimensions])),)
     return lower_loop(Loop(sizes, axes, (IndexedEquation(eqn, index),), outputs), {})
 
 
@@ -232,7 +232,7 @@ class _Lowering:
             return self.view(eqn, index)
         if is_elementwise(eqn):
             return self.apply(eqn, index)
-        return _OTHERS[name](self, eqn, index, **eqn.params)
+        return _INDEXED_OPERATIONS[name](self, eqn, index, **eqn.params)
 
     def view(self, eqn: Equation, index: Index) -> int:
         (atom,) = eqn.invars
@@ -307,8 +307,8 @@ class _Lowering:
         if reduction.index_of is not None:
             if row_major(tuple([index[a] for a in axes]), tuple([shape[a] for a in axes])) != self.row_number():
                 raise NotAffine(f"{name} counts along another order than the row's")
-            return self.add(Reduce(dtype, name, value)) if self.loop.reduced else self.constant(0, dtype)
-        if not self.loop.reduced:
+            return self.add(Reduce(dtype, name, value)) if self.loop.reduction_axes else self.constant(0, dtype)
+        if not self.loop.reduction_axes:
             return value
         wide = reduction.accumulator(dtype)
         total = self.add(Reduce(wide, name, self.converted(value, wide)))
@@ -323,7 +323,7 @@ class _Lowering:
         return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
 
     def row_number(self) -> Affine:
-        inner = sorted(self.loop.reduced)
+        inner = sorted(self.loop.reduction_axes)
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
     def converted(self, number: int, dtype: np.dtype) -> int:
@@ -348,7 +348,7 @@ class _Lowering:
         nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in live])
         kernel = Kernel(
             self.sizes,
-            len(self.sizes) - len(self.loop.reduced),
+            len(self.sizes) - len(self.loop.reduction_axes),
             tuple([Buffer(v.aval.size, v.aval.dtype) for v in variables]),
             nodes,
             tuple([Store(s.shape, s.index, new[s.value]) for s in stores]),
@@ -382,14 +382,14 @@ def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -
     return Reduce(node.dtype, node.op, new[node.operand]) if isinstance(node, Reduce) else node
 
 
-_OTHERS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
+_INDEXED_OPERATIONS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
 
 
 # Memoised lowering: loops equal up to renaming of variables are lowered once.
 
 
-class Kernels:
-    """Lowers each kind of loop once."""
+class LoweringCache:
+    """Kernels by the loops that they were lowered from: each kind of loop is lowered once."""
 
     def __init__(self) -> None:
         self._cache: dict[Any, tuple[Any, list[int]]] = {}
@@ -411,7 +411,7 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     Variables are numbered in the order of their first appearance.
     """
     numbers: dict[Var, int] = {}
-    key: list[Any] = [loop.sizes, loop.reduced]
+    key: list[Any] = [loop.sizes, loop.reduction_axes]
     through: list[Equation] = []
 
     def number(atom: Atom) -> Any:
