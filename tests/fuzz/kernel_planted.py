@@ -16,8 +16,8 @@ from unittest.mock import patch
 from tests.fuzz import kernel_machine_code
 from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.kernel import Constant
-from volta_fn.compiler.ir.nodes import contraction_of
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule

@@ -5,5 +5,6 @@ A target implements printers, over which shared code is written once. In the ord
 - `indices`: the printer of index arithmetic, with constant folding; strides, windows and index vectors, sort keys (integers in the order of
   numbers), and how cumulative operations combine elements;
 - `scalars`: operations of integers and bool over `Values`, the printer of numbers; formulas of floats are in `primitives.formulas`;
-- `loops`: loops over kernels, namely the emission of nodes, accumulators, and passes over rows.
+- `loops`: loops over kernels, namely the emission of nodes, accumulators, and passes over rows;
+- `winograd`: Winograd's transforms over `Algebra`, the printer of sums and multiples.
 """

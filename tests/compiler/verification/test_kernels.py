@@ -13,9 +13,9 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import SimpleTarget
 from tests.compiler.verification.planting import X, with_kernel
+from volta_fn.compiler import contractions as contraction
 from volta_fn.compiler import pipeline
 from volta_fn.compiler import verification as verification
-from volta_fn.compiler.ir import nodes as contraction
 from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.nodes import FusedProgram

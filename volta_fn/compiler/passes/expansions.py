@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped_gather_p, wrapped_scatter_add_p
+from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces
 from volta_fn.compiler.ir.nodes import with_each_replaced
+from volta_fn.compiler.ir.primitives import wrapped_gather_p, wrapped_scatter_add_p
 from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray

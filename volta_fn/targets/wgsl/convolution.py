@@ -10,18 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import (
-    Correlation,
-    IndexedContraction,
-    OperandMap,
-    ResultMap,
-    Walk,
-    correlations,
-    of_correlation,
-    of_input,
-    of_taps,
-    to_outputs,
-)
+from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.compiler.contractions import IndexedContraction, OperandMap, ResultMap, Walk
+from volta_fn.compiler.correlations import Correlation, correlations, of_correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
@@ -258,7 +249,7 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device
 
 # Compute Winograd's convolution: products at points.
 #
-# See `compiler.contractions` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
+# See `codegen.winograd` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
 # elements of the input (*tiles*), are transformed to workspaces ``[points, groups, …]``; at each of the n² points tiles times terms
 # (channels and blocks) are multiplied with terms times outputs; and the products are transformed to squares of m by m results.
 # Neighbours in memory stay neighbours in the workspaces.
@@ -351,8 +342,8 @@ class _Writer:
             for number, axis in zip(corner, c.axes, strict=True):
                 square.row([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
-            across = [of_taps(a, row, n) for row in rows]
-            columns = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
+            across = [transform_taps(a, row, n) for row in rows]
+            columns = [transform_taps(a, [row[j] for row in across], n) for j in range(n)]
             steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
             self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * c.outputs)
 
@@ -376,8 +367,8 @@ class _Writer:
                 first = total(f, times(number, shape.positions), times(block, shape.block))
                 square.row([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
-            across = [of_input(a, row) for row in rows]
-            columns = [of_input(a, [row[j] for row in across]) for j in range(n)]
+            across = [transform_input(a, row) for row in rows]
+            columns = [transform_input(a, [row[j] for row in across]) for j in range(n)]
             steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
             self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * count)
 
@@ -397,8 +388,8 @@ class _Writer:
             steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
             start, step = walked(f, index, steps), c.groups * c.outputs * shape.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
-            rows = [to_outputs(a, row, m) for row in read]
-            columns = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
+            rows = [inverse_transform(a, row, m) for row in read]
+            columns = [inverse_transform(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, shape.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)

@@ -7,11 +7,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Walk
+from volta_fn.compiler.contractions import Contraction, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Kernel, PendingStores
-from volta_fn.compiler.ir.nodes import Contraction
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope

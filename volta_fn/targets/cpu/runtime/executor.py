@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Slot
-from volta_fn.compiler.ir.kernel import Kernel, interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.core.jaxpr import Equation
 from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
 from volta_fn.primitives.callbacks import pure_callback_p
