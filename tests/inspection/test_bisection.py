@@ -179,7 +179,7 @@ def test_memory_that_is_shared_too_early_is_found(native: bool, monkeypatch: pyt
             program_cache, "arrange", lambda lifetimes: ([0] * len(lifetimes), max([v.bytes for v in lifetimes], default=0))
         )
     else:
-        monkeypatch.setattr("volta_fn.compiler.buffers.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
+        monkeypatch.setattr("volta_fn.compiler.plans.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
     wrong = only(vf.crosscheck(function)(x, y))
     assert wrong.stage.startswith("the assignment of") and "memory" in wrong.stage
     if native:

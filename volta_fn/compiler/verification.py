@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from volta_fn.compiler.buffers import Operand, Plan, Slot, Step
+from volta_fn.compiler.buffers import Slot
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, format_kernel, operands
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode, equations_between, reads, writes
 from volta_fn.compiler.ir.specification import check_kernel
+from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs

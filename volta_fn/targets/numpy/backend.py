@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers import most_temporaries
+from volta_fn.compiler.plans import most_temporaries
 from volta_fn.core.device import Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules

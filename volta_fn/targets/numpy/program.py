@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.buffers import Operand, Plan, Step
+from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
