@@ -406,4 +406,5 @@ def of_problem(problem: Problem) -> IndexedContraction:
 
 
 def walk_of(size: int, stride: int) -> Walk:
+    """Return the walk of an index along one axis; an index of one value has none."""
     return Walk((size,), (stride,)) if size != 1 else Walk((), ())

@@ -33,7 +33,7 @@ from volta_fn.compiler.ir.index import (
 )
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode
-from volta_fn.compiler.passes.simplify import literal_key, params_key
+from volta_fn.compiler.passes.rewriting import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.data_movement.movement import reshape_p
@@ -389,7 +389,7 @@ _INDEXED_OPERATIONS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "p
 
 
 class LoweringCache:
-    """Kernels by the loops that they were lowered from: each kind of loop is lowered once."""
+    """Kernels by the loops they were lowered from: each kind of loop is lowered once."""
 
     def __init__(self) -> None:
         self._cache: dict[Any, tuple[Any, list[int]]] = {}

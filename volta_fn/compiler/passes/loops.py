@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
-from volta_fn.compiler.passes.simplify import literal_key
+from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
