@@ -560,19 +560,21 @@ class MemoryVerifier:
         #: The item that stored a value in a slot last, with its program.
         self.writers: dict[Slot, tuple[LoweredProgram, Item]] = {}
 
-    def program(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> ProgramContents:
+    def program(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None]) -> ProgramContents:
         """Return the contents of a program's slots, before its first item.
 
-        It reads `inputs` and stores outputs at `targets`.
+        It reads `inputs` and stores outputs at `destinations`.
         """
-        return ProgramContents(self, program, inputs, targets)
+        return ProgramContents(self, program, inputs, destinations)
 
 
 class ProgramContents:
     """The contents of a program's slots, updated item by item."""
 
-    def __init__(self, verifier: MemoryVerifier, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> None:
-        self.verifier, self.program, self.targets = verifier, program, targets
+    def __init__(
+        self, verifier: MemoryVerifier, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None]
+    ) -> None:
+        self.verifier, self.program, self.destinations = verifier, program, destinations
         self.stage = f"slots for {program.target.name}"
         self.contents: dict[Slot, set[Var]] = {}
         for var, slot in zip(program.closed.jaxpr.invars, inputs, strict=True):
@@ -591,7 +593,7 @@ class ProgramContents:
         for position, slot in enumerate(results):
             if not item.results[position].aval.size:
                 continue
-            if slot in self.inputs and slot not in self.targets:
+            if slot in self.inputs and slot not in self.destinations:
                 self._fail(item, f"the result {item.results[position].aval} overwrites an argument")
             for other, held in self.contents.items():
                 if other is slot or slot in other.backing or other in slot.backing:
@@ -615,22 +617,22 @@ class ProgramContents:
                 if not reads or any(not may_overwrite(item, n, position, self.program.target.in_place) for n in reads):
                     self._fail(item, f"the result {new} is stored where the operand {var.aval} lies, before all of that is read")
 
-    def copy(self, target: Slot, source: Slot, atom: Atom) -> None:
+    def copy(self, destination: Slot, source: Slot, atom: Atom) -> None:
         """Verify and note the copy of an output that has no memory of its own."""
         if not self._holds(source, atom):
             raise CompilerError.of(self.stage, f"the memory of the output {atom.aval} {self._story(source)}")
-        self.contents[target] = {self.program.root(atom)} if isinstance(atom, Var) else set()
+        self.contents[destination] = {self.program.root(atom)} if isinstance(atom, Var) else set()
 
     def finish(self) -> None:
         """Verify that all outputs are where they should be."""
-        for atom, target in zip(self.program.closed.jaxpr.outvars, self.targets, strict=True):
+        for atom, destination in zip(self.program.closed.jaxpr.outvars, self.destinations, strict=True):
             if (
                 isinstance(atom, Var)
-                and target is not None
+                and destination is not None
                 and atom.aval.size
-                and self.program.root(atom) not in self.contents.get(target, ())
+                and self.program.root(atom) not in self.contents.get(destination, ())
             ):
-                raise CompilerError.of(self.stage, f"the memory of the output {atom.aval} {self._story(target)}")
+                raise CompilerError.of(self.stage, f"the memory of the output {atom.aval} {self._story(destination)}")
 
     def _holds(self, slot: Slot, atom: Atom) -> bool:
         if not isinstance(atom, Var) or not atom.aval.size:

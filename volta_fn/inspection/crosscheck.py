@@ -425,7 +425,7 @@ class CompiledProgram:
             run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _LoweredPipeline(program)).run
             return run
         building, runtime = load("volta_fn.targets.cpu.runtime.compile"), load("volta_fn.targets.cpu.runtime.program")
-        built = building.written(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
+        built = building.assemble(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
         launches = built.launches
         return _in_marked_memory(runtime.Program(built.artifact, [x.address for x in launches], [x.code for x in launches], built.hosts))
 

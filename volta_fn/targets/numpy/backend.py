@@ -92,10 +92,10 @@ def make_kernel(
 
 def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> PlannedProgram:
     """Return a program, planned by the pipeline, as NumPy runs it."""
-    return PlannedProgram(pipeline.plan(closed, donated, written), partial(make_kernel, pipeline=pipeline))
+    return PlannedProgram(pipeline.plan(closed, donated, out_results), partial(make_kernel, pipeline=pipeline))
 
 
-def written(eqn: Equation) -> Sequence[int]:
+def out_results(eqn: Equation) -> Sequence[int]:
     """Return the results that an equation's kernel can write to ``out``."""
     primitive = eqn.primitive
     if primitive is scan_p:
@@ -163,7 +163,7 @@ class NumpyBackend:
 
         What LAPACK and Fourier transforms need for themselves counts.
         """
-        return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written), workspace)
+        return most_temporaries(pipeline.plan(closed, donated, out_results), lambda inner: pipeline.plan(inner, (), out_results), workspace)
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return None: NumPy's steps are timed one by one by whoever runs them."""

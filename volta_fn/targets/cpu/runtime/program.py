@@ -27,7 +27,8 @@ from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.cache import fingerprint_of
-from volta_fn.targets.cpu.runtime.executor import failure, interruptible, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import support_code_of_process
+from volta_fn.targets.cpu.runtime.host_calls import failure, interruptible
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
