@@ -43,12 +43,12 @@ _STREAM_BYTES = 1 << 18
 class KernelAnalysis:
     """A simplified kernel and what follows from it.
 
-    Reductions depend on the axes `each`, whatever they read: every iteration along these axes has its own.
+    Reductions depend on the axes `private_axes`, whatever they read: every iteration along these axes has a private one.
     """
 
-    def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
+    def __init__(self, kernel: Kernel, private_axes: Axes = frozenset()) -> None:
         self.kernel = kernel
-        self.each = each
+        self.private_axes = private_axes
         self.reduction_axes: Axes = frozenset(kernel.reduction_axes)
         self.parallel_axes: Axes = frozenset(range(kernel.parallel))
         self.stages = stages(kernel)
@@ -68,7 +68,7 @@ class KernelAnalysis:
         if isinstance(node, Inside):
             return _axes_of(node.ranges)
         read = frozenset[int]().union(*[self.depends[i] for i in operands(node)])
-        return (read - self.reduction_axes) | self.each if isinstance(node, Reduce) else read
+        return (read - self.reduction_axes) | self.private_axes if isinstance(node, Reduce) else read
 
     @cached_property
     def loads(self) -> dict[int, Load]:

@@ -15,7 +15,7 @@ from volta_fn.runtime.llvm.machine import LAPACK_PREFIX as PREFIX
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
-from volta_fn.targets.cpu.loops.schedule import transposed
+from volta_fn.targets.cpu.loops.tiles import transposed
 from volta_fn.targets.cpu.routine import Routine
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.

@@ -10,7 +10,8 @@ from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
-from volta_fn.targets.cpu.loops.schedule import Grid, InterleavedStores, LoopSchedule, TransposeTiles
+from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
+from volta_fn.targets.cpu.loops.tiles import InterleavedStores, TransposeTiles
 from volta_fn.targets.cpu.routine import Launch
 
 # Kernels that copy long ranges as they are, such as concatenations.
@@ -74,7 +75,7 @@ def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 
 
-#: Emits one row, given its number and the range of the other axis.
+#: ``body(row, start, stop)`` emits one row, and of the grid's axis the iterations from `start` up to `stop`.
 Body = Callable[[Value, Value, Value], None]
 
 
@@ -86,15 +87,15 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
     elif schedule.interleaved is not None:
-        body = _emit_interleaved(schedule, root, schedule.interleaved)
+        body = _interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
         body = _along_rows(schedule, root)
     else:
         body = _across_rows(schedule, root)
-    over_tasks(nest.f, schedule.cut, body)
+    over_tasks(nest.f, schedule.grid, body)
     nest.pending.check()
     nest.f.finish()
-    return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
+    return Launch(nest.f.name, schedule.grid.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
 
 
 def streams_of(schedule: LoopSchedule) -> frozenset[int]:
@@ -133,22 +134,22 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScop
     return scope.child(bound)
 
 
-def over_tasks(f: Function, cut: Grid, body: Body) -> None:
+def over_tasks(f: Function, grid: Grid, body: Body) -> None:
     """Emit the loops over an entry point's tasks and their rows."""
 
     def task(number: Value, _: list[Value]) -> None:
-        block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
-        start = f.times(chunk, cut.chunk) if cut.chunks > 1 else i64(0)
-        stop = least(f, f.plus(start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
-        first = f.times(block, cut.rows_per_task)
-        if cut.rows_per_task == 1:
-            body(first if cut.rows > 1 else i64(0), start, stop)
+        block, chunk = f.divided(number, grid.chunks) if grid.rows > 1 else (i64(0), number)
+        start = f.times(chunk, grid.chunk) if grid.chunks > 1 else i64(0)
+        stop = least(f, f.plus(start, i64(grid.chunk)), i64(grid.size)) if grid.chunks > 1 else i64(grid.size)
+        first = f.times(block, grid.rows_per_task)
+        if grid.rows_per_task == 1:
+            body(first if grid.rows > 1 else i64(0), start, stop)
             return
 
         def row(number: Value, _: list[Value]) -> None:
             body(number, start, stop)
 
-        f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, nonempty=True)
+        f.loop(first, least(f, f.plus(first, i64(grid.rows_per_task)), i64(grid.rows)), 1, [], row, nonempty=True)
 
     f.loop(BEGIN, END, 1, [], task)
 
@@ -205,7 +206,7 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _emit_interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
+def _interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
     """Return the body for results whose innermost axis is short."""
     analysis, vectors = schedule.analysis, schedule.vectors
     stores = InterleavedStores(analysis, vectors, inner)

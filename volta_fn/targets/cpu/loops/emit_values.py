@@ -37,6 +37,7 @@ class SpillSlot(NamedTuple):
     """Memory in which a pass over a row keeps a node's values for a later pass."""
 
     memory: Value
+    #: The offset of a value, in units of as many elements as a vector of rows has (1 where lanes are elements of one row).
     offset: Affine
     unit: int
 

@@ -46,7 +46,7 @@ def is_split(schedule: LoopSchedule) -> bool:
     """Return True if rows are to be split: much to do in few tasks and one pass."""
     if not can_split(schedule) or schedule.options.split is not None:
         return bool(schedule.options.split) and can_split(schedule)
-    few = schedule.cut.tasks < _FEW or is_wide(schedule)
+    few = schedule.grid.tasks < _FEW or is_wide(schedule)
     return few and schedule.iteration_cost * schedule.analysis.size(range(len(schedule.analysis.kernel.sizes))) > 3 * GRAIN
 
 
@@ -75,16 +75,16 @@ class Split:
         iteration_cost = schedule.iteration_cost * GRAIN / schedule.options.grain
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.lanes_are_elements:
-            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
+            self.grid: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
         else:
-            self.cut = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
+            self.grid = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
         #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
         self.workspace = 0
         for n, node in self.analysis.reduces.items():
             self.offsets[n] = self.workspace
-            self.workspace += -(-node.dtype.itemsize * self.rows * self.cut.chunks // 64) * 64
+            self.workspace += -(-node.dtype.itemsize * self.rows * self.grid.chunks // 64) * 64
 
     def routine(self) -> Routine:
         """Return the routine of both launches."""
@@ -115,7 +115,7 @@ class Split:
 
         def body(number: Value, start: Value, stop: Value) -> None:
             code.bounds[self.axis] = (start, stop)
-            chunk = f.divided(start, self.cut.chunk)[0]
+            chunk = f.divided(start, self.grid.chunk)[0]
             for n, node in self.analysis.reduces.items():
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
@@ -131,11 +131,11 @@ class Split:
             else:
                 self.rows_as_lanes(code, root)
 
-        over_tasks(f, self.cut, body)
+        over_tasks(f, self.grid, body)
         nest.pending.check(self.later)
         f.finish()
         iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
-        return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
+        return Launch(f.name, self.grid.tasks, schedule.iteration_cost * iterations)
 
     def rows_as_lanes(self, code: RowCode, root: VectorScope) -> None:
         """Emit a chunk of all rows, which are the lanes."""
@@ -234,15 +234,15 @@ class Split:
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
                 nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
         nodes.copy(targets)
-        buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.analysis.reduces.values()]
+        buffers = [Buffer(self.rows * self.grid.chunks, node.dtype) for node in self.analysis.reduces.values()]
         stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
-        sizes = (*old.sizes[: old.parallel], self.cut.chunks)
+        sizes = (*old.sizes[: old.parallel], self.grid.chunks)
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
     def chunk_result(self, dtype: np.dtype, number: int) -> Load:
         """Return the load of a partial result."""
         index = (along(self.analysis.kernel.parallel), self.row_number)
-        return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))
+        return Load(dtype, number, (self.grid.chunks, self.rows), index, (), Constant.of(0, dtype))
 
 
 # Routines of kernels.

@@ -14,8 +14,8 @@ from volta_fn.compiler.ir.kernel import Kernel, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
-from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors, row_passes
-from volta_fn.targets.cpu.loops.schedule import vector_lanes_of
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
+from volta_fn.targets.cpu.loops.schedule import row_passes, vector_lanes_of
 from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch
