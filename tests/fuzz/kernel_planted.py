@@ -129,7 +129,7 @@ def _short_block() -> Planting:
 
     def block(self: Any, f: Any, number: Value) -> tuple[Value, Value]:
         first, depth = real(self, f, number)
-        return first, f.binary("sub", depth, i64(int(self.plan.blocks > 1)))
+        return first, f.binary("sub", depth, i64(int(self.blocking.blocks > 1)))
 
     return patch.object(gemm.Gemm, "_block", block)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
+from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
 from volta_fn.targets.cpu.loops.tiles import InterleavedStores, TransposeTiles
-from volta_fn.targets.cpu.routine import Launch
+from volta_fn.targets.cpu.routine import BEGIN, END, Launch, buffer_pointer
 
 # Kernels that copy long ranges as they are, such as concatenations.
 #
@@ -72,9 +72,6 @@ def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None
 
 # A kernel's schedule as a routine.
 
-BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
-
-
 #: ``body(row, start, stop)`` emits one row, and of the grid's axis the iterations from `start` up to `stop`.
 Body = Callable[[Value, Value, Value], None]
 
@@ -104,24 +101,14 @@ def streams_of(schedule: LoopSchedule) -> frozenset[int]:
     return frozenset() if prefetch is False else schedule.analysis.streams(schedule.axis, at_any_length=prefetch is True)
 
 
-def entry(module: Module, symbol: str) -> Function:
-    """Return an entry point."""
-    return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
-
-
 def nest_of(f: Function, analysis: KernelAnalysis) -> LoopNest:
     """Return the loop nest of a kernel in an entry point.
 
     The kernel's inputs are the first buffers, its outputs the next ones.
     """
     count = len(analysis.kernel.inputs)
-    pointers = [buffer(f, n) for n in range(count + len(analysis.kernel.stores))]
+    pointers = [buffer_pointer(f, n) for n in range(count + len(analysis.kernel.stores))]
     return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set(), PendingStores(analysis.kernel))
-
-
-def buffer(f: Function, number: int) -> Value:
-    """Emit the address of a buffer."""
-    return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
 
 
 def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScope:

@@ -13,7 +13,7 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, rounded_down
-from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, streams_of, write
+from volta_fn.targets.cpu.loops.emit import nest_of, over_tasks, plain_walk, rows_in, streams_of, write
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import (
@@ -28,7 +28,7 @@ from volta_fn.targets.cpu.loops.schedule import (
     legal_options,
     schedule_of,
 )
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars import load, store, supports
 
 # Split reductions of long rows: one launch reduces chunks, another combines.
@@ -94,7 +94,7 @@ class Split:
 
     def memory(self, f: Function) -> Value:
         """Emit the address of the workspace."""
-        return buffer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
+        return buffer_pointer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
 
     @property
     def later(self) -> list[int]:
@@ -105,7 +105,7 @@ class Split:
 
     def first(self, module: Module) -> Launch:
         """Return the launch that reduces the chunks."""
-        schedule, f = self.schedule, entry(module, "chunks")
+        schedule, f = self.schedule, entry_point(module, "chunks")
         row_pass = replace(schedule.passes[0], row_stores=[], keeps=[])
         nest = nest_of(f, self.analysis)._replace(streams=streams_of(schedule))
         root = VectorScope(nest, (), {}, None)
@@ -210,15 +210,15 @@ class Split:
 
     def second(self, module: Module) -> Launch:
         """Return the launch that combines partial results."""
-        f = entry(module, "rows")
+        f = entry_point(module, "rows")
         kernel, numbers = self.combining()
         analysis = KernelAnalysis(simplified(kernel))
         analysis = analysis if analysis.kernel.sizes else KernelAnalysis(replace(analysis.kernel, sizes=(1,), parallel=1))
         count = len(self.analysis.kernel.inputs)
         memory = self.memory(f)
         addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.analysis.reduces]
-        inputs = [*[buffer(f, n) for n in range(count)], *addresses]
-        outputs = [buffer(f, count + s) for s in numbers]
+        inputs = [*[buffer_pointer(f, n) for n in range(count)], *addresses]
+        outputs = [buffer_pointer(f, count + s) for s in numbers]
         return write(LoopNest(f, analysis, inputs, outputs, {}, set(), PendingStores(analysis.kernel)), schedule_of(analysis))
 
     def combining(self) -> tuple[Kernel, list[int]]:
@@ -257,7 +257,7 @@ def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
     if is_split(schedule):
         return Split(schedule).routine()
     module = Module()
-    launch = write(nest_of(entry(module, "kernel"), analysis), schedule)
+    launch = write(nest_of(entry_point(module, "kernel"), analysis), schedule)
     return Routine(str(module), (launch,))
 
 
