@@ -110,7 +110,7 @@ def problem_of(
     return Problem(operands[0], operands[1], dtypes[2])
 
 
-def contiguous_strides(shape: Axes) -> Axes:
+def contiguous_strides(shape: Sequence[int]) -> Axes:
     """Return the strides of a contiguous array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 

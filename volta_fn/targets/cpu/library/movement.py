@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import (
+from volta_fn.codegen.windows import (
     Dims,
     Layout,
     Starts,
     WindowStart,
     gather_of,
     merged,
-    row_major,
     scatter_of,
     window_offset,
     window_start,
 )
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.dtypes import accumulator
@@ -199,7 +199,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
     if not math.prod(sizes):
         return nothing()
     type_ = unit(operand.dtype.itemsize)
-    loops = merged(sizes, row_major(sizes), row_major(operand.shape))
+    loops = merged(sizes, contiguous_strides(sizes), contiguous_strides(operand.shape))
     tasks, outermost = _tasks(loops[0], operand.dtype.itemsize)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
@@ -223,7 +223,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     copy_operand(writer, operand)
     if update.size:
         type_ = unit(operand.dtype.itemsize)
-        loops = merged(update.shape, row_major(operand.shape), row_major(update.shape))
+        loops = merged(update.shape, contiguous_strides(operand.shape), contiguous_strides(update.shape))
         tasks, outermost = _tasks(loops[0], operand.dtype.itemsize)
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
@@ -267,7 +267,7 @@ def _corner(
     for pointer, aval, full, size in zip(starts, avals, operand.shape, sizes, strict=True):
         index = f.load(f"i{8 * aval.dtype.itemsize}", pointer, aval.dtype.itemsize)
         positions.append(clamped(f, widened(f, index, aval.dtype.kind == "i"), full - size))
-    return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, row_major(operand.shape)))
+    return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, contiguous_strides(operand.shape)))
 
 
 # Gather: windows of the operand copied into the result.
@@ -492,7 +492,7 @@ def _described(
     operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combines: Reduction | None, dtype: np.dtype
 ) -> _Scatter:
     starts, sizes, layout = scatter_of((operand, indices, updates), params)
-    strides = row_major(operand.shape)
+    strides = contiguous_strides(operand.shape)
     window = math.prod(sizes) * operand.dtype.itemsize
     candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.dimensions]
     if not candidates:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.indices import Axis, Windows, over_taps, row_major, windows_of
+from volta_fn.codegen.windows import Axis, Windows, over_taps, windows_of
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
@@ -366,7 +367,7 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
         return [f.binary("add", f.splat(narrow(f, first), lanes), lane_steps(lanes, windows.across.stride))]
 
     def row(position: list[Value]) -> None:
-        first = f.times(f.dotted(position, row_major(counts)), windows.across.positions)
+        first = f.times(f.dotted(position, contiguous_strides(counts)), windows.across.positions)
 
         def select_vector(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
@@ -389,7 +390,7 @@ def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, o
     cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
-        first = f.times(f.dotted(position, row_major(sizes)), windows.across.size)
+        first = f.times(f.dotted(position, contiguous_strides(sizes)), windows.across.size)
 
         def sum_vector(i: Value, _: int, count: Value | None) -> None:
             mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))
