@@ -20,7 +20,7 @@ from volta_fn.core.jaxpr import Atom, Literal, Var
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_VERIFICATION = deferred("volta_fn.compiler.verification")
+_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -39,7 +39,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
+        self.verifier = _MEMORY_VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""

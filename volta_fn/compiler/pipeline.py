@@ -30,6 +30,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
+_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -170,7 +171,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     program = _run(OVERLAP, optimize(closed))
     result = make_plan(program, donated, writes)
     if settings.verify:
-        _VERIFICATION.verify_plan(result, program, donated)
+        _MEMORY_VERIFICATION.verify_plan(result, program, donated)
     return result
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler import verification
 from volta_fn.compiler.buffers import Block, Output, Slot
 from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram
-from volta_fn.compiler.verification import SlotUses, fail_item
+from volta_fn.compiler.verification import fail_item
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
@@ -311,8 +311,8 @@ def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWr
     layout = layout_of(writer.slots)  # which numbers the slots for `writer.code`
     if writer.verifier is not None:
         offsets = layout.offsets.tolist()
-        extents = {slot: verification.Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
-        verification.verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
+        extents = {slot: Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
+        verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
     artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, program.reusable(donated))
     return CompiledProgram(artifact, launches, writer.hosts)
