@@ -16,7 +16,7 @@ from tests.stress.amount import rounds
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm import machine
-from volta_fn.targets.cpu.runtime import compile, program
+from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 
 pytest.importorskip("llvmlite")
@@ -32,8 +32,8 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
         return loaded
 
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.code_cache.load_objects", noted)
-    monkeypatch.setattr(program, "load_objects", noted)
-    monkeypatch.setattr(program, "_recent", LruCache(4))
+    monkeypatch.setattr(artifact, "load_objects", noted)
+    monkeypatch.setattr(artifact, "_recent", LruCache(4))
     codes = CodeCache()
     monkeypatch.setattr(codes, "_recent", LruCache(4))
     monkeypatch.setattr(compile, "CODE_CACHE", codes)

@@ -21,7 +21,7 @@ from volta_fn.compiler.plans import BlockBuffer, Plan
 from volta_fn.compiler.target import LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.errors import CompilerError
-from volta_fn.targets.cpu.runtime import program as program_cache
+from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import out_results as writes
@@ -219,7 +219,7 @@ def test_a_layout_that_forgets_lifetimes_is_found(monkeypatch: pytest.MonkeyPatc
         return [0] * len(values), max([v.bytes for v in values], default=0)
 
     program = lowered()
-    monkeypatch.setattr(program_cache, "arrange", overlapping)
+    monkeypatch.setattr(artifact, "arrange", overlapping)
     with pytest.raises(CompilerError, match=r"(?s)layout of the arena: .* share memory with .* needed later.*test_memory.py:.* in model"):
         write(program)
 

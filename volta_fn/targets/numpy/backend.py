@@ -34,8 +34,9 @@ from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg import factorization, solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
-from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, program, reductions
-from volta_fn.targets.numpy.program import PlannedProgram, workspace
+from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, memory, reductions
+from volta_fn.targets.numpy.memory import workspace
+from volta_fn.targets.numpy.program import PlannedProgram
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
@@ -191,7 +192,7 @@ class NumpyBackend:
 
     def free_memory(self) -> None:
         """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""
-        program.free()
+        memory.free()
 
 
 def _peak() -> int:
@@ -283,11 +284,11 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
     if not step.in_block:
         yield ()
         return
-    block = program.take(step.block)
+    block = memory.take(step.block)
     try:
         yield step.frame(block)
     finally:
-        program.give(block)
+        memory.give(block)
 
 
 @program_cache

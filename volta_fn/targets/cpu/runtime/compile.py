@@ -24,10 +24,10 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.threads import on_own_thread
+from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine, RefusedRoutine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op, support_code_of_process
 from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
-from volta_fn.targets.cpu.runtime.program import Artifact, layout_of
 from volta_fn.targets.cpu.target import TARGET
 
 if TYPE_CHECKING:

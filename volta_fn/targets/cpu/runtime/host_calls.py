@@ -21,7 +21,7 @@ from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.runtime.internals.array_calls import Status
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel, out_results
-from volta_fn.targets.numpy.program import workspace
+from volta_fn.targets.numpy.memory import workspace
 
 # Ctrl-C in programs that call Python's functions.
 #
