@@ -531,7 +531,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         return start, mine
 
     def fetch_later(number: Value) -> None:
-        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
+        later = least(f, f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
         def fetch() -> None:

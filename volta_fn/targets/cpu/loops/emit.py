@@ -32,13 +32,12 @@ class Copies:
         """Emit the copies between two positions along the axis."""
         f: Function = scope.nest.f
         scope.nest.pending.discard(0)
-        f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))
             high = greatest(f, low, least(f, stop, i64(segment.end)))
             inner = scope.child({self.vectors.axis: low})
             size = f.times(f.minus(high, low), self.itemsize)
-            f.run("llvm.memcpy.p0.p0.i64", inner.pointer(("store", 0)), inner.pointer(("load", source)), size, Value("i1", "false"))
+            f.memcpy(inner.pointer(("store", 0)), inner.pointer(("load", source)), size)
 
 
 def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:

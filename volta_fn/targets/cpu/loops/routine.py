@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from volta_fn.codegen.loops import Nodes, closure
+from volta_fn.codegen.loops import NodeBuilder, closure
 from volta_fn.compiler.ir.axes import KernelAnalysis, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
@@ -228,14 +228,14 @@ class Split:
         """
         old = self.analysis.kernel
         numbers = self.later
-        targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
+        targets, nodes = [old.stores[s].value for s in numbers], NodeBuilder(old)
         needed = closure(old, targets, self.analysis.reduces)
         for k, (n, node) in enumerate(self.analysis.reduces.items()):
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
-                nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
+                nodes.numbers[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
         nodes.copy(targets)
         buffers = [Buffer(self.rows * self.grid.chunks, node.dtype) for node in self.analysis.reduces.values()]
-        stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
+        stores = tuple([replace(old.stores[s], value=nodes.numbers[old.stores[s].value]) for s in numbers])
         sizes = (*old.sizes[: old.parallel], self.grid.chunks)
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 

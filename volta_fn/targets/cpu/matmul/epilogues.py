@@ -11,7 +11,7 @@ from volta_fn.compiler.contractions import Contraction, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Kernel, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.loops.emit import rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
@@ -288,7 +288,7 @@ class FusedEpilogue:
             start = f.times(block, size)
             column = rows_in(scope, tuple(others), block)
             column.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
-            low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
+            low = greatest(f, f.minus(strip.column, start), i64(0))
             self._columns_of_block(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
 
         first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions import Problem
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions, Packing, choose_blocking, legal_blockings
 from volta_fn.targets.cpu.matmul.emission import each, flat_index, indices_of, parameters_of, range_of
 from volta_fn.targets.cpu.matmul.epilogues import (
@@ -165,8 +165,8 @@ class Gemm:
         sides += [self._rows_ahead(f, buffers)] if blocking.pack_rows is Packing.AHEAD else []
         first = 0
         for tasks, write in sides:
-            start = f.intrinsic("llvm.smax.i64", "i64", begin, i64(first))
-            stop = f.intrinsic("llvm.smin.i64", "i64", end, i64(first + tasks))
+            start = greatest(f, begin, i64(first))
+            stop = least(f, end, i64(first + tasks))
             each(f, f.binary("sub", start, i64(first)), f.binary("sub", stop, i64(first)), write)
             first += tasks
         f.finish()
@@ -261,7 +261,7 @@ class Gemm:
         row = f.binary("mul", panel, i64(self.blocking.rows))
         if not self.blocking.taller:
             return row
-        return f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(self.blocking.taller)))
+        return f.binary("add", row, least(f, panel, i64(self.blocking.taller)))
 
     def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
         """Emit the first k of a block, and its number of k."""
@@ -269,7 +269,7 @@ class Gemm:
         if blocking.blocks == 1:
             return i64(0), i64(blocking.k)
         first = f.binary("mul", block, i64(blocking.depth))
-        return first, f.intrinsic("llvm.smin.i64", "i64", i64(blocking.depth), f.binary("sub", i64(blocking.k), first))
+        return first, least(f, i64(blocking.depth), f.binary("sub", i64(blocking.k), first))
 
     # packing A
 
@@ -344,7 +344,7 @@ class Gemm:
         columns = self._columns_of_task(f, task, block, span, scratch)
 
         def row_group(start_row: Value) -> None:
-            stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(blocking.row_group)), task.end_row)
+            stop = least(f, f.binary("add", start_row, i64(blocking.row_group)), task.end_row)
             rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
 
             def packed_panel(panel: Value) -> Value:
@@ -406,7 +406,7 @@ class Gemm:
     def _finish_strip(self, f: Function, epilogue: FusedEpilogue, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
         """Emit the epilogue of a panel of A's rows, after the last block of k."""
         first = f.binary("mul", task.first_column, i64(self.blocking.width))
-        end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.blocking.width)), i64(self.blocking.n))
+        end = least(f, f.binary("mul", task.end_column, i64(self.blocking.width)), i64(self.blocking.n))
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
         last = f.compare("icmp ne", f.binary("and", state, i64(BlockState.LAST)), i64(0))
         f.branch(last, lambda: epilogue.finish(f, strip))

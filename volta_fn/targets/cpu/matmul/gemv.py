@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand, Problem
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
 from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
 from volta_fn.targets.cpu.matmul.emission import each, offset_of, origin
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
@@ -101,9 +101,9 @@ class DotProducts:
             chunk, number = f.binary("urem", number, i64(chunks)), f.binary("udiv", number, i64(chunks))
             split, batch = f.binary("urem", number, i64(blocking.splits)), f.binary("udiv", number, i64(blocking.splits))
             first = f.binary("mul", chunk, i64(self.each))
-            last = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", first, i64(self.each)), i64(self.groups))
+            last = least(f, f.binary("add", first, i64(self.each)), i64(self.groups))
             inner = f.binary("mul", split, i64(self.split_depth))
-            depth = f.intrinsic("llvm.smin.i64", "i64", i64(self.split_depth), f.binary("sub", i64(self.problem.k), inner))
+            depth = least(f, i64(self.split_depth), f.binary("sub", i64(self.problem.k), inner))
 
             def group(index: Value) -> None:
                 values = (buffers, batch, split, f.binary("mul", index, i64(size)), inner, depth)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lanes_of, shared_function
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function
 from volta_fn.targets.cpu.matmul.blocking import Blocking
 from volta_fn.targets.cpu.matmul.emission import each, indices_of, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
@@ -50,7 +50,7 @@ def pack_panels(
         return
 
     def chunk_index(k: Value) -> None:
-        depth = f.intrinsic("llvm.smin.i64", "i64", i64(chunk), f.binary("sub", span.depth, k))
+        depth = least(f, i64(chunk), f.binary("sub", span.depth, k))
         subspan = span._replace(inner=f.binary("add", span.inner, k), depth=depth)
         prefetch(subspan._replace(inner=f.binary("add", subspan.inner, i64(chunk))))
         each(f, *panels, lambda panel: pack(panel, subspan, k))
@@ -131,8 +131,8 @@ class RowPacking(NamedTuple):
         """
         batch, block, chunk_index = indices_of(f, number, self.blocking.batch, self.blocking.blocks, self.chunks)
         block_span, k = span(batch, block), f.binary("mul", chunk_index, i64(self.run))
-        rest = f.intrinsic("llvm.smax.i64", "i64", f.binary("sub", block_span.depth, k), i64(0))
-        depth = f.intrinsic("llvm.smin.i64", "i64", rest, i64(self.run))
+        rest = greatest(f, f.binary("sub", block_span.depth, k), i64(0))
+        depth = least(f, rest, i64(self.run))
         subspan = block_span._replace(inner=f.binary("add", block_span.inner, k), depth=depth)
         for section in self.sections:
             row_type = f"[{section.width * self.work.itemsize} x i8]"

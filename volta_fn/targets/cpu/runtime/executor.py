@@ -12,7 +12,7 @@ from volta_fn.runtime.internals.array_calls import Status
 from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.llvm.machine import compile_object, load_object
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.routine import SignalWord
 from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
@@ -114,7 +114,6 @@ def write_executor(module: Module) -> None:
 
     The status is 0, that of the host function that ended the program, or `INTERRUPTED`.
     """
-    module.declare("memcpy", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     _write_execute(module)
     for op, write in _WRITERS.items():
         _Command(module, op.name.lower(), write).finish()
@@ -208,7 +207,7 @@ def _host(f: _Command) -> Value:
 
 
 def _copy(f: _Command) -> Value:
-    f.run("llvm.memcpy.p0.p0.i64", f.pointer(f.word(1)), f.pointer(f.word(2)), f.word(3), Value("i1", "false"))
+    f.memcpy(f.pointer(f.word(1)), f.pointer(f.word(2)), f.word(3))
     f.advance(4)
     return _OK
 
@@ -290,8 +289,8 @@ def _switch(f: _Command) -> Value:
     slot, count = f.word(1), f.word(2)
     index = f.cast("sext", f.load("i32", f.pointer(slot), 4), "i64")
     last = f.binary("sub", count, i64(1))
-    index = f.intrinsic("llvm.smax.i64", "i64", index, i64(0))
-    index = f.intrinsic("llvm.smin.i64", "i64", index, last)
+    index = greatest(f, index, i64(0))
+    index = least(f, index, last)
 
     def pass_body(i: Value, carried: list[Value]) -> list[Value]:
         """Emit the words before the chosen body, and before the end of all."""

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.codegen.scalars import kind
 from volta_fn.primitives.formulas.values import rounded_to_odd, with_sticky_bits
+from volta_fn.runtime.llvm import text
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
@@ -98,9 +99,7 @@ def splat(f: Function, x: Number, lanes: int) -> Number:
 
 def counting(f: Function, type_: str, lanes: int) -> Lanes:
     """Return the integers 0, 1, 2, … by lanes."""
-    if lanes == 1:
-        return Lanes(f, Value(type_, "0"))
-    return Lanes(f, Value(vector_of(type_, lanes), f"<{', '.join(f'{type_} {k}' for k in range(lanes))}>"))
+    return Lanes(f, text.counting(lanes, type_))
 
 
 # Numbers of one dtype as numbers of another: by value, and by bits.
