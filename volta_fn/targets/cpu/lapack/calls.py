@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.machine import GET_THREADS, SET_THREADS, THREADS, WORDS, is_available
-from volta_fn.runtime.llvm.machine import LAPACK_PREFIX as PREFIX
+from volta_fn.runtime.llvm.libraries import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
@@ -39,7 +38,7 @@ def lapack_name(dtype: np.dtype, name: str) -> str:
 
 def call(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> None:
     """Emit a call of a function, as ``potrf``."""
-    symbol = PREFIX + lapack_name(dtype, name)
+    symbol = LAPACK_PREFIX + lapack_name(dtype, name)
     f.module.declare(symbol, f"declare void @{symbol}({', '.join(['ptr'] * len(arguments))})")
     f.run(symbol, *[argument if isinstance(argument, Value) else _constant(f, argument) for argument in arguments])
 
@@ -289,7 +288,7 @@ def if_available(maker: RoutineMaker) -> RoutineMaker:
     """Return a maker that returns None where LAPACK is not available."""
 
     def make(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-        return maker(operands, params) if is_available() else None
+        return maker(operands, params) if has_lapack() else None
 
     return make
 

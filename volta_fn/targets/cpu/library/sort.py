@@ -12,8 +12,7 @@ from volta_fn.codegen.indices import row_offset
 from volta_fn.codegen.scalars import is_float, number_of_key, sort_key
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.machine import sort_address as address
-from volta_fn.runtime.llvm.machine import symbol
+from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
@@ -248,14 +247,14 @@ def sort_by_numpy(rows: SortProblem) -> Routine | None:
     """Return the routine for rows that NumPy's functions can sort; None for others."""
     first, *others = rows.keys
     if len(rows.avals) == 1 and not rows.falling:
-        return _Alone(rows).routine() if first.dtype in _SORTED and first.components == 1 and address(first.dtype) else None
+        return _Alone(rows).routine() if first.dtype in _SORTED and first.components == 1 and sort_address(first.dtype) else None
     fits = not others and first.components == 1 and first.dtype.itemsize <= 4
-    return _Packed(rows).routine() if fits and address(_PACKED) else None
+    return _Packed(rows).routine() if fits and sort_address(_PACKED) else None
 
 
 def _emit_sort(f: Function, dtype: np.dtype, start: Value, size: int) -> None:
-    f.module.declare(symbol(dtype), f"declare i32 @{symbol(dtype)}(ptr, i64, ptr)")
-    f.call(symbol(dtype), "i32", start, i64(size), Value("ptr", "null"))
+    f.module.declare(sort_symbol(dtype), f"declare i32 @{sort_symbol(dtype)}(ptr, i64, ptr)")
+    f.call(sort_symbol(dtype), "i32", start, i64(size), Value("ptr", "null"))
 
 
 def _cost(rows: SortProblem) -> float:
