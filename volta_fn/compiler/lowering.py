@@ -30,6 +30,7 @@ from volta_fn.compiler.ir.index import (
     reduces,
     row_major,
     split,
+    undecided,
 )
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode
@@ -154,7 +155,7 @@ class _Lowering:
             self.elements[out, index] = number
             self.computed.add(out)
         stores = [Store(v.aval.shape, index, self.element(v, index)) for v, index in self.loop.outputs]
-        return self.pruned(stores)
+        return self.prune(stores)
 
     def step(self, step: IndexedEquation) -> tuple[Index, int]:
         """Return the index of a step's result and its node."""
@@ -208,8 +209,8 @@ class _Lowering:
         """Return the conditions that do not always hold; None if one never does."""
         if 0 in self.sizes:
             return ()
-        held = [(c, c.holds(self.sizes)) for c in conditions]
-        return None if any(h is False for _, h in held) else tuple(dict.fromkeys([c.canonical() for c, h in held if h is None]))
+        remaining = undecided(conditions, self.sizes)
+        return None if remaining is None else tuple(dict.fromkeys([condition.canonical() for condition in remaining]))
 
     def select(self, ranges: tuple[Range, ...] | None, inside: int, outside: int) -> int:
         """Select `inside` where the conditions hold, else `outside`."""
@@ -258,13 +259,13 @@ class _Lowering:
             return fill
         inner, conditions = [], []
         for i, n, (low, _, interior) in zip(index, operand.aval.shape, padding_config, strict=True):
-            quotient, between = self.undilated(i.plus(-low), interior + 1)
+            quotient, between = self.divide(i.plus(-low), interior + 1)
             inner.append(quotient)
             conditions += [*between, Range(quotient, 0, n)]
         ranges = self.ranges(conditions)
         return fill if ranges is None else self.select(ranges, self.element(operand, tuple(inner)), fill)
 
-    def undilated(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
+    def divide(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
         """Return `value` / `step`, and the conditions for that to be an integer."""
         rest = [(axis, c) for axis, c in value.terms if c % step]
         if not rest:
@@ -280,7 +281,7 @@ class _Lowering:
             raise SplitAxis(axis, step)
         iteration = -value.offset * c % step  # the one iteration at which c * iteration + offset is a multiple of step
         at = combine([(1, value.replaced({axis: ZERO.plus(iteration)}))])
-        quotient, _ = self.undilated(at, step)
+        quotient, _ = self.divide(at, step)
         return quotient, [Range(along(axis), iteration, iteration + 1)]
 
     def concatenate(self, eqn: Equation, index: Index, *, dimension: int) -> int:
@@ -311,22 +312,22 @@ class _Lowering:
         if not self.loop.reduction_axes:
             return value
         wide = reduction.accumulator(dtype)
-        total = self.add(Reduce(wide, name, self.converted(value, wide)))
-        return self.converted(total, dtype)
+        total = self.add(Reduce(wide, name, self.convert(value, wide)))
+        return self.convert(total, dtype)
 
     def product(self, eqn: Equation, index: Index) -> int:
         """Sum products over the row."""
         wide = dtypes.accumulator(eqn.outvars[0].aval.dtype)
-        read = [self.converted(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
+        read = [self.convert(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
         product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
-        one = self.add(Apply(wide, product, tuple(read)))
-        return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
+        term = self.add(Apply(wide, product, tuple(read)))
+        return self.convert(self.add(Reduce(wide, total, term)), eqn.outvars[0].aval.dtype)
 
     def row_number(self) -> Affine:
         inner = sorted(self.loop.reduction_axes)
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
-    def converted(self, number: int, dtype: np.dtype) -> int:
+    def convert(self, number: int, dtype: np.dtype) -> int:
         """Convert a node to another dtype."""
         if self.nodes[number].dtype == dtype:
             return number
@@ -334,7 +335,7 @@ class _Lowering:
 
     # the kernel
 
-    def pruned(self, stores: list[Store]) -> LoweredKernel:
+    def prune(self, stores: list[Store]) -> LoweredKernel:
         """Return the kernel with the nodes and inputs that the stores need."""
         needed = {s.value for s in stores}
         for n in range(len(self.nodes) - 1, -1, -1):

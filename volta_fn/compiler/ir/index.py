@@ -104,6 +104,12 @@ class Range(NamedTuple):
         return Range(Affine(tuple(terms), 0), low, high)
 
 
+def undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ...] | None:
+    """Return the conditions that do not always hold; None if one never holds."""
+    outcomes = [(r, r.holds(sizes)) for r in ranges]
+    return None if any(holds is False for _, holds in outcomes) else tuple([r for r, holds in outcomes if holds is None])
+
+
 class SplitAxis(Exception):
     """A request to split a loop axis, so that its fast axis has size `inner`."""
 
