@@ -314,9 +314,9 @@ def fail_item(stage: str, problem: str, program: LoweredProgram, item: Item) -> 
 def verify_call(stage: str, program: ClosedJaxpr, call: KernelCall) -> None:
     """Raise `CompilerError` unless a kernel is well formed and fits its call."""
     kernel = call.kernel
-    problem = problem_of(kernel)
-    if problem is not None:
-        fail_call(stage, problem, program, call)
+    violation = violation_of(kernel)
+    if violation is not None:
+        fail_call(stage, violation, program, call)
     for kind, variables, buffers in (("operands", call.operands, kernel.inputs), ("results", call.results, kernel.outputs)):
         types, expected = [(v.aval.size, v.aval.dtype) for v in variables], [(b.size, b.dtype) for b in buffers]
         if types != expected:
@@ -342,7 +342,7 @@ def _listed_axes(types: list[tuple[int, Any]]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def problem_of(kernel: Kernel) -> str | None:
+def violation_of(kernel: Kernel) -> str | None:
     """Return the rule that a kernel violates, or None.
 
     The forms of it that code is generated from must keep the rules, too.
@@ -354,7 +354,7 @@ def problem_of(kernel: Kernel) -> str | None:
         if (small.inputs, small.outputs) != (kernel.inputs, kernel.outputs):
             return "with fewer axes, the kernel has other buffers"
         contraction = contraction_of(kernel)
-        return None if contraction is None else _problem_of_contraction(contraction)
+        return None if contraction is None else _violation_of_contraction(contraction)
     except JaxprError as error:
         return error.message
 
@@ -362,7 +362,7 @@ def problem_of(kernel: Kernel) -> str | None:
 # recognisers
 
 
-def _problem_of_contraction(contraction: Contraction) -> str | None:
+def _violation_of_contraction(contraction: Contraction) -> str | None:
     """Return the difference between a contraction and its kernel, or None.
 
     Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
