@@ -136,13 +136,13 @@ def _short_block() -> Planting:
 
 def _first_partial_result() -> Planting:
     """A sum adds up the first chunk's partial results only."""
-    real = _MACHINE_CODE.Split.chunk_result
+    real = _MACHINE_CODE.SplitReduction.chunk_result
 
     def chunk_result(self: Any, dtype: Any, number: int) -> Any:
         load = real(self, dtype, number)
         return type(load)(load.dtype, load.input, load.shape, (load.index[0].times(0), load.index[1]), (), load.fill)
 
-    return patch.object(_MACHINE_CODE.Split, "chunk_result", chunk_result)
+    return patch.object(_MACHINE_CODE.SplitReduction, "chunk_result", chunk_result)
 
 
 def _turned_interleaving() -> Planting:
