@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.libraries import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
 from volta_fn.targets.cpu.loops.tiles import transposed
 from volta_fn.targets.cpu.routine import Routine
@@ -317,7 +317,7 @@ def stack_routine(
     arrays = [*operands, *results]
     stack = math.prod(operands[0].shape[: operands[0].ndim - ranks[0]])
     if not stack or not any(r.size for r in results):
-        return nothing()
+        return empty_routine()
     strides = [math.prod(a.shape[a.ndim - rank :]) * a.dtype.itemsize for a, rank in zip(arrays, ranks, strict=True)]
     rounded = [-(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT for size in scratch]
     each = _CALL + operations / _SPEED

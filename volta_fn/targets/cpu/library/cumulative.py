@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, counting, element_of, i64, nest
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, lanes_for, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store, supports
 
@@ -140,7 +140,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     dtype = accumulator(operand.dtype)
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not supports(scan.reduction.step, (dtype, dtype), {}):

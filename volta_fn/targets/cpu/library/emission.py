@@ -29,11 +29,11 @@ class RoutineWriter:
         self.module = Module()
         self._name = name
         self._buffers = buffers
-        self._phases: list[Launch] = []
+        self._launches: list[Launch] = []
 
     def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
         """Add an entry point."""
-        symbol = f"{self._name}_{len(self._phases)}{suffix}"
+        symbol = f"{self._name}_{len(self._launches)}{suffix}"
         f = entry_point(self.module, symbol)
         pointers = [buffer_pointer(f, k) for k in range(self._buffers)]
 
@@ -42,14 +42,14 @@ class RoutineWriter:
 
         f.loop(BEGIN, END, 1, [], iteration)
         f.finish()
-        self._phases.append(Launch(symbol, tasks, cost, restores))
+        self._launches.append(Launch(symbol, tasks, cost, restores))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""
-        return Routine(str(self.module), tuple(self._phases), workspace, tuple(self.module.shared.values()))
+        return Routine(str(self.module), tuple(self._launches), workspace, tuple(self.module.shared.values()))
 
 
-def nothing() -> Routine:
+def empty_routine() -> Routine:
     """Return the routine of results without elements."""
     return Routine("", ())
 

@@ -26,7 +26,16 @@ from volta_fn.dtypes import accumulator
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import default_fill
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64, lanes_of, least, nest, rounded_down, vector_of, widened
-from volta_fn.targets.cpu.library.emission import TASK_BYTES, RoutineWriter, chunk_count, converted, lanes_for, map_run, nothing, task_range
+from volta_fn.targets.cpu.library.emission import (
+    TASK_BYTES,
+    RoutineWriter,
+    chunk_count,
+    converted,
+    empty_routine,
+    lanes_for,
+    map_run,
+    task_range,
+)
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
@@ -197,7 +206,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     if not math.prod(sizes):
-        return nothing()
+        return empty_routine()
     type_ = unit(operand.dtype.itemsize)
     loops = merged(sizes, contiguous_strides(sizes), contiguous_strides(operand.shape))
     tasks, outermost = _tasks(loops[0], operand.dtype.itemsize)
@@ -218,7 +227,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     """
     operand, update, *starts = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     writer = RoutineWriter("dynamic_update_slice", len(avals) + 1)
     copy_operand(writer, operand)
     if update.size:
@@ -290,7 +299,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool =
     operand = avals[0]
     result = gather_p.result_avals(avals, params)
     if not result.size:
-        return nothing()
+        return empty_routine()
     windows = gather_of(avals, params)
     fill = bits(default_fill(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
     added = operand.shape[windows.starts.addressed[0][0]] if wraps else 0
@@ -466,7 +475,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     combines = PRIMITIVES[name].combines
     operand, indices, updates = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     summed = combines is not None and combines.rounds
     dtype = accumulator(operand.dtype) if summed else operand.dtype
     if combines and not supports(combines.step, (dtype, dtype), {}):

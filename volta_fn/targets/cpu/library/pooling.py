@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, element_of, greatest, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, lanes_for, map_run, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, map_run, task_range
 from volta_fn.targets.cpu.library.movement import StridedLanes, first_lanes, flags, narrow, read
 from volta_fn.targets.cpu.library.movement import steps as lane_steps
 from volta_fn.targets.cpu.routine import Routine
@@ -136,7 +136,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     (operand,) = avals
     windows = windows_of(operand.shape, params)
     if not windows.number:
-        return nothing()
+        return empty_routine()
     dtype = accumulator(operand.dtype)
     if not supports(reduction.step, (dtype, dtype), {}):
         return None
@@ -305,7 +305,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     if selection is None:
         return None
     if not operand.size:
-        return nothing()
+        return empty_routine()
     windows, dtype = selection.windows, accumulator(source.dtype)
     plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
     work = plane + results * windows.taps
@@ -552,7 +552,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     windows, lanes = selection.windows, selection.lanes
     rows, across = windows.outer * windows.results, windows.across.positions
     if not rows * across:
-        return nothing()
+        return empty_routine()
     tasks = chunk_count(rows, max(1, _ARGMAX_TASK // (across * windows.taps + 1)))
 
     def row(f: Function, pointers: list[Value], number: Value) -> None:

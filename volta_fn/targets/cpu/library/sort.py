@@ -14,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, nothing, task_range
+from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
@@ -466,7 +466,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     """Return the routine of the primitive."""
     shape, axis = avals[0].shape, params["dimension"]
     if not avals[0].size or shape[axis] >= 1 << 31:
-        return None if avals[0].size else nothing()
+        return None if avals[0].size else empty_routine()
     keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = SortProblem(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
