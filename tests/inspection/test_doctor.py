@@ -9,8 +9,10 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.doctor import main
+from volta_fn.errors import DeviceError
 from volta_fn.inspection import doctor
 from volta_fn.inspection.doctor import doctor as run
+from volta_fn.lazy_imports import load
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,22 @@ assert vf.doctor().healthy
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 0
     assert "machine" in capsys.readouterr().out
+
+
+def test_nvidias_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is used, could be used, or why it cannot be."""
+
+    class Listed:
+        name = "NVIDIA H200"
+
+    def missing() -> list[Listed]:
+        raise DeviceError("NVIDIA's driver is not installed")
+
+    listing = load("volta_fn.targets.nvidia.driver")
+    monkeypatch.delenv("VOLTA_GPU_DRIVER", raising=False)
+    monkeypatch.setattr(listing, "adapters", missing)
+    assert doctor._nvidia_driver()[2] == "not used: NVIDIA's driver is not installed"
+    monkeypatch.setattr(listing, "adapters", lambda: [Listed(), Listed()])
+    assert doctor._nvidia_driver()[2] == "NVIDIA H200, NVIDIA H200; not used: VOLTA_GPU_DRIVER=nvidia selects it"
+    monkeypatch.setenv("VOLTA_GPU_DRIVER", "nvidia")
+    assert doctor._nvidia_driver()[2] == "NVIDIA H200, NVIDIA H200; used"

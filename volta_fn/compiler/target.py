@@ -24,7 +24,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.buffers import Plan
+    from volta_fn.compiler.plans import Plan
 
 
 # Lowered programs: the output of the pipeline, for which targets generate code.

@@ -59,6 +59,8 @@ class Hardware(NamedTuple):
     features: tuple[str, ...]
     #: Limits by name: WebGPU's for a GPU, none for the CPU.
     limits: dict[str, int]
+    #: The driver through which a GPU is used: "wgpu" or "nvidia".
+    driver: str = ""
 
 
 class OfArrays(Protocol):

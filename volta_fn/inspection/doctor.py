@@ -21,7 +21,7 @@ from volta_fn.jit import jit
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.llvm.host import host, lacks_compiler, may_compile
-from volta_fn.runtime.threads import thread_count
+from volta_fn.runtime.threads import thread_count, value_of
 
 #: Optional packages and their purposes.
 PACKAGES = {
@@ -69,7 +69,7 @@ def doctor() -> Report:
     >>> doctor().healthy
     True
     """
-    return Report((*_versions(), *_packages(), _machine_code(), *_devices(), _gpu_driver(), _cache(), *_settings()))
+    return Report((*_versions(), *_packages(), _machine_code(), *_devices(), _gpu_driver(), _nvidia_driver(), _cache(), *_settings()))
 
 
 def _versions() -> Iterator[Diagnosis]:
@@ -145,10 +145,21 @@ def _gpu_driver() -> Diagnosis:
         return Diagnosis(name, _FAILED, error.message, "update the driver")
     missing = [feature for feature in ("shader-f16", "subgroup", "timestamp-query") if feature not in hardware.features]
     features = ", ".join(hardware.features) or "core WebGPU"
-    description = f"{hardware.kind}, {features}" + (f"; without {', '.join(missing)}" if missing else "")
+    description = f"{hardware.kind}, through {hardware.driver}, {features}" + (f"; without {', '.join(missing)}" if missing else "")
     if hardware.kind == "cpu":
         return Diagnosis(name, _WARNING, f"a GPU in software: {description}", "install the driver of the GPU, if the machine has one")
     return Diagnosis(name, _OK, description)
+
+
+def _nvidia_driver() -> Diagnosis:
+    """Tell whether programs may run through NVIDIA's own driver, and why not."""
+    name = "NVIDIA's driver"
+    try:
+        gpus = load("volta_fn.targets.nvidia.driver").adapters()
+    except VoltaError as error:
+        return Diagnosis(name, _OK, f"not used: {error.message}")
+    used = "used" if value_of("VOLTA_GPU_DRIVER") == "nvidia" else "not used: VOLTA_GPU_DRIVER=nvidia selects it"
+    return Diagnosis(name, _OK, f"{', '.join(gpu.name for gpu in gpus)}; {used}")
 
 
 def _cache() -> Diagnosis:

@@ -33,7 +33,7 @@ from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
-from volta_fn.targets.numpy.program import workspace
+from volta_fn.targets.numpy.memory import workspace
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline

@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
 
 
 class Parameters:
-    """The parameters of a launch, one after another, and the array of their addresses by which they pass.
+    """The parameters of a launch, and the array of their addresses.
 
     The driver copies each to where the kernel has it: tensor maps are aligned there, and the first one need not be at the beginning.
     """

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.contractions import ResultMap
+from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
-from volta_fn.compiler.ir.nodes import Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.contraction import TENSORFLOAT32
 from volta_fn.targets.nvidia.kernel import kernel_module

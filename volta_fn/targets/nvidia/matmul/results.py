@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from volta_fn.compiler.contractions import ResultMap, Walk
+from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
-from volta_fn.compiler.ir.nodes import Contraction
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation, IndexedContraction, correlations, of_correlation
+from volta_fn.compiler.contractions import IndexedContraction
+from volta_fn.compiler.correlations import Correlation, correlations, of_correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution.narrow import is_narrow, narrow

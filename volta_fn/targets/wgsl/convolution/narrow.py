@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times, total
 from volta_fn.targets.wgsl.matmul.schedule import Working, working

@@ -8,16 +8,9 @@ from math import inf, prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions import (
-    Correlation,
-    IndexedContraction,
-    OperandMap,
-    ResultMap,
-    Walk,
-    of_input,
-    of_taps,
-    to_outputs,
-)
+from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.compiler.contractions import IndexedContraction, OperandMap, ResultMap, Walk
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.contract import choose
 from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times, total
@@ -132,7 +125,7 @@ def tiling_of(
 
 # Compute Winograd's convolution: products at points.
 #
-# See `compiler.contractions` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
+# See `codegen.winograd` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
 # elements of the input (*tiles*), are transformed to workspaces ``[points, groups, …]``; at each of the n² points tiles times terms
 # (channels and blocks) are multiplied with terms times outputs; and the products are transformed to squares of m by m results.
 # Neighbours in memory stay neighbours in the workspaces.
@@ -225,8 +218,8 @@ class _Writer:
             for number, axis in zip(corner, c.axes, strict=True):
                 square.row([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
-            across = [of_taps(a, row, n) for row in rows]
-            columns = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
+            across = [transform_taps(a, row, n) for row in rows]
+            columns = [transform_taps(a, [row[j] for row in across], n) for j in range(n)]
             steps = (terms * c.outputs, c.outputs, 1) if tiling.by_outputs else (terms * c.outputs, terms, 1)
             self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * c.outputs)
 
@@ -250,8 +243,8 @@ class _Writer:
                 first = total(f, times(number, tiling.positions), times(block, tiling.block))
                 square.row([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
-            across = [of_input(a, row) for row in rows]
-            columns = [of_input(a, [row[j] for row in across]) for j in range(n)]
+            across = [transform_input(a, row) for row in rows]
+            columns = [transform_input(a, [row[j] for row in across]) for j in range(n)]
             steps = (terms * count, count, 1) if tiling.by_tiles[0] else (terms * count, terms, 1)
             self._scatter(f, out, columns, strided_offset(f, index, steps), c.groups * terms * count)
 
@@ -271,8 +264,8 @@ class _Writer:
             steps = (c.outputs * tiling.count, tiling.count, 1) if tiling.by_tiles[1] else (c.outputs * tiling.count, c.outputs, 1)
             start, step = strided_offset(f, index, steps), c.groups * c.outputs * tiling.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
-            rows = [to_outputs(a, row, m) for row in read]
-            columns = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
+            rows = [inverse_transform(a, row, m) for row in read]
+            columns = [inverse_transform(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, tiling.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = strided_offset(f, [group, image, output, *first], c.y.strides, c.y.offset)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen import indices
-from volta_fn.codegen.indices import Axis, CumulativeOp, Windows, cumulative_op, row_offset, windows_of
+from volta_fn.codegen.indices import CumulativeOp, cumulative_op, row_offset
+from volta_fn.codegen.windows import Axis, Windows, windows_of
+from volta_fn.codegen.windows import over_taps as emit_over_taps
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
@@ -381,7 +382,7 @@ class _Tiles:
 def over_taps(f: Function, windows: Windows, number: str, body: Callable[[str], None]) -> None:
     """Emit ``body(element)`` for the elements of a window, in row-major order."""
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in windows.axes]])
-    indices.over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
+    emit_over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
 
 
 def _over_axis(f: Function, axis: Axis, position: str, carried: None, body: Callable[[str, None], None]) -> None:

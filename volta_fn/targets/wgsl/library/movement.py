@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.indices import Dims, Layout, Starts, WindowStart, gather_of, merged, row_major, window_start
+from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_of, merged, window_start
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import gather_p
@@ -235,7 +236,7 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     They are sizes, strides in the array, strides in the operand, and steps of the window's number.
     """
     sizes, strides = layout.batch
-    batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
+    batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, contiguous_strides(sizes), strict=True)]
     inside = [
         (n, stride, operand_stride, 0) for dims in (layout.lead, layout.rest) for n, stride, operand_stride in zip(*dims, strict=True)
     ]
@@ -256,7 +257,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabi
         return Routine(())
     corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, capabilities)
     itemsize = operand.dtype.itemsize
-    unit, (loops, _, theirs) = in_units(itemsize, (sizes, row_major(sizes), row_major(operand.shape)), corner.strides)
+    unit, (loops, _, theirs) = in_units(itemsize, (sizes, contiguous_strides(sizes), contiguous_strides(operand.shape)), corner.strides)
     shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     target = unit_array(shader, len(avals), unit, count * itemsize, written=True)
@@ -283,7 +284,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not update.size:
         return Routine((copied,))
     corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, capabilities)
-    loops = (update.shape, row_major(update.shape), row_major(operand.shape))
+    loops = (update.shape, contiguous_strides(update.shape), contiguous_strides(operand.shape))
     unit, (sizes, _, theirs) = in_units(itemsize, loops, corner.strides)
     shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 1, unit, update.size * itemsize)
@@ -313,7 +314,7 @@ class _Corner:
         workspace: int,
         capabilities: TargetCapabilities,
     ) -> None:
-        strides = row_major(operand.shape)
+        strides = contiguous_strides(operand.shape)
         limits = [n - size for n, size in zip(operand.shape, sizes, strict=True)]
         #: Of the starts that matter: the number of the buffer, the dtype, the greatest start, the stride.
         self._starts = [
@@ -387,7 +388,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: Ta
             inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
             positions.append(quotient(position, step))
         is_inside = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {is_inside})"))
+        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, contiguous_strides(operand.shape))}, {is_inside})"))
         return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {is_inside})"))
 
     return Routine((fill(shader, target, result.size, element),))

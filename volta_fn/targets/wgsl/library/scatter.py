@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import Dims, Starts, merged, row_major, scatter_of
+from volta_fn.codegen.windows import Dims, Starts, merged, scatter_of
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
@@ -147,7 +148,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
     starts, sizes, layout = scatter_of(avals, params)
     numbers = params["dimension_numbers"]
     absent = numbers.operand_batching_dims + numbers.inserted_window_dims
-    steps, strides = row_major(updates.shape), row_major(operand.shape)
+    steps, strides = contiguous_strides(updates.shape), contiguous_strides(operand.shape)
     present = [d for d in range(operand.ndim) if d not in absent]
     loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import INFINITY, is_float, number_of_key, sort_key
+from volta_fn.codegen.scalars import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.library.tile_sort import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import Nodes, closure, restricted
+from volta_fn.codegen.loops import NodeBuilder, closure, restricted
 from volta_fn.compiler.ir.axes import KernelAnalysis, rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
@@ -95,7 +95,7 @@ class Split:
         return (self.row_count, self.cut.chunks), (self.row_offset, chunk)
 
     def build_step(
-        self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
+        self, nodes: NodeBuilder, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
     ) -> KernelStep:
         """Return a step with more inputs than the kernel's, and stores with buffers."""
         inputs = [*self.kernel.inputs]
@@ -105,22 +105,22 @@ class Split:
         kernel = Kernel(sizes, outer, tuple(inputs), tuple(nodes.nodes), tuple([store for store, _ in stores]))
         return KernelStep(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
 
-    def begin_nodes(self) -> tuple[Nodes, list[int]]:
+    def begin_nodes(self) -> tuple[NodeBuilder, list[int]]:
         """Return nodes that include loads of earlier results, and the buffers of those."""
-        nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
+        nodes, more = NodeBuilder(self.kernel), list(self.result_buffers.values())
         for k, n in enumerate(self.result_buffers):
-            nodes.new[n] = nodes.add(
+            nodes.numbers[n] = nodes.add(
                 _load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.row_count,), (self.row_offset,))
             )
         return nodes, more
 
-    def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
+    def stored(self, nodes: NodeBuilder, stores: Iterable[int]) -> list[tuple[Store, int]]:
         """Return stores of the kernel, with their buffers."""
         result = []
         for s in stores:
             store = self.kernel.stores[s]
             nodes.copy([store.value])
-            result.append((replace(store, value=nodes.new[store.value]), self.buffers.outputs[s]))
+            result.append((replace(store, value=nodes.numbers[store.value]), self.buffers.outputs[s]))
         return result
 
     # steps
@@ -134,7 +134,7 @@ class Split:
         for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             nodes.copy([reduce.operand])
-            operand = nodes.new[reduce.operand]
+            operand = nodes.numbers[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
             partial.append((Store(shape, index, nodes.add(value)), buffers.values))
             if buffers.positions is not None:
@@ -170,12 +170,12 @@ class Split:
                 position = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
                 more.append(buffers.positions)
                 result = _first_index(nodes, value, result, position)
-            nodes.new[n] = result
+            nodes.numbers[n] = result
         outputs = self.stored(nodes, stores)
         for n in live:
             dtype = self.analysis.reduces[n].dtype
             self.result_buffers[n] = self.workspaces.new(self.row_count * dtype.itemsize)
-            outputs.append((Store((self.row_count,), (self.row_offset,), nodes.new[n]), self.result_buffers[n]))
+            outputs.append((Store((self.row_count,), (self.row_offset,), nodes.numbers[n]), self.result_buffers[n]))
         outer = self.kernel.parallel
         return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
@@ -190,7 +190,7 @@ def _load(dtype: np.dtype, buffer: int, shape: tuple[int, ...], index: tuple[Aff
     return Load(dtype, buffer, shape, index, (), Constant.of(0, dtype))
 
 
-def _first_index(nodes: Nodes, value: int, best: int, position: int) -> int:
+def _first_index(nodes: NodeBuilder, value: int, best: int, position: int) -> int:
     """Return the least index of the values that equal the best one, or are NaN, too."""
 
     def apply(op: str, *operands: int, dtype: np.dtype = _BOOL) -> int:

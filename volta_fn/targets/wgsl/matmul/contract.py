@@ -17,10 +17,9 @@ import numpy as np
 
 from volta_fn.codegen.scalars import kind
 from volta_fn.compiler import contractions
-from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
+from volta_fn.compiler.contractions import Axes, Contraction, IndexedContraction, Operand, contraction_of, merged, of_problem, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Kernel, Load
-from volta_fn.compiler.ir.nodes import Axes, Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
@@ -270,7 +269,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabili
     return contract(c, capabilities, buffers)
 
 
-# Lower kernels that are matrix products (see `compiler.ir.nodes`).
+# Lower kernels that are matrix products (see `compiler.contractions`).
 #
 # Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
 

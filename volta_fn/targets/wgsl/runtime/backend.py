@@ -160,7 +160,7 @@ class GpuBackend:
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""
         description = self.gpu.description
-        return Hardware(description.kind, description.features, description.limits)
+        return Hardware(description.kind, description.features, description.limits, self.handle.adapter.driver)
 
     def memory(self) -> MemoryStats:
         """Return the device's memory statistics."""
