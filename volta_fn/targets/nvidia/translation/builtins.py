@@ -268,6 +268,10 @@ def barrier(i: Instructions) -> None:
 # Subgroups: 32 invocations, or the whole workgroup where it has fewer.
 
 
+#: What reductions combine two numbers by: an operator or a function.
+_REDUCTIONS: dict[str, str | Builtin] = {"Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max}
+
+
 class Subgroup:
     """The functions of subgroups in workgroups of a number of invocations."""
 
@@ -297,9 +301,7 @@ class Subgroup:
                 return i.intrinsic(BOOL, f"llvm.nvvm.vote.{name.lower()}.sync", self._mask, x)
             case "InclusiveAdd" | "ExclusiveAdd":
                 return self._scan(x, name == "InclusiveAdd")
-        combine = {
-            "Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max,
-        }.get(name)  # fmt: skip
+        combine = _REDUCTIONS.get(name)
         if combine is None:
             raise i.fault(f"the function subgroup{name}")
         reach = self._size // 2

@@ -61,7 +61,7 @@ class Lane(NamedTuple):
 
     type: Scalar
     vector: Place
-    index: Value
+    number: Value
 
 
 Operand = Value | Place | Lane
@@ -196,7 +196,7 @@ class Instructions:
         if isinstance(operand, Value):
             return operand
         if isinstance(operand, Lane):
-            return self.component(self.load(operand.vector), operand.index)
+            return self.component(self.load(operand.vector), operand.number)
         type_ = operand.type
         if isinstance(type_, Atomic):
             raise self.fault("an atomic is read by atomicLoad alone")
@@ -211,7 +211,7 @@ class Instructions:
         if isinstance(target, Value) or isinstance(type_, Atomic) or value.type != type_:
             raise self.fault(f"a value of type {value.type.llvm} cannot be assigned to {type_.llvm}")
         if isinstance(target, Lane):
-            self.store(target.vector, self._with_component(self.load(target.vector), target.index, value))
+            self.store(target.vector, self._with_component(self.load(target.vector), target.number, value))
         elif isinstance(type_, Array | Structure) and value.text == "zeroinitializer":
             self.run(f"llvm.memset.p{target.space}.i64", str(target), "i8 0", f"i64 {type_.size}", "i1 false")
         elif isinstance(type_, Array | Structure):
