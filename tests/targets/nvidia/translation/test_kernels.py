@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from tests.targets.nvidia.translation.emulation import run
+from tests.targets.nvidia.translation.running import run
 from volta_fn.errors import CompilerError
 from volta_fn.targets.nvidia.translation import translate
 
