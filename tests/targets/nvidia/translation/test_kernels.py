@@ -158,6 +158,21 @@ def test_structures_are_values_and_variables() -> None:
     assert results_of(body, declarations) == expected(lambda x, i: 2 + 2 * x + 60000 + (300000 if i % 2 else 0))
 
 
+def test_vectors_of_truth_values() -> None:
+    body = """
+    var a: array<vec3<bool>, 4>;
+    a[i % 4u] = vec3<bool>(given[i] > 500u, true, i > 9u);
+    a[(i + 1u) % 4u].y = !a[i % 4u].x;
+    let b = a[(i + 1u) % 4u] | vec3(false, false, all(a[i % 4u]));
+    r = select(0u, 1u, b.y) + select(0u, 2u, b.z) + select(0u, 4u, any(a[(i + 2u) % 4u]))
+      + dot(select(vec3(0u), vec3(8u, 16u, 32u), vec3(given[i]) < vec3(100u, 300u, 900u)), vec3(1u));"""
+
+    def reference(x: int, i: int) -> int:
+        return (x <= 500) + 2 * (x > 500 and i > 9) + 8 * (x < 100) + 16 * (x < 300) + 32 * (x < 900)
+
+    assert results_of(body) == expected(reference)
+
+
 def test_layout_in_storage_is_that_of_wgsl() -> None:
     source = """
     struct S { a: u32, b: vec3<f32>, c: f32, d: u64, e: array<vec3<u32>, 2>, f: f16 }
@@ -423,13 +438,16 @@ def test_vectors_and_truth_values_are_shuffled() -> None:
         ("r = f64(1.0); ", "cannot be assigned"),
         ("let x = exp(1.0lf);", "approximations"),
         ("r == 2u;", "no statement"),
+        ("r = f(1.0f);", "an argument of type float"),
+        ("r = f(1u, 2u);", "f has 1 parameters"),
+        ("let p = &given;", "an array without a length"),
         ("r = 1u", "expected ';'"),
         ("r = 1u $ 2u;", "begins no token"),
     ],
 )
 def test_errors_say_the_line_and_the_problem(body: str, problem: str) -> None:
     with pytest.raises(CompilerError, match="line ") as caught:
-        translate(_KERNEL.format(body=body, declarations=""))
+        translate(_KERNEL.format(body=body, declarations="fn f(x: u32) -> u32 { return x; }"))
     assert problem in str(caught.value)
     assert "WGSL" in caught.value.stage
 

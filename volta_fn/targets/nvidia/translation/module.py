@@ -20,7 +20,7 @@ from volta_fn.targets.nvidia.translation.syntax import (
     fault,
     parse,
 )
-from volta_fn.targets.nvidia.translation.types import U32, Scalar, Structure, Type, Vector, memory_type
+from volta_fn.targets.nvidia.translation.types import U32, Array, Scalar, Structure, Type, Vector, memory_type
 from volta_fn.targets.nvidia.translation.values import (
     CONSTANT,
     GLOBAL,
@@ -135,8 +135,13 @@ class _Module:
         return value
 
     def _define_constant(self, name: str, value: Value) -> None:
-        """Name a constant; arrays and structures lie in constant memory."""
-        if isinstance(value.type, Scalar | Vector):
+        """Name a constant; arrays lie in constant memory."""
+        innermost = value.type
+        while isinstance(innermost, Array):
+            innermost = innermost.element
+        if not isinstance(innermost, Scalar | Vector):
+            raise fault(self._constants.line, f"a constant of type {value.type.llvm}")
+        if innermost == value.type:
             self._names.operands[name] = value
             return
         alignment = max(value.type.alignment, _ALIGNMENT)
