@@ -77,7 +77,7 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns the device, and a function that forgets what has been compiled.
     """
     from volta_fn.runtime.llvm import machine
-    from volta_fn.targets.cpu.runtime import compile
+    from volta_fn.targets.cpu.runtime import code_cache
 
     compile_object = machine.compile_object
 
@@ -85,10 +85,10 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
         texts.append(text)
         return compile_object(text, *arguments, **options)
 
-    setattr(compile, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
+    setattr(code_cache, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
 
     def forget() -> None:
-        compile.CODE_CACHE.__init__()  # type: ignore[misc]
+        code_cache.CODE_CACHE.__init__()  # type: ignore[misc]
 
     return vf.devices("cpu")[0], forget
 
@@ -99,16 +99,19 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.wgsl.runtime.device import gpu as gpu_module
+    from volta_fn.targets.wgpu.adapters import WgpuAdapter
+    from volta_fn.targets.wgpu.driver import WgpuDriver
     from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 
-    open_device = gpu_module.open_device
+    open_adapter = WgpuAdapter.open
 
-    def as_h200(adapter: Any) -> Any:
-        opened = open_device(adapter)
-        return opened._replace(capabilities=opened.capabilities._replace(**H200), kind="discrete")
+    def as_h200(self: WgpuAdapter) -> WgpuDriver:
+        driver = open_adapter(self)
+        capabilities = driver.description.capabilities._replace(**H200)
+        driver.description = driver.description._replace(capabilities=capabilities, kind="discrete")
+        return driver
 
-    setattr(gpu_module, "open_device", as_h200)  # noqa: B010
+    setattr(WgpuAdapter, "open", as_h200)  # noqa: B010
     pipelines = opened_gpu().pipelines
 
     def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:

@@ -13,14 +13,16 @@ from typing import Any
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.core.primitive import PRIMITIVES as _PRIMITIVES
 
-_function, __dir__ = _lazy_imports.attach(__name__)
 
-
-def __getattr__(name: str) -> Any:
+def _primitive(name: str) -> Any:
+    """Return the primitive of a name that ends with ``_p``; None for other names."""
     if not name.endswith("_p") or name.startswith("_"):
-        return _function(name)
+        return None
     for public in _lazy_imports.public_names(__name__):  # whose modules declare the primitives
-        _function(public)
+        __getattr__(public)
     if name[:-2] not in _PRIMITIVES:
         raise AttributeError(f"module {__name__!r} has no primitive {name[:-2]!r}")
     return _PRIMITIVES[name[:-2]]
+
+
+__getattr__, __dir__ = _lazy_imports.attach(__name__, _primitive)

@@ -129,11 +129,11 @@ def _exported(home: str) -> list[str]:
     return [name for names in _ALL.findall(loader.get_data(path).decode()) for name in _QUOTED.findall(names)]
 
 
-def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def attach(package: str, unlisted: Callable[[str], Any] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package with a stub of public names.
 
     Every name is stored in the package once it has been loaded, so that only its first use passes through `__getattr__`.
-    `__all__` consists of all names in the stub.
+    `__all__` consists of all names in the stub. `unlisted` returns the value of a name that is not in the stub, or None if there is none.
     """
 
     def get(name: str) -> Any:
@@ -141,7 +141,10 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return sorted(names)
         if name not in names:
-            _unknown(package, name, lambda: names)
+            value = None if unlisted is None else unlisted(name)
+            if value is None:
+                _unknown(package, name, lambda: names)
+            return value
         home, original = names[name]
         loaded = len(sys.modules)
         is_attribute = home != package and hasattr(load(home), original)

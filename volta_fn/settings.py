@@ -29,6 +29,7 @@ class Settings:
         check_static_indices: whether known indices out of range raise although `permissive` is set.
         legacy_prng_key: "allow", "warn" or "error": what happens when raw data serve as a key.
         default_prng_impl: the implementation of random keys, if none is named.
+        matmul_precision: the precision of products that name none; None: that of their dtype.
         allow_f16_reductions: whether numbers of 16 bits may be added up.
         verify: whether the compiler verifies programs, kernels and memory after each pass (`VOLTA_VERIFY`).
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
@@ -48,6 +49,7 @@ class Settings:
     random_seed_offset: int = 0
     check_static_indices: bool = False
     disable_bwd_checks: bool = False
+    matmul_precision: str | None = None
     allow_f16_reductions: bool = True
     verify: bool = VERIFY
 

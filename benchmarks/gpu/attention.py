@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.attention import Axes, Form
 from volta_fn.targets.wgsl.attention import attention, attention_gradient
 
 _LEAST = 0.7 * float(np.finfo(np.float32).min)
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--most", type=int, default=1 << 40, help="leave out shapes with more logits")
     options = parser.parse_args(arguments)
     bench = Bench()
-    print(f"{bench.opened.name}; µs in float32: forward, backward; PyTorch's; PyTorch's / ours")
+    print(f"{bench.name}; µs in float32: forward, backward; PyTorch's; PyTorch's / ours")
     for shape in SHAPES:
         if shape[0] * shape[1] * shape[2] ** 2 <= options.most:
             for causal in (False, True):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.device import opened_gpu
+from volta_fn.targets.wgpu.adapters import adapters
+from volta_fn.targets.wgpu.library import native, wgpu
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.runtime.device.driver import native, wgpu
-from volta_fn.targets.wgsl.runtime.device.gpu import adapters, open_device
 
 #: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.
 SAMPLE, MOST, SAMPLES = 0.004, 1024, 6
@@ -29,8 +29,8 @@ class Bench:
     """A device with buffers and pipelines."""
 
     def __init__(self) -> None:
-        self.opened = open_device(adapters()[0])
-        self.device = self.opened.device
+        driver = adapters()[0].open()
+        self.name, self.device = driver.description.name, driver.classes
         #: The same device as programs have it, and what they are compiled with: what it was seen to do, too.
         self.gpu = opened_gpu()
         self.capabilities = self.gpu.capabilities

@@ -55,8 +55,7 @@ def as_routine(program: LoweredProgram) -> tuple[Routine, list[str]]:
         buffers = [numbers[v] for v in variables] + [2 + len(sizes) + k for k in range(len(routine.workspaces))]
         sizes += routine.workspaces
         for d in routine.dispatches:
-            written = frozenset([buffers[k] for k in d.written])
-            dispatches.append(replace(d, buffers=tuple([buffers[k] for k in d.buffers]), written=written))
+            dispatches.append(replace(d, buffers=tuple([buffers[k] for k in d.buffers])))
             kinds.append(_kind(item.key.key))
     return Routine(tuple(dispatches), tuple(sizes)), kinds
 
@@ -112,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     use_gpu()
     bench = Bench()
-    print(f"{bench.opened.name}; microseconds here, in PyTorch, and in NumPy", flush=True)
+    print(f"{bench.name}; microseconds here, in PyTorch, and in NumPy", flush=True)
     for shape in [(1, 8, 8), (3, 32, 32), (1, 160, 160)] if options.quick else SHAPES:
         print(row(bench, shape, 0.0 if options.quick else WAKING), flush=True)
 

@@ -24,7 +24,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution import contractions, conv_general_dilated, products_at_points
 from volta_fn.targets.wgsl.matmul.contract import candidates, is_tiled, tune
 from volta_fn.targets.wgsl.matmul.results import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, working, write
+from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, working, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 FLOAT = np.dtype(np.float32)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun, bench = time.perf_counter(), Bench()
     runner, best = Runner(bench), Choices()
     print(
-        f"{bench.opened.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
+        f"{bench.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
         flush=True,
     )
     for shape, each in every_pass():
@@ -129,13 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             print(f"{shape.name:>32} {each.name:>10} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    write(options.json, best)
+    write_schedules(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
 
 
 def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, count: int) -> None:
     """Try a pass of a convolution, and print its row."""
-    best_schedules, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
+    best_schedules, wrong, chosen = best.setdefault(bench.name, {}), 0, []
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
     sums = contractions(each.avals, each.params)

@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pipeline.result()
     numbers = np.random.default_rng(0).standard_normal(1 << 22, np.float32)
     result = measured(bench, {p: ready(bench, p, one, numbers) for p, one in routines.items()}, options.rounds)
-    print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours (least and most)")
+    print(f"{bench.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours (least and most)")
     for product, f in result.items():
         times = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f}"
         ratios = f"{f.ratio:6.2f} ({min(f.ratios):.2f} {max(f.ratios):.2f})"

@@ -24,8 +24,9 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.kernel import Kernel, interpret
+from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import inline_calls
 from volta_fn.targets.wgsl.loops import routine
@@ -214,7 +215,7 @@ def main() -> None:
         getattr(result, attribute)
         setattr(result, attribute, int(value))
     bench = Bench()
-    print(bench.opened.name, bench.capabilities)
+    print(bench.name, bench.capabilities)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
     copying, slow = torch_timer(CASES[0]), []
     for case in CASES:

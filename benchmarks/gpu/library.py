@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, to see whether everything runs")
     options = parser.parse_args(arguments)
     bench = Bench()
-    print(f"{bench.opened.name}; microseconds here, in PyTorch, and PyTorch / here", flush=True)
+    print(f"{bench.name}; microseconds here, in PyTorch, and PyTorch / here", flush=True)
     for case in cases(64 if options.quick else 1):
         if re.search(options.only, case.name):
             print(_table_row(case, bench, options.dispatches), flush=True)

@@ -18,10 +18,10 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.targets.wgsl.runtime import program as calls
 from volta_fn.targets.wgsl.runtime.commands import Run
+from volta_fn.targets.wgsl.runtime.device.driver import Step
 from volta_fn.targets.wgsl.runtime.program import Call
-from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
+from volta_fn.targets.wgsl.runtime.queue import Queue
 
 #: A shader, the sizes of its buffers, and its grid.
 _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]
@@ -55,8 +55,9 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
                 seen.setdefault(dispatches[id(step)][2], []).append(step)
         play(queue, steps)
 
-    in_python = mock.patch.object(calls, "compiled_replay", lambda: None)
-    with mock.patch.object(Call, "step", recorded), mock.patch.object(calls, "play", watched), in_python:
+    play = Queue.play
+    one_by_one = mock.patch.object(type(opened_gpu().driver), "recording", lambda self, steps: None)
+    with mock.patch.object(Call, "step", recorded), mock.patch.object(Queue, "play", watched), one_by_one:
         for _ in range(2):
             wait(call())
             opened_gpu().pipelines.upgrades.settle()
@@ -73,7 +74,7 @@ def _alone(queue: Queue, step: Step, repeats: int) -> float:
         start = time.perf_counter()
         with queue.lock:
             for _ in range(repeats):
-                play(queue, [step])
+                queue.play([step])
         queue.wait()
         seconds = time.perf_counter() - start
         if seconds > 2e-3 or repeats >= 256:

@@ -22,7 +22,7 @@ from benchmarks.machine import ROOT
 from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
 from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, contract, is_tiled, oriented, timings, variations
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, working, write
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, working, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 FLOAT = np.dtype(np.float32)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     begun, bench = time.perf_counter(), Bench()
     runner, best = Runner(bench), Choices()
-    print(f"{bench.opened.name}; TFLOP/s in float32: the best schedule, the one chosen untried, PyTorch, best / PyTorch", flush=True)
+    print(f"{bench.name}; TFLOP/s in float32: the best schedule, the one chosen untried, PyTorch, best / PyTorch", flush=True)
     wanted = [p for sizes in SHAPES for layout in options.layouts if (p := Product(sizes, layout)).count <= options.most]
     todo = [case_of(bench, product, options.candidates) for product in wanted]
     prepare(bench, todo[0])
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Exception as error:
             print(f"{case.product.name:>22} FAILED: {type(error).__name__} {error}", flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    write(options.json, best)
+    write_schedules(options.json, best)
     print(f"{time.perf_counter() - begun:.0f} s; the best are in {options.json}")
 
 
@@ -119,7 +119,7 @@ def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
     for timing in result if everything else ():
         print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
     if right:
-        best.setdefault(bench.opened.name, {})[class_of(c)] = result[0].schedule
+        best.setdefault(bench.name, {})[class_of(c)] = result[0].schedule
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ class Case:
         wait: whether the time goes on until the results are there; not so for tiny calls, where the return is what counts.
         tolerance: largest difference of results, over the largest number in the result.
         same_numbers: whether PyTorch's result is the same, not only of the same shape (its random numbers differ).
+        in_precision: gives the same case in another precision; None where there is none.
     """
 
     inputs: tuple[Any, ...]
@@ -51,20 +52,29 @@ class Case:
     wait: bool = True
     tolerance: float = 1e-4
     same_numbers: bool = True
+    in_precision: Callable[[str], Case] | None = None
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A named workload: `make(rng, **size)` gives its case; `quick` is a tiny size."""
+    """A named workload: `make(rng, **size)` gives its case; `quick` is a tiny size.
+
+    With a `precision` the case is that of a training step in it ("bfloat16" or "tensorfloat32").
+    """
 
     name: str
     make: Callable[..., Case]
     size: dict[str, Any] = field(default_factory=dict)
     quick: dict[str, Any] = field(default_factory=dict)
+    precision: str = ""
 
     def case(self, quick: bool = False) -> Case:
         """Return the case at its full or its tiny size, with the same numbers every time."""
-        return self.make(np.random.default_rng(0), **(self.size | self.quick if quick else self.size))
+        case = self.make(np.random.default_rng(0), **(self.size | self.quick if quick else self.size))
+        if not self.precision:
+            return case
+        assert case.in_precision is not None
+        return case.in_precision(self.precision)
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.workloads import calls, operations, products
 from benchmarks.workloads.attention import attention, attention_gradient
 from benchmarks.workloads.case import Workload
@@ -23,6 +25,11 @@ TRAINING = [
     Workload("gpu train/lstm", lstm, {"batch": 32, "steps": 64, "width": 256}, {"batch": 2, "steps": 3, "width": 4}),
     Workload("gpu train/gpt small", gpt, GPT, SMALL_GPT),
     Workload("gpu train/gpt medium", gpt, MEDIUM_GPT, SMALL_GPT),
+]
+
+#: Training steps in the precisions that matrix units have.
+PRECISIONS = [
+    replace(work, name=f"{work.name}@{precision}", precision=precision) for precision in ("tensorfloat32", "bfloat16") for work in TRAINING
 ]
 
 
@@ -117,4 +124,4 @@ CALLS = [
     Workload("gpu call/jitted update of 100 arrays", calls.update, {"count": 100}, {"count": 3}),
 ]
 
-WORKLOADS: list[Workload] = [*TRAINING, *OPERATIONS, *PRODUCTS, *CONVOLUTIONS, *FACTORED, *CALLS]
+WORKLOADS: list[Workload] = [*TRAINING, *PRECISIONS, *OPERATIONS, *PRODUCTS, *CONVOLUTIONS, *FACTORED, *CALLS]

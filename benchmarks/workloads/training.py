@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,10 +40,10 @@ def adam(lib: Library, params: Any, grads: Any, moments: Any) -> tuple[Any, Any]
     return lib.jax.tree.map(new, params, mean, square), (mean, square, count)
 
 
-def _torch_optimizer(torch: Any, optimizer: Callable[..., Any], params: list[Any]) -> Any:
-    """Return PyTorch's optimizer in its fastest form."""
+def _torch_optimizer(torch: Any, optimizer: Callable[..., Any], params: list[Any], *, capturable: bool = False) -> Any:
+    """Return PyTorch's optimizer in its fastest form; if `capturable`, a CUDA graph may have its update."""
     if optimizer is adam:
-        return torch.optim.Adam(params, ADAM_RATE, (BETA1, BETA2), EPSILON, fused=True)
+        return torch.optim.Adam(params, ADAM_RATE, (BETA1, BETA2), EPSILON, fused=True, capturable=capturable)
     return torch.optim.SGD(params, RATE, MOMENTUM, fused=True)
 
 
@@ -49,8 +53,13 @@ def training(
     loss: Callable[..., Any],
     torch_loss: Callable[..., Any],
     optimizer: Callable[..., Any],
+    precision: str = "float32",
 ) -> Case:
     """Return a training step as a case; its result is the loss before the step.
+
+    In "bfloat16" the loss casts parameters and data, and its softmax is computed in float32; parameters, moments and the update stay
+    float32. In "tensorfloat32" products round their operands to 10 bits. PyTorch is in its strongest form then: compiled, and on a GPU
+    one CUDA graph.
 
     Args:
         params: parameters by name.
@@ -58,6 +67,7 @@ def training(
         loss: `loss(lib, params, *batch)`, for JAX and volta_fn.
         torch_loss: `torch_loss(torch, params, *batch)`.
         optimizer: `adam` or `sgd`.
+        precision: "float32", "bfloat16" or "tensorfloat32".
     """
     zeros = lambda: map_arrays(np.zeros_like, params)
     moments = (zeros(), zeros(), np.float32(0)) if optimizer is adam else (zeros(),)
@@ -65,13 +75,25 @@ def training(
     def functional(lib: Library) -> Callable[..., Any]:
         def step(state: Any, *batch: Any) -> Any:
             params, moments = state
-            value, grads = lib.jax.value_and_grad(lambda params: loss(lib, params, *batch))(params)
+            value, grads = lib.jax.value_and_grad(lambda params: loss_in(lib, params, *batch))(params)
             return optimizer(lib, params, grads, moments), value
 
         return step
 
+    def loss_in(lib: Library, params: Any, *batch: Any) -> Any:
+        if precision == "tensorfloat32":
+            settings = importlib.import_module("volta_fn.compat.config" if lib.jax.__name__ == "volta_fn" else "jax")
+            with settings.default_matmul_precision(precision):
+                return loss(lib, params, *batch)
+        if precision == "bfloat16":
+            params, batch = lib.jax.tree.map(lambda x: x.astype(precision) if x.dtype == "float32" else x, (params, batch))
+            return loss(_with_wide_softmax(lib), params, *batch).astype("float32")
+        return loss(lib, params, *batch)
+
     def torch_work(torch: Any, state: Any, *batch: Any) -> Callable[[], Any]:
         params = {name: value.requires_grad_() for name, value in state[0].items()}
+        if precision != "float32":
+            return _torch_in(torch, precision, params, batch, torch_loss, optimizer)
         update = _torch_optimizer(torch, optimizer, list(params.values()))
 
         def step() -> Any:
@@ -83,7 +105,81 @@ def training(
 
         return step
 
-    return Case(((params, moments), *batch), functional, torch_work, stateful=True, tolerance=1e-3)
+    tolerance = {"float32": 1e-3, "tensorfloat32": 1e-2, "bfloat16": 5e-2}[precision]
+    in_precision = partial(training, params, batch, loss, torch_loss, optimizer)
+    return Case(((params, moments), *batch), functional, torch_work, stateful=True, tolerance=tolerance, in_precision=in_precision)
+
+
+def _with_wide_softmax(lib: Library) -> Library:
+    """Return a library whose softmax of logits is in float32."""
+    names = ("relu", "gelu", "sigmoid", "dot_product_attention")
+    nn = SimpleNamespace(**{name: getattr(lib.nn, name) for name in names}, log_softmax=lambda x: lib.nn.log_softmax(x.astype("float32")))
+    return lib._replace(nn=nn)
+
+
+def _torch_in(
+    torch: Any,
+    precision: str,
+    params: dict[str, Any],
+    batch: tuple[Any, ...],
+    torch_loss: Callable[..., Any],
+    optimizer: Callable[..., Any],
+) -> Callable[[], Any]:
+    """Return PyTorch's step in another precision, compiled, and on a GPU as one CUDA graph."""
+    first = next(iter(params.values()))
+    graph = bool(first.is_cuda)
+    update = _torch_optimizer(torch, optimizer, list(params.values()), capturable=graph)
+    mixed = torch.autocast(first.device.type, torch.bfloat16) if precision == "bfloat16" else contextlib.nullcontext()
+    compiled = torch.compile(lambda params, *batch: torch_loss(torch, params, *batch))
+
+    def step() -> Any:
+        update.zero_grad(set_to_none=True)
+        with mixed:
+            value = compiled(params, *batch)
+        value.backward()
+        update.step()
+        return value.detach()
+
+    if not graph:
+        return step
+    rounding = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [module.allow_tf32 for module in rounding]
+    for module in rounding:
+        module.allow_tf32 = precision == "tensorfloat32"
+    try:
+        return _captured(torch, step, update)
+    finally:
+        for module, value in zip(rounding, before, strict=True):
+            module.allow_tf32 = value
+
+
+def _captured(torch: Any, step: Callable[[], Any], update: Any) -> Callable[[], Any]:
+    """Return a step as a CUDA graph; the parameters are as before the first one."""
+    state = [group["params"] for group in update.param_groups]
+    before = [[p.detach().clone() for p in params] for params in state]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):  # compiles, and makes what the optimizer keeps
+            step()
+    torch.cuda.synchronize()
+    recorded = torch.cuda.CUDAGraph()
+    update.zero_grad(set_to_none=True)
+    with torch.cuda.graph(recorded):
+        value = step()
+    with torch.no_grad():
+        for params, copies in zip(state, before, strict=True):
+            for p, copy in zip(params, copies, strict=True):
+                p.copy_(copy)
+        for entry in update.state.values():
+            for kept in entry.values():
+                if torch.is_tensor(kept):
+                    kept.zero_()
+
+    def replay() -> Any:
+        recorded.replay()
+        return value.clone()
+
+    return replay
 
 
 def adam_step(rng: np.random.Generator, count: int, size: int) -> Case:

@@ -125,7 +125,9 @@ class Oracle:
         if op in ("neg", "conj"):
             return -x.value if op == "neg" else x.value.conj(), x.error
         if op in ("max", "min"):
-            return (np.maximum if op == "max" else np.minimum)(x.value, operands[1].value), np.maximum(x.error, operands[1].error)
+            y = operands[1]
+            signs = np.stack(np.broadcast_arrays(x.value, y.value), -1)
+            return (np.maximum if op == "max" else np.minimum)(x.value, y.value), np.maximum(x.error, y.error) + _of_signs(signs)
         if op in _STEPS:
             return _STEPS[op](x.value), uncertain
         if op in _CURVES:
@@ -154,6 +156,7 @@ class Oracle:
 
     def _rounded(self, value: np.ndarray, error: np.ndarray, dtype: np.dtype, units: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers rounded to a dtype where every machine rounds the same, else as they are, with the error of rounding."""
+        error = np.where(np.isnan(error), np.inf, error)
         rounded = _wide(_rounded(value, dtype))
         grows = (error > 0) | (np.asarray(self.fused) & (rounded != value) & ~np.isnan(value))
         error = np.where(grows, error + units * _unit(dtype) * np.abs(value) + _tiny(dtype), 0.0)
@@ -209,7 +212,7 @@ class Oracle:
         if node.is_index:
             return (np.argmax if node.op == "argmax" else np.argmin)(value, -1).astype(node.dtype), uncertain
         if node.op in ("reduce_max", "reduce_min"):
-            return (np.max if node.op == "reduce_max" else np.min)(value, -1), error.max(-1)
+            return (np.max if node.op == "reduce_max" else np.min)(value, -1), error.max(-1) + _of_signs(value)
         if dtype.kind in "iub":
             ufunc = {"sum": np.add, "prod": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[node.op[7:]]
             return ufunc.reduce(value, axis=-1, dtype=dtype), uncertain
@@ -252,12 +255,25 @@ def _exact(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.zeros(value.shape)
 
 
+def _of_signs(x: np.ndarray) -> np.ndarray:
+    """Return the error of extrema along the last axis: where there are zeros of both signs, either may be one, which a quotient tells."""
+    zeros = x == 0
+    signs = np.signbit(x) if x.dtype.kind == "f" else np.False_
+    return np.where((zeros & signs).any(-1) & (zeros & ~signs).any(-1), np.finfo(F64).smallest_subnormal, 0.0)
+
+
 def _wide(x: np.ndarray) -> np.ndarray:
     return x.astype(C128) if x.dtype.kind == "c" else x.astype(F64) if x.dtype in dtypes.FLOATS else x
 
 
 def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return x.astype(F32).astype(dtype) if dtype in HALVES else x.astype(dtype)
+    if dtype != ml_dtypes.bfloat16 or x.dtype != F64:
+        return x.astype(dtype)
+    # `ml_dtypes` rounds by way of float32. Where that is inexact, a last bit of 1 keeps the second rounding from seeing a tie.
+    narrow = x.astype(F32)
+    down = np.where(np.abs(narrow) > np.abs(x), np.nextafter(narrow, F32.type(0)), narrow)
+    odd = (down.view(np.uint32) | (down != x)).view(F32)
+    return np.where(np.isfinite(narrow), odd, narrow).astype(dtype)
 
 
 def _unit(dtype: np.dtype) -> float:

@@ -16,15 +16,15 @@ from unittest.mock import patch
 from tests.fuzz import kernel_machine_code
 from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.kernel import Constant
-from volta_fn.compiler.ir.nodes import contraction_of
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
+from volta_fn.targets.cpu.loops import accumulators, emit, emit_values, rows, schedule, tiles
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
-from volta_fn.targets.wgsl.loops import rows as squares
+from volta_fn.targets.wgsl.loops import transposes as squares
 from volta_fn.targets.wgsl.scalars import shader
 
 #: Modules whose packages have functions of their names.
@@ -87,14 +87,14 @@ def _wrong_segment() -> Planting:
 
 def _wrong_identity() -> Planting:
     """Minima begin at zero."""
-    real = rows.Accumulator.start
+    real = accumulators.Accumulator.start
 
     def start(self: Any, lanes: int) -> Any:
         if self.node.op != "reduce_min":
             return real(self, lanes)
-        return rows.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
+        return accumulators.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
 
-    return patch.object(rows.Accumulator, "start", start)
+    return patch.object(accumulators.Accumulator, "start", start)
 
 
 def _unordered_extremes() -> Planting:
@@ -129,31 +129,31 @@ def _short_block() -> Planting:
 
     def block(self: Any, f: Any, number: Value) -> tuple[Value, Value]:
         first, depth = real(self, f, number)
-        return first, f.binary("sub", depth, i64(int(self.plan.blocks > 1)))
+        return first, f.binary("sub", depth, i64(int(self.blocking.blocks > 1)))
 
     return patch.object(gemm.Gemm, "_block", block)
 
 
 def _first_partial_result() -> Planting:
     """A sum adds up the first chunk's partial results only."""
-    real = _MACHINE_CODE.Split.chunk_result
+    real = _MACHINE_CODE.SplitReduction.chunk_result
 
     def chunk_result(self: Any, dtype: Any, number: int) -> Any:
         load = real(self, dtype, number)
         return type(load)(load.dtype, load.input, load.shape, (load.index[0].times(0), load.index[1]), (), load.fill)
 
-    return patch.object(_MACHINE_CODE.Split, "chunk_result", chunk_result)
+    return patch.object(_MACHINE_CODE.SplitReduction, "chunk_result", chunk_result)
 
 
 def _turned_interleaving() -> Planting:
     """Interleaved results begin with the second."""
-    real = schedule._interleaved
-    return patch.object(schedule, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
+    real = tiles._interleaved
+    return patch.object(tiles, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
 
 
 def _short_tile() -> Planting:
     """Tiles of a transpose are taken for full."""
-    return patch.object(schedule.TransposeTiles, "is_full", property(lambda self: True))
+    return patch.object(tiles.TransposeTiles, "is_full", property(lambda self: True))
 
 
 def _missing_barrier() -> Planting:
@@ -169,8 +169,8 @@ def _lost_lanes() -> Planting:
 
 def _clamped_square() -> Planting:
     """The last row of a square is the one before."""
-    real = squares._Tiles.within
-    return patch.object(squares._Tiles, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
+    real = squares._Squares.within
+    return patch.object(squares._Squares, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
 
 
 def _lost_stores() -> Planting:

@@ -11,14 +11,17 @@ import numpy as np
 
 os.environ.setdefault("GALLIVM_PERF", "nopt")  # Mesa's software GPU need not optimise what it runs once
 
-import wgpu
-
+import volta_fn as vf
 from tests.fuzz.kernels import Run
-from tests.targets.wgsl.running import capabilities, device
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Readback, Step
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.memory import Block
+from volta_fn.targets.wgsl.runtime.device.pipelines import ALL, Pipeline
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.target import all_kernel_routines
 
@@ -33,12 +36,15 @@ class Shaders:
     fused = True
 
     def __init__(self) -> None:
-        here = capabilities()
+        backend = vf.devices("gpu")[0].backend
+        assert isinstance(backend, GpuBackend)
+        self.gpu: Gpu = backend.gpu
+        here = self.gpu.capabilities._replace(adapter="")
         #: What every device can do, with the dtypes of this one, and what this one can.
         least = TargetCapabilities(float16=here.float16, float64=here.float64, int64=here.int64, fma=here.fma, subnormals=here.subnormals)
         self.devices = {"": here, "for any device, ": least}
         self.before = max(here.alignment, 4)
-        self._pipelines: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
 
     def supports(self, dtype: np.dtype) -> bool:
         """Return True if shaders may have a dtype."""
@@ -49,20 +55,18 @@ class Shaders:
 
         All are submitted at once and read back at once, as that is what takes the time.
         """
-        self._pipelines.clear()
-        encoder = device().create_command_encoder()
-        runs = [self._encoded(encoder, kernel, inputs, trial) for trial in self._trials(kernel)]
-        buffers = [buffer for run in runs for buffer in run.buffers]
-        ends = list(itertools.accumulate([buffer.size for buffer in buffers]))
-        usage = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-        readback = device().create_buffer(size=ends[-1], usage=usage)
-        for buffer, end in zip(buffers, ends, strict=True):
-            encoder.copy_buffer_to_buffer(buffer, 0, readback, end - buffer.size, buffer.size)
-        device().queue.submit([encoder.finish()])
-        data = bytes(device().queue.read_buffer(readback))
-        after = iter([data[end - buffer.size : end] for buffer, end in zip(buffers, ends, strict=True)])
+        gpu, queue = self.gpu, self.gpu.queue
+        pipelines: dict[str, Pipeline] = {}
+        with queue.lock:
+            runs = [self._written(kernel, inputs, trial, pipelines) for trial in self._trials(kernel)]
         for run in runs:
-            yield run.outcome(kernel, len(inputs), self.before, [next(after) for _ in run.buffers])
+            yield run.outcome(kernel, len(inputs), self.before, [queue.take(readback).tobytes() for readback in run.readbacks])
+        with queue.lock:
+            for run in runs:
+                for block in run.blocks:
+                    gpu.driver.free(block.handle)
+                for group in run.groups:
+                    gpu.driver.release_group(group)
 
     def _trials(self, kernel: Kernel) -> Iterator[_Trial]:
         for places in ({}, *_placements(kernel)):
@@ -75,45 +79,29 @@ class Shaders:
                 for name, texts in _versions(routine).items():
                     yield _Trial(f"{name}{way}" + (f", results in operands {places}" if places else ""), routine, texts, places)
 
-    def _pipeline(self, source: str, dispatch: Dispatch) -> Any:
-        """Return the layout of a dispatch's bindings, of which a shader may leave some unread, and its pipeline."""
-        if source not in self._pipelines:
-            entries = []
-            for binding in range(len(dispatch.buffers)):
-                kind = "storage" if binding in dispatch.written_bindings else "read-only-storage"
-                entries.append({"binding": binding, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}})
-            layout = device().create_bind_group_layout(entries=entries)
-            module = device().create_shader_module(code=source)
-            pipeline = device().create_compute_pipeline(
-                layout=device().create_pipeline_layout(bind_group_layouts=[layout]), compute={"module": module, "entry_point": "main"}
-            )
-            self._pipelines[source] = layout, pipeline
-        return self._pipelines[source]
-
-    def _held(self, content: bytes) -> Any:
+    def _held(self, content: bytes) -> Block:
+        """Return memory with guards around some bytes."""
         data = bytes([_GUARD]) * self.before + content + bytes([_GUARD]) * (_padding(content) + _AFTER)
-        return device().create_buffer_with_data(data=data, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC)
+        block = Block(self.gpu.driver.allocate(len(data)), next(self._numbers), len(data))
+        self.gpu.queue.write(block, np.frombuffer(data, np.uint8))
+        return block
 
-    def _encoded(self, encoder: Any, kernel: Kernel, inputs: Sequence[np.ndarray], trial: _Trial) -> _Encoded:
-        """Encode the dispatches of a trial, with buffers of its own."""
+    def _written(self, kernel: Kernel, inputs: Sequence[np.ndarray], trial: _Trial, pipelines: dict[str, Pipeline]) -> _Written:
+        """Write the dispatches of a trial to the queue, with memory of their own, and request what is in it afterwards."""
         sizes = [b.size * b.dtype.itemsize for b in kernel.outputs]
         contents = [x.tobytes() for x in inputs]
         for n, size in enumerate(sizes):
             contents.append(inputs[trial.places[n]].tobytes() if n in trial.places else bytes([_UNWRITTEN]) * size)
         contents += [bytes([_UNWRITTEN]) * size for size in trial.routine.workspaces]
-        held = [self._held(content) for content in contents]
-        run = encoder.begin_compute_pass()
+        blocks, groups = [self._held(content) for content in contents], []
         for dispatch, text in zip(trial.routine.dispatches, trial.texts, strict=True):
-            layout, pipeline = self._pipeline(text, dispatch)
-            entries = []
-            for binding, number in enumerate(dispatch.buffers):
-                resource = {"buffer": held[number], "offset": self.before, "size": held[number].size - self.before}
-                entries.append({"binding": binding, "resource": resource})
-            run.set_pipeline(pipeline)
-            run.set_bind_group(0, device().create_bind_group(layout=layout, entries=entries))
-            run.dispatch_workgroups(*dispatch.groups)
-        run.end()
-        return _Encoded(trial.way, held, contents)
+            if text not in pipelines:
+                pipelines[text] = self.gpu.pipelines.make(text, len(dispatch.buffers), dispatch.written_bindings, ALL)
+            ranges = [BoundRange(blocks[number], self.before, blocks[number].size - self.before) for number in dispatch.buffers]
+            groups.append(self.gpu.driver.bind(pipelines[text].layout, ranges))
+            self.gpu.queue.play([Step(pipelines[text].handle, groups[-1], dispatch.groups)])
+        readbacks = [self.gpu.queue.request(block, block.size) for block in blocks]
+        return _Written(trial.way, blocks, groups, readbacks, contents)
 
 
 class _Trial(NamedTuple):
@@ -125,11 +113,13 @@ class _Trial(NamedTuple):
     places: Mapping[int, int]
 
 
-class _Encoded(NamedTuple):
-    """A routine on its way, its buffers, and what was in them."""
+class _Written(NamedTuple):
+    """A routine in the queue, its memory, bind groups and readbacks, and what was in its memory."""
 
     way: str
-    buffers: Sequence[Any]
+    blocks: Sequence[Block]
+    groups: Sequence[Any]
+    readbacks: Sequence[Readback]
     contents: Sequence[bytes]
 
     def outcome(self, kernel: Kernel, inputs: int, before: int, after: Sequence[bytes]) -> Run:

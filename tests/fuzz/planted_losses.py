@@ -7,19 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from volta_fn.targets.wgsl.runtime.device.driver import native
-from volta_fn.targets.wgsl.runtime.device.memory import Pool
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
+from volta_fn.targets.wgpu.driver import WgpuDriver
 from volta_fn.targets.wgsl.runtime.queue import Queue
 
-#: What a device may be lost at: a method, and how to find the device.
-POINTS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
-    "dispatch": (Queue, "open_pass", lambda queue: queue.device),
-    "batch": (Queue, "submit", lambda queue: queue.device),
-    "readback": (Queue, "take", lambda queue: queue.device),
-    "upload": (Queue, "write", lambda queue: queue.device),
-    "allocation": (Pool, "create", lambda pool: pool.device),
-    "compile": (Pipelines, "make", lambda pipelines: pipelines.device._internal),
+#: What a device may be lost at: a method, and how to find the driver.
+POINTS: dict[str, tuple[type, str, Callable[[Any], WgpuDriver]]] = {
+    "dispatch": (WgpuDriver, "open_pass", lambda driver: driver),
+    "batch": (Queue, "submit", lambda queue: queue.driver),
+    "readback": (Queue, "take", lambda queue: queue.driver),
+    "upload": (Queue, "write", lambda queue: queue.driver),
+    "allocation": (WgpuDriver, "create", lambda driver: driver),
+    "compile": (WgpuDriver, "compile", lambda driver: driver),
 }
 
 
@@ -34,7 +32,7 @@ class Points:
         self.counts = dict.fromkeys(POINTS, 0)
         self.losses = 0
 
-    def wrap(self, kind: str, method: Callable[..., Any], device: Callable[[Any], Any]) -> Callable[..., Any]:
+    def wrap(self, kind: str, method: Callable[..., Any], driver: Callable[[Any], WgpuDriver]) -> Callable[..., Any]:
         """Return the method, before which a device may be lost."""
 
         def passing(self_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +40,7 @@ class Points:
             if kind in self.kinds:
                 if self.passed in self.chosen:
                     self.losses += 1
-                    native().lib.wgpuDeviceDestroy(device(self_))
+                    driver(self_).destroy()
                 self.passed += 1
             return method(self_, *args, **kwargs)
 
@@ -58,10 +56,10 @@ def planted(losses: Collection[int], kinds: Collection[str] = tuple(POINTS)) -> 
 
 
 @contextmanager
-def _patched(points: Points, left: list[tuple[str, tuple[type, str, Callable[[Any], Any]]]]) -> Iterator[None]:
+def _patched(points: Points, left: list[tuple[str, tuple[type, str, Callable[[Any], WgpuDriver]]]]) -> Iterator[None]:
     if not left:
         yield
         return
-    kind, (owner, name, device) = left[0]
-    with patch.object(owner, name, points.wrap(kind, getattr(owner, name), device)), _patched(points, left[1:]):
+    kind, (owner, name, driver) = left[0]
+    with patch.object(owner, name, points.wrap(kind, getattr(owner, name), driver)), _patched(points, left[1:]):
         yield

@@ -109,7 +109,7 @@ PLANTED = [
     Planted(
         "the total of earlier chunks is lost",
         "cumulative",
-        _replaced("cpu.library.cumulative", "_earlier", lambda f, scan, *_: scan.neutral(f, 1)),
+        _replaced("cpu.library.cumulative", "_preceding_total", lambda f, scan, *_: scan.identity(f, 1)),
     ),
     Planted("a mask of one lane too many", "cumulative", _one_lane_more),
     Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.cumulative", "_last", lambda scan, lanes: lanes // 2)),

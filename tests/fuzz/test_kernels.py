@@ -18,7 +18,8 @@ from tests.fuzz.kernel_planted import FAULTS
 from tests.fuzz.kernel_text import parsed, written
 from tests.stress.amount import rounds
 from volta_fn import dtypes
-from volta_fn.compiler.ir.kernel import Apply, Kernel, Reduce, Store, check_kernel, interpret
+from volta_fn.compiler.ir.kernel import Apply, Kernel, Reduce, Store
+from volta_fn.compiler.ir.specification import check_kernel, interpret
 from volta_fn.runtime.llvm.host import vector_widths
 from volta_fn.targets.cpu.target import TARGET
 

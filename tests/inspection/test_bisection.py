@@ -24,9 +24,8 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.inspection.crosscheck import Crosscheck, Miscompilation, differ
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime import cache
-from volta_fn.targets.cpu.runtime import program as program_cache
-from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
+from volta_fn.targets.cpu.runtime import artifact, cache
+from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((16, 8)), "float32")
@@ -175,11 +174,9 @@ def test_memory_that_is_shared_too_early_is_found(native: bool, monkeypatch: pyt
     monkeypatch.setattr(backend, "native", native)
     assert vf.crosscheck(function)(x, y)
     if native:
-        monkeypatch.setattr(
-            program_cache, "arrange", lambda lifetimes: ([0] * len(lifetimes), max([v.bytes for v in lifetimes], default=0))
-        )
+        monkeypatch.setattr(artifact, "arrange", lambda lifetimes: ([0] * len(lifetimes), max([v.bytes for v in lifetimes], default=0)))
     else:
-        monkeypatch.setattr("volta_fn.compiler.buffers.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
+        monkeypatch.setattr("volta_fn.compiler.plans.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
     wrong = only(vf.crosscheck(function)(x, y))
     assert wrong.stage.startswith("the assignment of") and "memory" in wrong.stage
     if native:

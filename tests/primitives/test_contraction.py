@@ -160,3 +160,23 @@ def test_products_of_integers_and_floats_are_those_of_the_floats(floating: str) 
             assert actual.dtype == floating
             np.testing.assert_array_equal(np.asarray(actual).astype(np.complex128), wanted)
             np.testing.assert_array_equal(actual, lax.dot(left, right))
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounded"),
+    [
+        *((x, True) for x in ("default", "high", "tensorfloat32", lax.Precision.HIGH, ("high", "default"))),
+        *((x, False) for x in (None, "highest", "float32", ("high", "highest"), "TF32_TF32_F32_X3")),
+    ],
+)
+def test_the_precision_of_float32_is_a_parameter_where_it_is_lower(precision: Any, rounded: bool) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return lax.dot(x, y, precision=precision)
+
+    x, stack = ones(2, 2), ones(3, 2, 2)
+    gradient = vf.grad(lambda x, y: product(x, y).sum(), argnums=(0, 1))
+    for f, operand in ((product, x), (gradient, x), (vf.vmap(product), stack)):
+        eqns = [eqn for eqn in vf.make_jaxpr(f)(operand, operand).eqns if eqn.primitive.name == "dot_general"]
+        assert eqns
+        assert all(("precision" in eqn.params) == rounded for eqn in eqns)
+    assert "precision" not in vf.make_jaxpr(product)(ones(2, 2, dtype="f2"), ones(2, 2, dtype="f2")).eqns[0].params

@@ -10,12 +10,12 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P, lax
-from volta_fn.compiler.passes.dce import overlap_sums
+from volta_fn.compiler.passes.overlap import overlap_sums
 from volta_fn.compiler.pipeline import optimize
 from volta_fn.core import distribution, process
 from volta_fn.core.device import RemoteDevice
+from volta_fn.core.distribution import names_processes
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.placement import names_processes
 from volta_fn.errors import ArgumentError, DeviceError
 
 Mesh = vf.sharding.Mesh

@@ -22,10 +22,9 @@ from tests.stress.processes import run
 from volta_fn.core.caches import Interned
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
+from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime import cache as disk_cache
-from volta_fn.targets.cpu.runtime import compile
-from volta_fn.targets.cpu.runtime import program as program_cache
-from volta_fn.targets.cpu.runtime.compile import CodeCache
+from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 
 pytest.importorskip("llvmlite")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="users and modes are those of POSIX")
@@ -116,8 +115,8 @@ def outcome(cache: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, int]:
         patch.setattr(disk_cache, "cache_dir", cache_dir.__wrapped__)
         patch.setattr(compile, "CODE_CACHE", CodeCache())
         patch.setattr(compile, "build", lambda *args: built.append(1) or build(*args))  # type: ignore[func-returns-value]  # None
-        program_cache._recent.clear()
-        patch.setattr(program_cache, "_loaded", Interned())
+        artifact._recent.clear()
+        patch.setattr(artifact, "_loaded", Interned())
         sine, tripled = vf.jit(lambda x: jnp.sin(x))(X), vf.jit(lambda x: jnp.exp(x) * 7)(X)  # anew in each call
     right = np.allclose(sine, np.sin(X), 1e-5) and np.allclose(tripled, np.exp(X) * 7, 1e-5)
     return right, len(built)

@@ -174,14 +174,14 @@ def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
 # Kernels made of nodes of other kernels.
 
 
-class Nodes:
+class NodeBuilder:
     """The nodes of a kernel under construction, mostly another kernel's."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.nodes: list[Node] = []
-        #: The numbers here of nodes of the other kernel.
-        self.new: dict[int, int] = {}
+        #: The numbers of nodes here, by their numbers in the other kernel.
+        self.numbers: dict[int, int] = {}
 
     def add(self, node: Node) -> int:
         """Add a node, and return its number."""
@@ -190,13 +190,13 @@ class Nodes:
 
     def copy(self, targets: Iterable[int]) -> None:
         """Copy nodes and their operands, except those that have a counterpart here."""
-        for n in closure(self.kernel, targets, self.new):
+        for n in closure(self.kernel, targets, self.numbers):
             node = self.kernel.nodes[n]
             if isinstance(node, Apply):
-                node = replace(node, operands=tuple([self.new[i] for i in node.operands]))
+                node = replace(node, operands=tuple([self.numbers[i] for i in node.operands]))
             elif isinstance(node, Reduce):
-                node = replace(node, operand=self.new[node.operand])
-            self.new[n] = self.add(node)
+                node = replace(node, operand=self.numbers[node.operand])
+            self.numbers[n] = self.add(node)
 
 
 def closure(kernel: Kernel, targets: Iterable[int], excluded: Iterable[int] = ()) -> list[int]:
@@ -214,9 +214,9 @@ def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
     selected = [kernel.stores[s] for s in stores]
     if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in selected])) == len(kernel.nodes):
         return kernel
-    nodes = Nodes(kernel)
+    nodes = NodeBuilder(kernel)
     nodes.copy([store.value for store in selected])
-    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.new[store.value]) for store in selected]))
+    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.numbers[store.value]) for store in selected]))
 
 
 def without_empty_axes(kernel: Kernel) -> Kernel:

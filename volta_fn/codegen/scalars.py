@@ -189,3 +189,43 @@ class Integers(ABC):
             "clz": self.leading_zeros,
         }
         return table if self.signed else {**table, "threefry2x32_word": threefry2x32_word, "philox4x32_word": philox4x32_word}
+
+
+# Sort keys: unsigned integers in the order of numbers of any dtype.
+#
+# Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key
+# that is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours.
+
+_V = TypeVar("_V", bound=Values)
+
+#: The bits of infinity.
+INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0 << 48}
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Return True if numbers of the dtype have signed zeros and NaN."""
+    return dtype in dtypes.FLOATS
+
+
+def sort_key(bits: _V, dtype: np.dtype, *, faithful: bool) -> _V:
+    """Emit the key of a number of a dtype, in an integer that may have more bits."""
+    sign, mask = _sign_and_mask(dtype)
+    if not is_float(dtype):
+        return bits ^ sign if dtype.kind == "i" else bits
+    size = bits & (sign - 1)
+    key = bits ^ bits.compare("uge", sign).select(bits.like(mask), sign)
+    if not faithful:
+        key = size.equals(0).select(sign, key)
+    return size.compare("ugt", INFINITY[dtype.name]).select(mask, key)
+
+
+def number_of_key(key: _V, dtype: np.dtype) -> _V:
+    """Emit the bits of the number of a faithful key (of a NaN, of some NaN)."""
+    sign, mask = _sign_and_mask(dtype)
+    if not is_float(dtype):
+        return key ^ sign if dtype.kind == "i" else key
+    return key ^ key.compare("ult", sign).select(key.like(mask), sign)
+
+
+def _sign_and_mask(dtype: np.dtype) -> tuple[int, int]:
+    return 1 << (8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize) - 1

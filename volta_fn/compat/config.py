@@ -12,12 +12,13 @@ from contextlib import ContextDecorator, contextmanager
 from typing import Any
 
 from volta_fn import dtypes
-from volta_fn.core.aval import set_numpy_dtype_promotion
 from volta_fn.core.device import set_cpu_devices, set_default_device
+from volta_fn.core.promotion import set_numpy_dtype_promotion
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.jit.fused import forget_fused
+from volta_fn.primitives.contraction import check_precision
 from volta_fn.settings import VERIFY, current
 
 
@@ -72,6 +73,13 @@ def _seed_offset(value: Any) -> None:
     clear_caches()
 
 
+def _matmul_precision(value: Any) -> None:
+    check_precision("jax_default_matmul_precision", value)
+    if value != current.matmul_precision:
+        current.matmul_precision = value
+        _forget()
+
+
 def _enable_x64(value: Any) -> None:
     dtypes.set_width(64 if value else 32)
     _forget()
@@ -106,6 +114,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_check_static_indices": _debug("check_static_indices"),
     "jax_disable_bwd_checks": _debug("disable_bwd_checks"),
     "jax_enable_checks": _debug("verify"),
+    "jax_default_matmul_precision": _matmul_precision,
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
@@ -131,7 +140,7 @@ IGNORED: dict[str, Any] = {
         True,
     ),
     **dict.fromkeys(
-        """jax_array_garbage_collection_guard jax_compilation_cache_dir jax_default_matmul_precision jax_transfer_guard
+        """jax_array_garbage_collection_guard jax_compilation_cache_dir jax_transfer_guard
         jax_transfer_guard_device_to_device jax_transfer_guard_device_to_host jax_transfer_guard_host_to_device
         jax_cross_host_transfer_socket_address jax_pjrt_client_create_options""".split(),
         None,
@@ -175,6 +184,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
     "jax_allow_f16_reductions": True,
+    "jax_default_matmul_precision": None,
     "jax_enable_checks": VERIFY,
     "jax_platforms": None,
     "jax_platform_name": "",

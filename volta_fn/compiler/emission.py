@@ -20,7 +20,7 @@ from volta_fn.core.jaxpr import Atom, Literal, Var
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_VERIFICATION = deferred("volta_fn.compiler.verification")
+_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -39,7 +39,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
+        self.verifier = _MEMORY_VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -61,22 +61,25 @@ class ProgramWriter:
         jaxpr = program.closed.jaxpr
         inputs = [self.slots.caller() for _ in jaxpr.invars]
         results = {var: inputs[reuse[n]] if n in reuse else self.slots.caller() for n, var in enumerate(program.results)}
-        targets: list[Slot | None] = [results.get(program.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
+        destinations: list[Slot | None] = [results.get(program.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
         seen: set[Slot] = set()
-        for number, slot in enumerate(targets):
+        for number, slot in enumerate(destinations):
             if slot in seen:
-                targets[number] = None
+                destinations[number] = None
             elif slot is not None:
                 seen.add(slot)
-        self.body(program, inputs, targets, self.slots.outermost)
+        self.body(program, inputs, destinations, self.slots.outermost)
         steps = [HostStep.of(item, program.target.explain_host(item)) for item in self.on_host]
         if steps := [step for step in steps if step.reason not in (CALLS_PYTHON, CALLS_PROCESSES)]:
             _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
-    def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
-        """Write a program from `inputs` to `targets`; outputs without one are not stored."""
-        values = _Values(self, program, inputs, targets, block)
-        contents = None if self.verifier is None else self.verifier.program(program, inputs, targets)
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+        """Write a program that reads `inputs` and stores outputs at `destinations`.
+
+        An output without a destination is not stored.
+        """
+        values = _Values(self, program, inputs, destinations, block)
+        contents = None if self.verifier is None else self.verifier.program(program, inputs, destinations)
         for number, item in enumerate(program.items):
             if item.is_needed:
                 operands, results = values.operands(item), values.results(number, item)
@@ -84,15 +87,15 @@ class ProgramWriter:
                     contents.item(number, operands, results)
                 self.item(item, operands, results, block)
         stored: set[Var] = set()
-        for out, target in zip(program.closed.jaxpr.outvars, targets, strict=True):
+        for out, destination in zip(program.closed.jaxpr.outvars, destinations, strict=True):
             root = program.root(out) if isinstance(out, Var) else None
-            if root is not None and root not in stored and values.wanted.get(root) is target:
+            if root is not None and root not in stored and values.output_slots.get(root) is destination:
                 stored.add(root)
-            elif target is not None and out.aval.size:
+            elif destination is not None and out.aval.size:
                 source = values.operand(out)
                 if contents is not None:
-                    contents.copy(target, source, out)
-                self.copy(target, source, out.aval.nbytes, block)
+                    contents.copy(destination, source, out)
+                self.copy(destination, source, out.aval.nbytes, block)
         if contents is not None:
             contents.finish()
 
@@ -101,7 +104,7 @@ class _Values:
     """The slots of the values of one program."""
 
     def __init__(
-        self, writer: ProgramWriter, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block
+        self, writer: ProgramWriter, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block
     ) -> None:
         self.writer = writer
         self.program = program
@@ -113,13 +116,13 @@ class _Values:
         #: Values that this program computes in memory of its own.
         self.computed: set[Var] = set()
         #: The slots of outputs that this program computes, and of the values that these overwrite.
-        self.wanted: dict[Var, Slot] = {}
-        for out, target in zip(jaxpr.outvars, targets, strict=True):
-            if isinstance(out, Var) and target is not None and program.root(out) in program.producers:
-                self.wanted.setdefault(program.root(out), target)
-        for result, target in list(self.wanted.items()):
-            for var in itertools.takewhile(lambda v: v not in self.wanted, program.overwritten_before(result)):
-                self.wanted[var] = target
+        self.output_slots: dict[Var, Slot] = {}
+        for out, destination in zip(jaxpr.outvars, destinations, strict=True):
+            if isinstance(out, Var) and destination is not None and program.root(out) in program.producers:
+                self.output_slots.setdefault(program.root(out), destination)
+        for result, slot in list(self.output_slots.items()):
+            for var in itertools.takewhile(lambda v: v not in self.output_slots, program.overwritten_before(result)):
+                self.output_slots[var] = slot
 
     def operand(self, atom: Atom) -> Slot:
         """Return the slot of an operand."""
@@ -141,12 +144,12 @@ class _Values:
     def result(self, number: int, item: Item, position: int, overwritten: set[Var]) -> Slot:
         """Assign a slot to a result: an output's, a dying operand's, or a new one."""
         var = item.results[position]
-        slot = self.wanted.get(var)
+        slot = self.output_slots.get(var)
         if slot is None:
             self.computed.add(var)
             read = dict.fromkeys([self.program.root(v) for v in item.operands if isinstance(v, Var)])
             computed = [v for v in read if v in self.computed and v not in overwritten and v in self.slots]
-            dying = [v for v in computed if self.program.last_use.get(v) == number and v not in self.wanted]
+            dying = [v for v in computed if self.program.last_use.get(v) == number and v not in self.output_slots]
             old = next((v for v in dying if fits(v, var) and self.program.can_overwrite(number, v, var)), None)
             if old is not None:
                 overwritten.add(old)

@@ -6,6 +6,7 @@ A `Loop` collects the nodes of one kernel. The passes over nodes that all target
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,10 +31,11 @@ from volta_fn.compiler.ir.index import (
     reduces,
     row_major,
     split,
+    undecided,
 )
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode
-from volta_fn.compiler.passes.simplify import literal_key, params_key
+from volta_fn.compiler.passes.rewriting import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.data_movement.movement import reshape_p
@@ -64,33 +66,33 @@ class Loop(NamedTuple):
 
     #: Sizes of the axes, and which of them are reduction axes.
     sizes: tuple[int, ...]
-    reduced: frozenset[int]
+    reduction_axes: frozenset[int]
     steps: tuple[IndexedEquation, ...]
     outputs: tuple[tuple[Var, Index], ...]
 
-    def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
+    def over_axes(self, sizes: tuple[int, ...], reduction_axes: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
         """Return the loop over other axes; `axes` gives the old ones in terms of these."""
 
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
 
         steps = tuple([IndexedEquation(s.eqn, renamed(s.at)) for s in self.steps])
-        return Loop(sizes, reduced, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
+        return Loop(sizes, reduction_axes, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
         """Return the loop with an axis split in two."""
         sizes, axes = split(self.sizes, request)
-        reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
-        return self.replaced(sizes, reduced, axes)
+        reduction_axes = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduction_axes])
+        return self.over_axes(sizes, reduction_axes, axes)
 
     def ordered(self) -> Loop:
         """Return the loop with the parallel axes before the reduction axes."""
-        parallel = len(self.sizes) - len(self.reduced)
-        if all(a >= parallel for a in self.reduced):
+        parallel = len(self.sizes) - len(self.reduction_axes)
+        if all(a >= parallel for a in self.reduction_axes):
             return self
-        order = sorted(range(len(self.sizes)), key=lambda a: a in self.reduced)
+        order = sorted(range(len(self.sizes)), key=lambda a: a in self.reduction_axes)
         axes = {old: along(new) for new, old in enumerate(order)}
-        return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
+        return self.over_axes(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
 
 
 class LoweredKernel(NamedTuple):
@@ -119,17 +121,17 @@ def product_loop(eqn: Equation) -> Loop:
     (summed, _), _ = eqn.params["dimension_numbers"]
     rank = len(out.aval.shape)
     sizes, index = loop_over((*out.aval.shape, *[shape[d] for d in sorted(summed)]))
-    reduced = frozenset().union(*[i.axes for i in index[rank:]])
-    return Loop(sizes, reduced, (IndexedEquation(eqn, index),), ((out, index[:rank]),))
+    reduction_axes = frozenset().union(*[i.axes for i in index[rank:]])
+    return Loop(sizes, reduction_axes, (IndexedEquation(eqn, index),), ((out, index[:rank]),))
 
 
 def lower_equation(eqn: Equation) -> LoweredKernel:
     """Return the kernel of one equation. Raises `NotAffine`."""
     (out,) = eqn.outvars
-    reduced = eqn.params["axes"] if reduces(eqn) else ()
+    dimensions = eqn.params["axes"] if reduces(eqn) else ()
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
-    axes = frozenset().union(*[index[d].axes for d in reduced])
-    outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
+    axes = frozenset().union(*[index[d].axes for d in dimensions])
+    outputs = ((out, tuple([i for d, i in enumerate(index) if d not in dimensions])),)
     return lower_loop(Loop(sizes, axes, (IndexedEquation(eqn, index),), outputs), {})
 
 
@@ -154,7 +156,7 @@ class _Lowering:
             self.elements[out, index] = number
             self.computed.add(out)
         stores = [Store(v.aval.shape, index, self.element(v, index)) for v, index in self.loop.outputs]
-        return self.pruned(stores)
+        return self.prune(stores)
 
     def step(self, step: IndexedEquation) -> tuple[Index, int]:
         """Return the index of a step's result and its node."""
@@ -208,8 +210,8 @@ class _Lowering:
         """Return the conditions that do not always hold; None if one never does."""
         if 0 in self.sizes:
             return ()
-        held = [(c, c.holds(self.sizes)) for c in conditions]
-        return None if any(h is False for _, h in held) else tuple(dict.fromkeys([c.canonical() for c, h in held if h is None]))
+        remaining = undecided(conditions, self.sizes)
+        return None if remaining is None else tuple(dict.fromkeys([condition.canonical() for condition in remaining]))
 
     def select(self, ranges: tuple[Range, ...] | None, inside: int, outside: int) -> int:
         """Select `inside` where the conditions hold, else `outside`."""
@@ -232,7 +234,7 @@ class _Lowering:
             return self.view(eqn, index)
         if is_elementwise(eqn):
             return self.apply(eqn, index)
-        return _OTHERS[name](self, eqn, index, **eqn.params)
+        return _INDEXED_OPERATIONS[name](self, eqn, index, **eqn.params)
 
     def view(self, eqn: Equation, index: Index) -> int:
         (atom,) = eqn.invars
@@ -258,13 +260,13 @@ class _Lowering:
             return fill
         inner, conditions = [], []
         for i, n, (low, _, interior) in zip(index, operand.aval.shape, padding_config, strict=True):
-            quotient, between = self.undilated(i.plus(-low), interior + 1)
+            quotient, between = self.divide(i.plus(-low), interior + 1)
             inner.append(quotient)
             conditions += [*between, Range(quotient, 0, n)]
         ranges = self.ranges(conditions)
         return fill if ranges is None else self.select(ranges, self.element(operand, tuple(inner)), fill)
 
-    def undilated(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
+    def divide(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
         """Return `value` / `step`, and the conditions for that to be an integer."""
         rest = [(axis, c) for axis, c in value.terms if c % step]
         if not rest:
@@ -280,7 +282,7 @@ class _Lowering:
             raise SplitAxis(axis, step)
         iteration = -value.offset * c % step  # the one iteration at which c * iteration + offset is a multiple of step
         at = combine([(1, value.replaced({axis: ZERO.plus(iteration)}))])
-        quotient, _ = self.undilated(at, step)
+        quotient, _ = self.divide(at, step)
         return quotient, [Range(along(axis), iteration, iteration + 1)]
 
     def concatenate(self, eqn: Equation, index: Index, *, dimension: int) -> int:
@@ -307,26 +309,27 @@ class _Lowering:
         if reduction.index_of is not None:
             if row_major(tuple([index[a] for a in axes]), tuple([shape[a] for a in axes])) != self.row_number():
                 raise NotAffine(f"{name} counts along another order than the row's")
-            return self.add(Reduce(dtype, name, value)) if self.loop.reduced else self.constant(0, dtype)
-        if not self.loop.reduced:
+            return self.add(Reduce(dtype, name, value)) if self.loop.reduction_axes else self.constant(0, dtype)
+        if not self.loop.reduction_axes:
             return value
         wide = reduction.accumulator(dtype)
-        total = self.add(Reduce(wide, name, self.converted(value, wide)))
-        return self.converted(total, dtype)
+        total = self.add(Reduce(wide, name, self.convert(value, wide)))
+        return self.convert(total, dtype)
 
     def product(self, eqn: Equation, index: Index) -> int:
         """Sum products over the row."""
         wide = dtypes.accumulator(eqn.outvars[0].aval.dtype)
-        read = [self.converted(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
+        read = [self.convert(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
         product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
-        one = self.add(Apply(wide, product, tuple(read)))
-        return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
+        term = self.add(Apply(wide, product, tuple(read)))
+        sums = Reduce(wide, total, term, eqn.params.get("precision", ""))
+        return self.convert(self.add(sums), eqn.outvars[0].aval.dtype)
 
     def row_number(self) -> Affine:
-        inner = sorted(self.loop.reduced)
+        inner = sorted(self.loop.reduction_axes)
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
-    def converted(self, number: int, dtype: np.dtype) -> int:
+    def convert(self, number: int, dtype: np.dtype) -> int:
         """Convert a node to another dtype."""
         if self.nodes[number].dtype == dtype:
             return number
@@ -334,7 +337,7 @@ class _Lowering:
 
     # the kernel
 
-    def pruned(self, stores: list[Store]) -> LoweredKernel:
+    def prune(self, stores: list[Store]) -> LoweredKernel:
         """Return the kernel with the nodes and inputs that the stores need."""
         needed = {s.value for s in stores}
         for n in range(len(self.nodes) - 1, -1, -1):
@@ -348,7 +351,7 @@ class _Lowering:
         nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in live])
         kernel = Kernel(
             self.sizes,
-            len(self.sizes) - len(self.loop.reduced),
+            len(self.sizes) - len(self.loop.reduction_axes),
             tuple([Buffer(v.aval.size, v.aval.dtype) for v in variables]),
             nodes,
             tuple([Store(s.shape, s.index, new[s.value]) for s in stores]),
@@ -379,17 +382,17 @@ def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -
         return Load(node.dtype, inputs[node.input], node.shape, node.index, node.mask, node.fill)
     if isinstance(node, Apply):
         return Apply(node.dtype, node.op, tuple([new[i] for i in node.operands]), node.params)
-    return Reduce(node.dtype, node.op, new[node.operand]) if isinstance(node, Reduce) else node
+    return replace(node, operand=new[node.operand]) if isinstance(node, Reduce) else node
 
 
-_OTHERS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
+_INDEXED_OPERATIONS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
 
 
 # Memoised lowering: loops equal up to renaming of variables are lowered once.
 
 
-class Kernels:
-    """Lowers each kind of loop once."""
+class LoweringCache:
+    """Kernels by the loops they were lowered from: each kind of loop is lowered once."""
 
     def __init__(self) -> None:
         self._cache: dict[Any, tuple[Any, list[int]]] = {}
@@ -411,7 +414,7 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     Variables are numbered in the order of their first appearance.
     """
     numbers: dict[Var, int] = {}
-    key: list[Any] = [loop.sizes, loop.reduced]
+    key: list[Any] = [loop.sizes, loop.reduction_axes]
     through: list[Equation] = []
 
     def number(atom: Atom) -> Any:

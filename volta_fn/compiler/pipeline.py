@@ -13,22 +13,24 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.nodes import FusedProgram, ProgramNode
 from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
-from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
+from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
 from volta_fn.compiler.passes.loop_fission import move_products_out
 from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops, simplify_nested
+from volta_fn.compiler.passes.overlap import overlap_sums
 from volta_fn.compiler.passes.simplify import simplify_equations
-from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
+from volta_fn.compiler.plans import Plan, make_plan
+from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
+_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -53,8 +55,18 @@ EXPANSIONS = (
 )
 
 
+def _kept_calls(target: Target) -> ProgramPass:
+    """Return the first pass."""
+    return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
+
+
+def expansions_of(target: Target) -> list[ProgramPass]:
+    """Return the passes between optimization and fusion: first the target's."""
+    return [*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS]
+
+
 def _fusion(target: Target) -> list[Pass]:
-    """Return fusion, and then the `NodePass`es that all targets have."""
+    """Return fusion, and then the `NodePass`es: last the target's."""
     most = target.capabilities.kernel_buffers
     return [
         Pass(
@@ -64,19 +76,15 @@ def _fusion(target: Target) -> list[Pass]:
             "wide concatenations", "Split concatenations of more arrays than a kernel can bind.", partial(split_concatenations, most=most)
         ),
         NodePass("aliases", "Let reshapes of values in memory share that memory.", drop_aliases),
+        *[p for p in target.passes() if isinstance(p, NodePass)],
     ]
-
-
-def _kept_calls(target: Target) -> ProgramPass:
-    """Return the target's first pass, before those of all targets."""
-    return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
 
 
 def passes_of(target: Target) -> list[Pass]:
     """Return all passes for a target, in order."""
-    target_passes = target.passes()
-    early, late = [p for p in target_passes if isinstance(p, ProgramPass)], [p for p in target_passes if not isinstance(p, ProgramPass)]
-    return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
+    optimization = (*EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION)
+    commands = [p for p in target.passes() if isinstance(p, CommandPass)]
+    return [_kept_calls(target), *optimization, *expansions_of(target), *_fusion(target), *commands]
 
 
 #: Called after each pass on a program itself, not on nested ones, with (pass, program before, program after).
@@ -151,10 +159,8 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
 def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Simplify a program and move products out of scans: what all targets begin with."""
     program = simplify(closed)
-    divided = _run(LOOP_FISSION, _simplify_nested(program, optimize))
-    if divided is not program:
-        program = simplify(divided)
-    return program
+    after_fission = _run(LOOP_FISSION, _simplify_nested(program, optimize))
+    return program if after_fission is program else simplify(after_fission)
 
 
 def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
@@ -163,21 +169,21 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     `writes` says which results an equation's kernel writes into given arrays.
     """
     program = _run(OVERLAP, optimize(closed))
-    plan = make_plan(program, donated, writes)
+    result = make_plan(program, donated, writes)
     if settings.verify:
-        _VERIFICATION.verify_plan(plan, program, donated)
-    return plan
+        _MEMORY_VERIFICATION.verify_plan(result, program, donated)
+    return result
 
 
 def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:
     """Return a program as kernel calls and equations, before it gets routines."""
     program = optimize(_run(_kept_calls(target), closed))
-    for expansion in (*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS):
+    for expansion in expansions_of(target):
         changed = _run(expansion, program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
-    fusion, *late = _fusion(target)
+    fusion, *node_passes = _fusion(target)
     fused_program: FusedProgram = _run(fusion, program)._replace(nested=nested)
-    for node_pass in (*late, *[p for p in target.passes() if isinstance(p, NodePass)]):
+    for node_pass in node_passes:
         fused_program = _run(node_pass, fused_program)
     return fused_program
 

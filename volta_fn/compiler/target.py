@@ -24,7 +24,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.buffers import Plan
+    from volta_fn.compiler.plans import Plan
 
 
 # Lowered programs: the output of the pipeline, for which targets generate code.
@@ -283,6 +283,11 @@ class TargetCapabilities(NamedTuple):
     alignment: int = 256
     #: Iterations that all loops of an invocation may take together: software drivers end loops that take more.
     iterations: int = 1 << 32
+    #: The matrix units that may be used: "wgmma" (of compute capability 9.0), "mma" (of 8.0 and later), or none.
+    matrix_units: str = ""
+    #: The multiprocessors of a device with matrix units, and the bytes of shared memory that a launch may give a block there.
+    processors: int = 0
+    block_memory: int = 0
     #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
     # Limits of fusion, which are no facts of a device.

@@ -17,8 +17,8 @@ import numpy as np
 
 from volta_fn.core import process
 from volta_fn.core.device import Device, devices, find_device
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
+from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
+from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 
@@ -125,6 +125,24 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
         return group
     index = group.index(_world.rank)
     return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
+
+
+def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
+    if _world.size > 1 and names_processes(closed):
+        _world.check_program(closed)
+    return closed
+
+
+@program_cache
+def names_processes(closed: ClosedJaxpr) -> bool:
+    """Return True if a program has collectives between processes."""
+    for eqn in closed.eqns:
+        if any(isinstance(name, ProcessAxis) for name in eqn.params.get("axis_names", ())):
+            return True
+        if any(names_processes(inner) for inner in sub_jaxprs(eqn.params)):
+            return True
+    return False
 
 
 # Meshes and shardings: how arrays lie on devices.

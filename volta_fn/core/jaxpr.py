@@ -260,7 +260,7 @@ def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callabl
 
 
 def called_program(eqn: Equation) -> ClosedJaxpr | None:
-    """Return the program that a call or a user's primitive stands for; else None."""
+    """Return the program of a call or of a user's primitive; None for other equations."""
     primitive = eqn.primitive
     if primitive.expand is not None:
         program: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)
@@ -358,7 +358,7 @@ def _format_param(value: Any, indent: int, sources: bool) -> str:
     return getattr(value, "__name__", None) or str(value)
 
 
-# Interpretation: a pass through a program with values of any kind.
+# Interpretation of a program over values of any kind.
 
 
 def interpret_jaxpr(
@@ -367,10 +367,12 @@ def interpret_jaxpr(
     step: Callable[[Equation, list[T]], Sequence[T]],
     constant: Callable[[Any], T] = lambda array: array,
 ) -> list[T]:
-    """Return what stands for the outputs of a program.
+    """Interpret a program over values of any kind; return those of its outputs.
 
-    `inputs` stand for its inputs; `step` returns what stands for the results of an equation, given what stands for its operands, and
-    `constant` what stands for an array in the program.
+    Args:
+        inputs: the values of the program's inputs.
+        step: returns the values of an equation's results from the equation and the values of its operands.
+        constant: returns the value of an array in the program, a constant or a literal.
     """
     jaxpr = closed.jaxpr
     values: dict[Var, T] = dict(zip(jaxpr.constvars, map(constant, closed.consts), strict=True))
@@ -474,13 +476,12 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Drop the unused ones of the `candidates` among the inputs; mark those that stay."""
+    """Drop the inputs that are `candidates` and unused; mark those that remain."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)
-    stays = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
-    invars = [v for v, s in zip(jaxpr.invars, stays, strict=True) if s]
-    return closed.replace(invars=invars), stays
+    remains = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
+    return closed.replace(invars=[v for v, r in zip(jaxpr.invars, remains, strict=True) if r]), remains
 
 
 # Inlining: calls are replaced by the bodies of the functions that they call.

@@ -1,7 +1,6 @@
 """Arrays split between several devices, how results are split, and their types.
 
-Shards are views of one buffer where devices share a memory. Rules derive from the dimensions of operands how a result is split. Processes
-check that they compile the same program.
+Shards are views of one buffer where devices share a memory. Rules derive from the dimensions of operands how a result is split.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from volta_fn.core.distribution import (
     get_abstract_mesh,
     get_mesh,
 )
-from volta_fn.core.jaxpr import ClosedJaxpr, Literal, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal
 from volta_fn.core.memory import device_put
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
-from volta_fn.core.trace import ProcessAxis, Tracer
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 # Types that show how values are split between devices, for `typeof`.
@@ -170,7 +169,7 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
 # Sharding propagation: from operands to results.
 #
 # Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
-# nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
+# nothing follows, it is not split. A program's own constraints (`with_sharding_constraint`) take precedence.
 
 #: For each dimension, the names of the axes that split it.
 Names = list[tuple[Any, ...]]
@@ -235,17 +234,17 @@ def _names(sharding: NamedSharding | None, ndim: int) -> Names:
 
 def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
     """Drop axes that were used before, and those that do not divide the dimension."""
-    seen: set[Any] = set()
+    used_axes: set[Any] = set()
     unique: Names = []
     for dimension, size in zip(names, out.shape, strict=True):
         split = 1
-        chosen = []
+        axes = []
         for name in dimension:
-            if name not in seen and size % (split * sizes[name]) == 0:
-                chosen.append(name)
-                seen.add(name)
+            if name not in used_axes and size % (split * sizes[name]) == 0:
+                axes.append(name)
+                used_axes.add(name)
                 split *= sizes[name]
-        unique.append(tuple(chosen))
+        unique.append(tuple(axes))
     return unique
 
 
@@ -255,9 +254,9 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
     Unless all are, as in elementwise primitives, take those of operands of its shape.
     """
     result: Names = [()] * out.ndim
-    spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
+    is_elementwise = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
     for aval, operand_names in zip(avals, names, strict=True):
-        if spread or aval.shape == out.shape:
+        if is_elementwise or aval.shape == out.shape:
             leading = out.ndim - aval.ndim
             for i, name in enumerate(operand_names):
                 if aval.shape[i] == out.shape[leading + i]:
@@ -266,7 +265,7 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
 
 
 def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
-    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(to), strict=False))
+    return len(shape) <= len(to) and all(size in (1, target_size) for size, target_size in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -295,16 +294,16 @@ def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
     """Keep the names of unchanged dimensions, and of the first in a split or merger."""
     result: Names = [()] * out.ndim
     old_dimensions: dict[int, int] = {}
-    done = 1
+    elements_before = 1
     for i, size in enumerate(avals[0].shape):
         if size != 1:
-            old_dimensions[done] = i
-        done *= size
-    done = 1
+            old_dimensions[elements_before] = i
+        elements_before *= size
+    elements_before = 1
     for i, size in enumerate(out.shape):
-        if size != 1 and done in old_dimensions:
-            result[i] = names[0][old_dimensions[done]]
-        done *= size
+        if size != 1 and elements_before in old_dimensions:
+            result[i] = names[0][old_dimensions[elements_before]]
+        elements_before *= size
     return result
 
 
@@ -554,24 +553,3 @@ def known_sharding(x: Any) -> NamedSharding | None:
         sharding: NamedSharding | None = of_tracer(x) if isinstance(x, JaxprTracer) else None
         return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None
-
-
-# The check that all processes compile the same program.
-
-
-def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
-    if distribution.current().size > 1 and names_processes(closed):
-        distribution.current().check_program(closed)
-    return closed
-
-
-@program_cache
-def names_processes(closed: ClosedJaxpr) -> bool:
-    """Return True if a program has collectives between processes."""
-    for eqn in closed.eqns:
-        if any(isinstance(name, ProcessAxis) for name in eqn.params.get("axis_names", ())):
-            return True
-        if any(names_processes(inner) for inner in sub_jaxprs(eqn.params)):
-            return True
-    return False

@@ -71,11 +71,11 @@ class RuleOf(NamedTuple):
 class Primitive:
     """An instruction and its rules.
 
-    They are of five kinds: shape, evaluation, derivatives, batching and lowering. Creating one registers it under its name, unless it is
-    not `listed`. It is complete then: attributes cannot be assigned later. Layers above the primitives' register rules in tables of their
-    own (`RuleTable`), where transforms look first.
+    Rules are of five kinds: shape, evaluation, derivatives, batching and lowering. All are arguments of the constructor; attributes cannot
+    be assigned later. Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
 
-    Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
+    `PRIMITIVES` has all primitives by name but those that are not `listed`. Compilers insert these after all transforms, so they need no
+    derivative or batching rules.
     """
 
     __slots__ = (
@@ -92,9 +92,9 @@ class Primitive:
 
     abstract: Rule
     multiple_results: bool
-    #: Control flow: parameters hold programs that it runs.
+    #: Parameters hold programs that it runs: it is control flow, or a call.
     holds_programs: bool
-    #: For calls of a sub-program: the parameter that holds it. The compiler inlines it.
+    #: For calls: the parameter that holds the called program, which compilers inline. It has the call's operands and results.
     call_param: str | None
     #: It must run even if its results are unused (callbacks).
     effectful: bool

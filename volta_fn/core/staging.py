@@ -33,9 +33,7 @@ Position = tuple[CodeType, int]
 
 #: While a program is interpreted: the user's line of the current equation, which is also that of the equations its rules record.
 current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
-
-
-#: Whether cotangents are being computed, so that a line is that of the forward computation.
+#: Whether cotangents are being computed: then the current position is that of the forward computation, and messages say so.
 in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=False)
 
 
@@ -119,22 +117,22 @@ class JaxprTrace(Trace):
 
     Attributes:
         builder: the equations and constants so far.
-        weak: the equations of weakly typed values, by their results.
-        wide: weakly typed values in 64 bits, where they were asked for (`primitives.elementwise.cast`); None if they are not known so.
         inputs: the inputs.
-        wide_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
         refs: the references from outside that were used, and their values before (`volta_fn.core.refs`).
+        weak: the equations of weakly typed results, from which `primitives.elementwise.cast` derives their wide values (in 64 bits).
+        wide: for each weakly typed variable whose wide value was asked for, the variable of that, or None if it has none.
+        wide_inputs: the wide values of inputs, by the inputs' positions, which become further inputs; None if the program may have none.
     """
 
     __slots__ = ("builder", "inputs", "refs", "weak", "wide", "wide_inputs")
 
-    def __init__(self, parent: Trace, name: str = "", *, has_wide_inputs: bool = False) -> None:
+    def __init__(self, parent: Trace, name: str = "", *, allows_wide_inputs: bool = False) -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
         self.weak: dict[Var, Equation] = {}
         self.wide: dict[Var, Var | None] = {}
         self.inputs: list[Var] = []
-        self.wide_inputs: dict[int, Var] | None = {} if has_wide_inputs else None
+        self.wide_inputs: dict[int, Var] | None = {} if allows_wide_inputs else None
         self.refs: dict[Any, Array] = {}
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
@@ -144,7 +142,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, label)
 
     def wide_input(self, var: Var, dtype: Any) -> Var | None:
-        """Add a 64-bit input for the number of another one; None if it has none."""
+        """Add an input for the wide value of a scalar input; None for other variables."""
         if self.wide_inputs is None or var.aval.shape or var not in self.inputs:
             return None
         return self.wide_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
@@ -192,25 +190,25 @@ def trace_to_jaxpr(
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
-    return _trace(function, in_avals, name, labels, has_wide_inputs=False)[0]
+    return _trace(function, in_avals, name, labels, allows_wide_inputs=False)[0]
 
 
 def trace_with_wide_inputs(
     function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
 ) -> tuple[ClosedJaxpr, list[int]]:
-    """Trace as `trace_to_jaxpr` does, but with wide Python numbers as inputs.
+    """Trace as `trace_to_jaxpr` does, with further inputs for wide values.
 
-    The program has such a wide input for each weakly typed scalar among its inputs that meets a 64-bit dtype, after all others. Returns
-    the program, and the positions of those scalars.
+    They follow all others, one for each weakly typed scalar among these that meets a 64-bit dtype. Returns the program, and the positions
+    of those scalars.
     """
-    return _trace(function, in_avals, name, labels, has_wide_inputs=True)
+    return _trace(function, in_avals, name, labels, allows_wide_inputs=True)
 
 
 def _trace(
-    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str, labels: Sequence[str], has_wide_inputs: bool
+    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str, labels: Sequence[str], allows_wide_inputs: bool
 ) -> tuple[ClosedJaxpr, list[int]]:
     parent = current_trace()
-    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), has_wide_inputs=has_wide_inputs)
+    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), allows_wide_inputs=allows_wide_inputs)
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -232,9 +230,9 @@ def _trace(
 
 
 def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str) -> ClosedJaxpr:
-    """Trace a derived program that is kept with the program it is derived from.
+    """Trace a program that is derived from another, which keeps it.
 
-    Users' rules run in it. Raises `GradientError` if one closes over a tracer, which belongs to a single call.
+    Users' derivative rules may run in it. Raises `GradientError` if one closes over a tracer, which belongs to a single call.
     """
     closed = trace_to_jaxpr(function, in_avals, name)
     for value in closed.consts:
@@ -250,32 +248,31 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
 def trace_with_aux(
     trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
 ) -> tuple[ClosedJaxpr, T]:
-    """Trace a function of results and of auxiliary ones; also return the latter.
+    """Trace a function that returns (outputs, aux); return the program and aux.
 
     `trace` is `trace_to_jaxpr` or `trace_rules`.
     """
     auxiliary: list[T] = []
 
-    def results(*xs: Array) -> Sequence[Array]:
+    def outputs(*xs: Array) -> Sequence[Array]:
         outs, aux = function(*xs)
         auxiliary.append(aux)
         return outs
 
-    closed = trace(results, in_avals, name)
+    closed = trace(outputs, in_avals, name)
     return closed, auxiliary[0]
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     """Turn constants that are tracers into leading inputs; also return them."""
-    hoisted = [isinstance(c, Tracer) for c in closed.consts]
-    if not any(hoisted):
+    pairs = [*zip(closed.constvars, closed.consts, strict=True)]
+    hoisted = [(v, c) for v, c in pairs if isinstance(c, Tracer)]
+    if not hoisted:
         return closed, []
-    jaxpr = closed.jaxpr
-    new_inputs = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
-    constvars = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
-    values = [c for c, h in zip(closed.consts, hoisted, strict=True) if h]
-    consts = [c for c, h in zip(closed.consts, hoisted, strict=True) if not h]
-    return ClosedJaxpr(Jaxpr(constvars, [*new_inputs, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
+    constants = [(v, c) for v, c in pairs if not isinstance(c, Tracer)]
+    invars = [*[v for v, _ in hoisted], *closed.invars]
+    jaxpr = Jaxpr([v for v, _ in constants], invars, closed.outvars, closed.eqns)
+    return ClosedJaxpr(jaxpr, [c for _, c in constants]), [c for _, c in hoisted]
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
@@ -302,7 +299,7 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
 # From functions of pytrees to functions of flat lists of arrays.
 
 
-@functools.cache
+@functools.cache  # made on first use, since optree loads then
 def _leaf() -> tree.TreeDef:
     return tree.structure(0)
 
@@ -409,7 +406,8 @@ class JittedFunction:
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Return a transform of this function, jitted.
 
-        The first `function` that is given with a `key` is used for all. A transform of other arguments stays as it is if some are static.
+        The first `function` that is passed with a `key` serves for all later ones. If some arguments are static, and the transform does not
+        take the `same_arguments`, it is returned without being jitted.
         """
         raise NotImplementedError
 
@@ -417,10 +415,10 @@ class JittedFunction:
 def jitted_like(fun: Callable[..., Any], function: Callable[..., Any], *settings: Any, same_arguments: bool = True) -> Callable[..., Any]:
     """Return `function`, a transform of `fun` with these settings; jitted if `fun` is.
 
-    A jitted function (`jit.function.Jitted`) keeps the first `function` per settings and uses it for all later ones, so that ``grad(f)``
-    that is made anew in each step of a loop finds its program.
+    A jitted function (`jit.function.Jitted`) keeps the first `function` per settings and uses it for all later ones, so that a loop may
+    call ``grad(f)`` in each step and still finds one program.
 
-    `same_arguments` tells whether it takes those of `fun`, so that the same ones are static.
+    `same_arguments` tells whether `function` takes the arguments of `fun`, so that the same ones are static.
     """
     if not isinstance(fun, JittedFunction):
         return function

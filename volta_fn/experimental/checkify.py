@@ -251,7 +251,7 @@ def checks_of(eqn: Equation, errors: frozenset[ErrorCategory]) -> list[Check]:
     """Return the checks of an equation that these categories ask for."""
     if eqn.primitive is check_p:
         return [_user_check(eqn)] if ErrorCategory.USER in errors else []
-    if eqn.primitive.holds_programs or eqn.primitive.call_param is not None:
+    if eqn.primitive.holds_programs:
         return []
     checks: list[Check] = []
     name = eqn.primitive.name

@@ -22,15 +22,16 @@ import numpy as np
 
 from volta_fn import primitives
 from volta_fn.core.array import ConcreteArray, from_host
-from volta_fn.core.aval import Dimension, ShapedArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, VoltaError
 from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.call import Axes, Form
-from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers
+from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
@@ -50,7 +51,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((int, bool), "donated unroll"),
     ((int, NoneType), "strides"),
     ((int, str), "word"),
-    ((str,), "algorithm name select"),
+    ((str,), "algorithm name precision select"),
     ((str, FftType), "kind"),
     ((ClosedJaxpr,), "body_jaxpr branches call_jaxpr cond_jaxpr matvec solve transpose_solve vecmat"),
     ((np.dtype,), "dtype index_dtype new_dtype"),
@@ -81,8 +82,8 @@ _PARAMETER_RECORDS = (Form, ConvDimensionNumbers, GatherDimensionNumbers, Scatte
 
 def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
     """Raise `CorruptFileError` unless a primitive takes these parameters."""
-    names = _names(primitive)
-    if names is not None and names != params.keys():
+    names, optional = _names(primitive)
+    if names is not None and params.keys() - optional != names - optional:
         raise CorruptFileError(f"the primitive {primitive} has the parameters {sorted(names)}, got {sorted(params)!r:.200}")
     for name, value in params.items():
         kinds = KINDS.get(name)
@@ -122,22 +123,24 @@ def _is_well_formed(params: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _names(primitive: Primitive) -> frozenset[str] | None:
-    """Return the names of a primitive's parameters.
+def _names(primitive: Primitive) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Return the names of a primitive's parameters, and which of them may be missing.
 
     They are those of its rule for types, or of its NumPy function; None where that rule itself refuses others.
     """
     if primitive.name in _NAMES:
-        return _NAMES[primitive.name]
+        return _NAMES[primitive.name], frozenset()
+    if primitive is dot_general_p:
+        return frozenset({"dimension_numbers", "preferred_element_type", "precision"}), frozenset({"precision"})
     for rule in (primitive.abstract, evaluation_of(primitive)):
         if rule is None:
             continue
         if isinstance(rule, np.ufunc):
-            return frozenset()
+            return frozenset(), frozenset()
         rules = inspect.signature(rule).parameters.values()
         if all(p.kind is not p.VAR_KEYWORD for p in rules):
-            return frozenset([p.name for p in rules if p.kind is p.KEYWORD_ONLY]) - {"out"}
-    return None
+            return frozenset([p.name for p in rules if p.kind is p.KEYWORD_ONLY]) - {"out"}, frozenset()
+    return None, frozenset()
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -218,7 +221,7 @@ def _hash(text: bytes, data: bytes) -> str:
 # The modules that declare primitives, which load on demand.
 
 #: Outside of `volta_fn.primitives`.
-_MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.rules")
+_MODULES = ("volta_fn.random", "volta_fn.scipy.special")
 
 
 @functools.cache

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.kernel import format_kernel, interpret
+from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
@@ -424,7 +425,7 @@ class CompiledProgram:
             run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _LoweredPipeline(program)).run
             return run
         building, runtime = load("volta_fn.targets.cpu.runtime.compile"), load("volta_fn.targets.cpu.runtime.program")
-        built = building.written(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
+        built = building.assemble(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
         launches = built.launches
         return _in_marked_memory(runtime.Program(built.artifact, [x.address for x in launches], [x.code for x in launches], built.hosts))
 

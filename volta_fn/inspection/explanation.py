@@ -21,7 +21,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Lifetime, Memory
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, equations_between
 from volta_fn.compiler.passes.loops import simplify_nested
-from volta_fn.compiler.target import Item, LoweredProgram, NodePass, Pass, ProgramPass, Target
+from volta_fn.compiler.target import Item, LoweredProgram, NodePass, Pass, Target
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
@@ -84,8 +84,7 @@ def changes_of(closed: ClosedJaxpr, target: Target | None) -> list[Change]:
     program = _simplify(recorder, divided) if divided is not program else program
     if target is None:
         return list(_without_repeats(recorder.changes))
-    of_target = [p for p in target.passes() if isinstance(p, ProgramPass)]
-    for expansion in [*of_target, *pipeline.EXPANSIONS]:
+    for expansion in pipeline.expansions_of(target):
         changed = recorder.run(expansion, program)
         program = _simplify(recorder, changed) if expansion.simplify_after and changed is not program else changed
     fused: Any = program

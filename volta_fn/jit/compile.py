@@ -22,13 +22,13 @@ from volta_fn import tree
 from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, Executable
-from volta_fn.core.distribution import Sharding
+from volta_fn.core.distribution import Sharding, same_in_all_processes
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, same_in_all_processes, split
+from volta_fn.core.named_axes import read_mesh
+from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, split
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.elementwise.cast import widened
@@ -307,18 +307,18 @@ def _donating(
     def run_donating(args: Sequence[Any]) -> Any:
         with _donation:
             buffers = [a._buffer if a._buffer is not DELETED else a.buffer() for a in args]
-            live = [args[number]._spec for number in donated]
+            specs_before = [args[number]._spec for number in donated]
             for number, spec in donated_specs:
                 array = args[number]
                 array._buffer, array._spec = DELETED, spec
         donated_buffers = [buffers[number] for number in donated]
         # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
-        mine = max(map(getrefcount, donated_buffers)) <= _EXCLUSIVE_REFERENCES and exclusive(donated_buffers)
+        is_exclusive = max(map(getrefcount, donated_buffers)) <= _EXCLUSIVE_REFERENCES and exclusive(donated_buffers)
         try:
-            outs = run_flat(mine, *buffers)
+            outs = run_flat(is_exclusive, *buffers)
         except BaseException as error:
-            if not mine:  # else the elements may be overwritten
-                for number, spec in zip(donated, live, strict=True):
+            if not is_exclusive:  # else the elements may be overwritten
+                for number, spec in zip(donated, specs_before, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
             if isinstance(error, MemoryError):
                 raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None

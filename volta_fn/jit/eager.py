@@ -15,8 +15,8 @@ from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, num
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
+from volta_fn.core.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
@@ -49,12 +49,12 @@ def common_device(arrays: Sequence[Any]) -> Device:
     if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
         home: Device = group.home
         return home
-    settled = {a.device for a in arrays if a.shape or not a.weak_type}
-    if len(settled) > 1:
+    devices = {a.device for a in arrays if a.shape or not a.weak_type}
+    if len(devices) > 1:
         counts = Counter(str(a.device) for a in arrays)
         where = ", ".join(f"{count} on {name}" for name, count in counts.items())
         raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
-    return settled.pop() if settled else device
+    return devices.pop() if devices else device
 
 
 def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:

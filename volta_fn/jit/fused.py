@@ -166,23 +166,23 @@ def _is_large(args: Sequence[Any]) -> bool:
 
 
 def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray]) -> Callable[..., Any]:
-    """Return what runs the calls with a signature, given the first one."""
+    """Return what runs the calls with a signature, from the first of them."""
 
-    def as_it_is(arrays: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_directly(arrays: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
     device = common_device(arrays)
     if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
-        return as_it_is
-    make = _Make(function, args, kwargs, arrays, device) if arrays else _Copies(device, lambda: function(*args, **kwargs))
-    return Repeated(as_it_is, make, pays=make.pays)
+        return call_directly
+    make = _ProgramMaker(function, args, kwargs, arrays, device) if arrays else _CopyMaker(device, lambda: function(*args, **kwargs))
+    return Repeated(call_directly, make, pays=make.pays)
 
 
-class _Copies:
+class _CopyMaker:
     """Makes what a repeated call without arrays becomes: copies of its result."""
 
-    def __init__(self, device: Device, anew: Callable[[], Any]) -> None:
-        self._device, self._anew = device, anew
+    def __init__(self, device: Device, call: Callable[[], Any]) -> None:
+        self._device, self._call = device, call
         self._result: Any = None
 
     def pays(self, result: Any, *arguments: Any) -> bool:
@@ -192,17 +192,17 @@ class _Copies:
         return is_array and result.size <= _MOST_KEPT
 
     def __call__(self) -> Callable[..., Any]:
-        spec, device, anew = self._result._spec, self._device, self._anew
-        copy = np.array(self._result.buffer()).copy  # another one's elements, since the result's may be overwritten
+        spec, device, call = self._result._spec, self._device, self._call
+        copy = np.array(self._result.buffer()).copy  # of a copy, since the result's elements may be overwritten
 
         def copied() -> Any:
-            return wrap(copy(), spec) if current_default_device() is device else anew()
+            return wrap(copy(), spec) if current_default_device() is device else call()
 
         return _with_arguments(copied)
 
 
-class _Make:
-    """Makes what a repeated call becomes: a program, or what makes a view again."""
+class _ProgramMaker:
+    """Makes what a repeated call becomes: a program, or a function that makes a view."""
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray], device: Device) -> None:
         self._function, self._arguments = function, _without_arrays((args, kwargs))
@@ -216,15 +216,15 @@ class _Make:
             return False
         if not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in results):
             return True
-        self._view = repeat_view(self._applied, result, arrays[0]) if len(arrays) == 1 else None
+        self._view = repeat_view(self._apply, result, arrays[0]) if len(arrays) == 1 else None
         return self._view is not None or sum(leaf.size for leaf in results) <= _MOST_COPIED
 
-    def _applied(self, *arrays: Any) -> Any:
+    def _apply(self, *arrays: Any) -> Any:
         args, kwargs = _with_arrays(self._arguments, iter(arrays))
         return self._function(*args, **kwargs)
 
     def __call__(self) -> Callable[..., Any]:
-        return _with_arguments(self._view or _program(self._applied, self._function, self._avals, self._device))
+        return _with_arguments(self._view or _program(self._apply, self._function, self._avals, self._device))
 
 
 def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:

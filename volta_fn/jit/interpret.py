@@ -85,7 +85,7 @@ def _origin(operand: Any) -> str:
 
 
 def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], mask: np.ndarray) -> NonFiniteError:
-    """Make the error of a result that is refused; `found` marks its bad elements.
+    """Make the error of a result that is refused; `mask` marks its bad elements.
 
     `operands` are the buffers that it was computed from, which `on_host` reads.
     """
@@ -143,7 +143,7 @@ def _range(number: int, values: np.ndarray) -> str:
 
 # The interpreter, which runs programs equation by equation for `debug_nans`.
 #
-# `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
+# `structured` gives the function of arrays for a primitive that holds programs. `iterations` are the iterations of loops that it is in.
 
 
 class Iteration(NamedTuple):
@@ -213,8 +213,8 @@ def _scan(
     ys: list[list[Array]] = [[] for _ in jaxpr.out_avals[num_carry:]]
     for number in reversed(range(length)) if reverse else range(length):
         with _within(Iteration("scan", number, length, loop.position)):
-            taken = [from_host(row[number], x.aval.weak_type, loop.device) for row, x in zip(rows, xs, strict=True)]
-            outs = loop.run(jaxpr, [*consts, *carry, *taken])
+            slices = [from_host(row[number], x.aval.weak_type, loop.device) for row, x in zip(rows, xs, strict=True)]
+            outs = loop.run(jaxpr, [*consts, *carry, *slices])
         carry = [*outs[:num_carry]]
         for stacked, y in zip(ys, outs[num_carry:], strict=True):
             stacked.append(y)
@@ -222,16 +222,16 @@ def _scan(
 
 
 def _stacked(rows: Sequence[Array], aval: ShapedArray, length: int, reverse: bool, device: Device) -> Array:
-    ordered = rows[::-1] if reverse else rows
-    values = np.stack([np.asarray(y) for y in ordered]) if ordered else np.empty((0, *aval.shape), aval.dtype)
+    in_order = rows[::-1] if reverse else rows
+    values = np.stack([np.asarray(y) for y in in_order]) if in_order else np.empty((0, *aval.shape), aval.dtype)
     return from_host(values.reshape(length, *aval.shape), aval.weak_type, device)
 
 
 def _while(
     loop: _Loop, args: Sequence[Array], *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int
 ) -> tuple[Array, ...]:
-    before = cond_nconsts + body_nconsts
-    cond_consts, body_consts, carry = args[:cond_nconsts], args[cond_nconsts:before], [*args[before:]]
+    carry_start = cond_nconsts + body_nconsts
+    cond_consts, body_consts, carry = args[:cond_nconsts], args[cond_nconsts:carry_start], [*args[carry_start:]]
     number = 0
     while bool(loop.run(cond_jaxpr, [*cond_consts, *carry])[0]):
         with _within(Iteration("while_loop", number, None, loop.position)):

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import Memory, Plan
+from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
@@ -23,9 +24,10 @@ from volta_fn.jit.compile import TracedProgram, cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
+from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
-from volta_fn.targets.wgsl.target import DeviceProfile, RoutineCache, WgslTarget, profile_of
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 # A lowered program as text: its kernels, or the code that a target runs.
 

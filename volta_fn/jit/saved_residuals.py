@@ -13,7 +13,7 @@ from volta_fn.core.staging import FlatFunction, argument_labels, function_name, 
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.checkpoint import checkpoint_p, name_p
-from volta_fn.transforms.grad import chosen_arguments, partial_function, vjp
+from volta_fn.transforms.grad import arguments_at, partial_function, vjp
 from volta_fn.transforms.linearize import linearize_flat
 
 
@@ -67,7 +67,7 @@ def fwd_and_bwd(
 
     Args:
         fun: the function, with `has_aux` of a pair (result, anything).
-        argnums: the positional arguments to differentiate by.
+        argnums: the positional arguments to differentiate with respect to.
         jitted: compile both.
 
     Returns:
@@ -82,8 +82,8 @@ def fwd_and_bwd(
     """
 
     def fwd(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = chosen_arguments(args, argnums, "fwd_and_bwd")
-        return vjp(partial_function(fun, args, numbers, kwargs), *chosen, has_aux=has_aux)
+        positions, arguments = arguments_at(args, argnums, "fwd_and_bwd")
+        return vjp(partial_function(fun, args, positions, kwargs), *arguments, has_aux=has_aux)
 
     def bwd(residuals: Any, cotangent: Any) -> Any:
         return residuals(cotangent)

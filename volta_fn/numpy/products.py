@@ -34,6 +34,7 @@ from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import conj
 from volta_fn.primitives.reduction import reduce_or, reduce_sum
+from volta_fn.settings import current as settings
 
 # Products of arrays, all of them contractions (`lax.dot_general`).
 
@@ -52,7 +53,8 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     >>> jnp.matmul(jnp.ones((5, 2, 3)), jnp.ones((3, 4))).shape
     (5, 2, 4)
     """
-    if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
+    is_plain = precision is None and preferred_element_type is None and settings.matmul_precision is None
+    if is_plain and isinstance(a, Array) and isinstance(b, Array):
         run = _plain_kernel(a, b)
         if run is not None:
             return constrained(run(a, b), out_sharding)
@@ -177,7 +179,8 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     Array(3.+0.j, dtype=complex64)
     """
     x, y = _promoted("vdot", a, b)
-    return dot(reshape(conj(x), (x.size,)), reshape(y, (y.size,)), preferred_element_type=preferred_element_type)
+    row, column = reshape(conj(x), (x.size,)), reshape(y, (y.size,))
+    return dot(row, column, precision=precision, preferred_element_type=preferred_element_type)
 
 
 @fused
@@ -190,7 +193,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     x, y = _promoted("inner", a, b)
     if not x.shape or not y.shape:
         return x * y
-    return tensordot(x, y, ((-1,), (-1,)), preferred_element_type=preferred_element_type)
+    return tensordot(x, y, ((-1,), (-1,)), precision=precision, preferred_element_type=preferred_element_type)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Array:
@@ -333,7 +336,7 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
         while others:
             other = others.pop()
             needed = set(result).union(*[letters for _, letters in (*terms, *others)])
-            term = _contract(term, other, needed, preferred_element_type, _dot_general)
+            term = _contract(term, other, needed, precision, preferred_element_type, _dot_general)
         terms.append(term)
     array, letters = _sum_unneeded(terms[0], set(result))
     return constrained(_arrange(array, letters, result, sizes), out_sharding)
@@ -446,7 +449,7 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
     return (total(value, axes), "".join(c for c in letters if c in needed)) if axes else term
 
 
-def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any, multiply: DotGeneral) -> Labelled:
+def _contract(a: Labelled, b: Labelled, needed: set[str], precision: Any, preferred_element_type: Any, multiply: DotGeneral) -> Labelled:
     """Multiply two terms and sum over the letters that are no longer needed."""
     (x, x_letters), (y, y_letters) = _sum_unneeded(a, needed | set(b[1])), _sum_unneeded(b, needed | set(a[1]))
     shared = [c for c in x_letters if c in y_letters]
@@ -461,7 +464,7 @@ def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type
     if not summed and multiply is dot_general:
         product = mul(_spread(x, x_letters, letters), _spread(y, y_letters, letters))
         return product if preferred_element_type is None else convert_element_type(product, preferred_element_type), letters
-    return multiply(x, y, numbers, None, preferred_element_type=preferred_element_type), letters
+    return multiply(x, y, numbers, precision, preferred_element_type=preferred_element_type), letters
 
 
 def _spread(value: Array, letters: str, wanted: str) -> Array:

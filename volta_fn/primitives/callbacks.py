@@ -97,8 +97,8 @@ def _batch(
         operands = [
             a if s else (broadcast(a, (fill,)) if vmap_method != "legacy_vectorized" else a) for a, s in zip(front, stacked, strict=True)
         ]
-        wide = tuple([a.update(shape=(axis.size, *a.shape)) for a in result_avals])
-        outs = bind(pure_callback_p, *operands, result_avals=wide, **settings)
+        stacked_avals = tuple([a.update(shape=(axis.size, *a.shape)) for a in result_avals])
+        outs = bind(pure_callback_p, *operands, result_avals=stacked_avals, **settings)
     return outs, [0] * len(outs)
 
 

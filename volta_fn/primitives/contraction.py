@@ -11,9 +11,10 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, check_promotion
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
@@ -30,6 +31,8 @@ from volta_fn.settings import current as settings
 # The result has the batch axes first, then the free axes of the left operand, then those of the right one. Both derivatives are
 # contractions.
 
+_FLOAT32 = np.dtype(np.float32)
+
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 
@@ -37,8 +40,9 @@ DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 class Precision(enum.Enum):
     """The precision of multiplication on a device.
 
-    Every target here computes in the operands' own dtype (float16 and bfloat16 sum in float32), as `HIGHEST` asks for, so all three mean
-    the same.
+    Targets compute in the operands' own dtype (float16 and bfloat16 sum in float32), as `HIGHEST` asks for. `DEFAULT` and `HIGH` let a
+    GPU's matrix units round operands of float32 to TensorFloat-32, which has 11 significant bits. Products without a precision have that of
+    `jax_default_matmul_precision`, or else `HIGHEST`.
     """
 
     DEFAULT = 0
@@ -46,8 +50,8 @@ class Precision(enum.Enum):
     HIGHEST = 2
 
 
-#: JAX's names of algorithms: the dtypes that operands are rounded to, and that of the sums. No target here rounds below the dtypes of
-#: the operands and of the result, so that products are at least as precise as each promises.
+#: JAX's names of algorithms: the dtypes that operands are rounded to, and that of the sums. Products are at least as precise as each
+#: promises: no target rounds below the dtypes of the operands and of the result, but for float32 to TensorFloat-32 (see `Precision`).
 DotAlgorithmPreset = enum.Enum(
     "DotAlgorithmPreset",
     "DEFAULT ANY_F8_ANY_F8_F32 ANY_F8_ANY_F8_F32_FAST_ACCUM ANY_F8_ANY_F8_ANY ANY_F8_ANY_F8_ANY_FAST_ACCUM F16_F16_F16 F16_F16_F32 "
@@ -60,7 +64,7 @@ DotAlgorithmPreset = enum.Enum(
 class DotAlgorithm(NamedTuple):
     """Name the dtypes that a product's operands are rounded to, and of its sums.
 
-    Like `DotAlgorithmPreset` it is a lower bound: no target here rounds below the dtypes of the operands and of the result.
+    It is a lower bound: no target rounds below the dtypes of the operands and of the result for it.
 
     >>> import numpy as np, volta_fn as vf
     >>> algorithm = vf.lax.DotAlgorithm(np.float16, np.float16, np.float32)
@@ -87,6 +91,25 @@ _PRECISIONS = (
 )
 
 
+#: The parameter of products whose operands may be rounded to 11 significant bits.
+TENSORFLOAT32 = "tensorfloat32"
+
+#: The precisions that allow it.
+_ROUNDED = frozenset(
+    [
+        *("default", "high", "fastest", "bfloat16", "tensorfloat32", Precision.DEFAULT, Precision.HIGH),
+        *(DotAlgorithmPreset[name] for name in ("DEFAULT", "BF16_BF16_BF16", "BF16_BF16_F32", "TF32_TF32_F32")),
+        *("BF16_BF16_BF16", "BF16_BF16_F32", "TF32_TF32_F32"),
+    ]
+)
+
+
+def allows_rounding(precision: Any) -> bool:
+    """Return whether a precision lets both operands of float32 be rounded."""
+    pair = precision if isinstance(precision, (tuple, list)) else (precision,)
+    return all(not isinstance(each, DotAlgorithm) and each in _ROUNDED for each in pair)
+
+
 def check_precision(name: str, precision: Any) -> None:
     """Raise `ArgumentError` unless given a `Precision`, its name, or a pair of them."""
     if isinstance(precision, DotAlgorithm):
@@ -108,18 +131,23 @@ def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_eleme
     dtype = lhs.dtype if lhs.dtype == rhs.dtype else dtypes.promote_types(lhs.dtype, rhs.dtype)
     if preferred_element_type is None or preferred_element_type == dtype:
         return dtype
-    wanted = preferred_element_type
+    preferred = preferred_element_type
     kinds = (dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
-    if not any(dtype in kind and wanted in kind for kind in kinds) or wanted.itemsize < dtype.itemsize:
+    if not any(dtype in kind and preferred in kind for kind in kinds) or preferred.itemsize < dtype.itemsize:
         raise DTypeError(
-            f"{name}: preferred_element_type={wanted.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
+            f"{name}: preferred_element_type={preferred.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
             "Convert the operands first, or the result afterwards."
         )
-    return wanted
+    return preferred
 
 
 def _dot_abstract(
-    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+    lhs: ShapedArray,
+    rhs: ShapedArray,
+    *,
+    dimension_numbers: DotDimensionNumbers,
+    preferred_element_type: np.dtype | None,
+    precision: str | None = None,
 ) -> ShapedArray:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     for kind, left, right in (("contracting", lhs_contract, rhs_contract), ("batch", lhs_batch, rhs_batch)):
@@ -166,7 +194,13 @@ def bilinear_jvp(primitive: Primitive) -> Callable[..., Any]:
 
 
 def _dot_transpose(
-    ct: Array, lhs: Any, rhs: Any, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+    ct: Array,
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: DotDimensionNumbers,
+    preferred_element_type: np.dtype | None,
+    precision: str | None = None,
 ) -> list[Array | None]:
     """Contract the result's cotangent with the other operand's free axes.
 
@@ -177,25 +211,28 @@ def _dot_transpose(
     batch, first = tuple(range(len(lhs_batch))), len(lhs_batch) + len(lhs_free)
     if type(lhs) is Linear:
         ct_axes = tuple(range(first, first + len(rhs_free)))
-        out = _product(ct, rhs, ((ct_axes, rhs_free), (batch, rhs_batch)), preferred_element_type)
+        out = _product(ct, rhs, ((ct_axes, rhs_free), (batch, rhs_batch)), preferred_element_type, precision)
         partners = sorted(range(len(rhs_contract)), key=rhs_contract.__getitem__)
         axes_of_out = (*lhs_batch, *lhs_free, *[lhs_contract[i] for i in partners])
         return [_like(out, axes_of_out, lhs), None]
     ct_axes = tuple(range(len(lhs_batch), first))
-    out = _product(lhs, ct, ((lhs_free, ct_axes), (lhs_batch, batch)), preferred_element_type)
+    out = _product(lhs, ct, ((lhs_free, ct_axes), (lhs_batch, batch)), preferred_element_type, precision)
     partners = sorted(range(len(lhs_contract)), key=lhs_contract.__getitem__)
     axes_of_out = (*rhs_batch, *[rhs_contract[i] for i in partners], *rhs_free)
     return [None, _like(out, axes_of_out, rhs)]
 
 
-def _product(lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None) -> Array:
-    return bind(dot_general_p, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=preferred_element_type)
+def _product(
+    lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None, precision: str | None
+) -> Array:
+    rounding = {} if precision is None else {"precision": precision}
+    return bind(dot_general_p, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=preferred_element_type, **rounding)
 
 
 def _like(out: Array, axes_of_out: Axes, operand: Linear) -> Array:
     """Return `out`, whose axis i is axis ``axes_of_out[i]``, like `operand`."""
-    ordered = transpose(out, [axes_of_out.index(i) for i in range(len(axes_of_out))])
-    return ordered if ordered.dtype == operand.dtype else convert_element_type(ordered, operand.dtype)
+    transposed = transpose(out, [axes_of_out.index(i) for i in range(len(axes_of_out))])
+    return transposed if transposed.dtype == operand.dtype else convert_element_type(transposed, operand.dtype)
 
 
 def _dot_batch(
@@ -205,6 +242,7 @@ def _dot_batch(
     *,
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None,
+    precision: str | None = None,
 ) -> tuple[Array, int]:
     """Batch a contraction: by a batch axis for both sides, a free axis for one."""
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
@@ -220,7 +258,7 @@ def _dot_batch(
     else:
         lhs_free = lhs.ndim - len(lhs_contract) - len(lhs_batch)
         out_dim = len(lhs_batch) + lhs_free + _free(rhs.ndim, rhs_contract, rhs_batch).index(rhs_dim or 0)
-    return _product(lhs, rhs, ((lhs_contract, rhs_contract), (lhs_batch, rhs_batch)), preferred_element_type), out_dim
+    return _product(lhs, rhs, ((lhs_contract, rhs_contract), (lhs_batch, rhs_batch)), preferred_element_type, precision), out_dim
 
 
 def _shifted(axes: Axes, dim: int) -> Axes:
@@ -244,8 +282,8 @@ def dot_general(
     `dimension_numbers` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch axes, then the
     remaining axes of `lhs`, then those of `rhs`. Its dtype is the operands' (of two dtypes, the one they promote to), or
     `preferred_element_type`, a wider one of the same kind in which the products are then summed. float16 and bfloat16 sum in float32 and
-    are rounded once; integers wrap around; bools combine as "any of (a and b)". `precision` is accepted as in JAX and has nothing to choose
-    (see `Precision`).
+    are rounded once; integers wrap around; bools combine as "any of (a and b)". `precision` may let a GPU's matrix units round
+    operands of float32 (see `Precision`).
 
     Raises `ShapeError` for axes that do not pair up and `DTypeError` for a preferred dtype of another kind or a narrower one.
 
@@ -257,15 +295,18 @@ def dot_general(
     left, right = as_value(lhs), as_value(rhs)
     if left.dtype is not right.dtype and not settings.permissive:  # JAX's lax multiplies them in any mode
         check_promotion("dot_general", (left, right), dtypes.promote_types(left.dtype, right.dtype))
-    if precision is not None:
+    if precision is None:
+        precision = settings.matmul_precision
+    else:
         check_precision("dot_general", precision)
     try:
         hash(dimension_numbers)
     except TypeError:
         dimension_numbers = _frozen(dimension_numbers)
-    return constrained(
-        bind(dot_general_p, left, right, **product_params(dimension_numbers, left.aval, right.aval, preferred_element_type)), out_sharding
-    )
+    params = product_params(dimension_numbers, left.aval, right.aval, preferred_element_type)
+    if precision is not None and left.dtype == right.dtype == _FLOAT32 and allows_rounding(precision):
+        params = params | {"precision": TENSORFLOAT32}
+    return constrained(bind(dot_general_p, left, right, **params), out_sharding)
 
 
 def _frozen(numbers: Any) -> Any:

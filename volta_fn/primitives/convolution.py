@@ -11,9 +11,10 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, as_integer, check_promotion
+from volta_fn.core.aval import Shape, ShapedArray, as_integer
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
 from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, product_dtype
@@ -176,11 +177,11 @@ def _abstract(lhs: ShapedArray, rhs: ShapedArray, **params: Any) -> ShapedArray:
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     (batch, _, *sizes), (features, _, *taps) = _take(lhs.shape, lhs_spec), _take(rhs.shape, rhs_spec)
     counts = window_counts(tuple(sizes), tuple(taps), p.window_strides, p.padding, p.lhs_dilation, p.rhs_dilation)
-    placed = dict(zip(out_spec, (batch // p.batch_group_count, features, *counts), strict=True))
+    size_of = dict(zip(out_spec, (batch // p.batch_group_count, features, *counts), strict=True))
     dtype = product_dtype("conv_general_dilated", lhs, rhs, p.preferred_element_type)
     _check_algorithm(p, taps, dtype)
     weak = lhs.weak_type and rhs.weak_type and p.preferred_element_type is None
-    return ShapedArray(tuple([placed[i] for i in range(len(placed))]), dtype, weak)
+    return ShapedArray(tuple([size_of[i] for i in range(len(size_of))]), dtype, weak)
 
 
 def _check_groups(lhs: ShapedArray, rhs: ShapedArray, p: _Params) -> None:

@@ -1,8 +1,8 @@
 """Cumulative sums, products, extremes and log-sum-exps.
 
-All but the sum obey a recurrence whose derivative is linear: if out[t] = f(out[t-1], x[t]), its tangent is
-``y[t] = a[t] y[t-1] + b[t]`` with a the derivative by the first argument, and b the tangent of x times that by the second. So one
-routine differentiates them all, without a division that zeros could spoil.
+All but the sum obey a recurrence ``out[t] = f(out[t-1], x[t])``. Its tangent is ``y[t] = a[t] y[t-1] + b[t]``, where a is the derivative of
+f with respect to its first argument, and b that with respect to the second, times the tangent of x. So one routine differentiates all of
+them, without a division that zeros could spoil.
 """
 
 from __future__ import annotations
@@ -76,24 +76,24 @@ Derivatives = Callable[[Array, Array, Array], tuple[Array, Array]]
 def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None, start: float, derivatives: Derivatives) -> Primitive:
     """Declare a cumulative primitive whose recurrence begins with `start`.
 
-    ``derivatives(before, x, out)`` are its derivatives by before and by x.
+    ``derivatives(previous, x, out)`` returns its derivatives with respect to the previous result and to the element x.
     """
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
-        narrow, wide = operand.dtype, dtypes.accumulator(operand.dtype)
+        dtype, accumulator = operand.dtype, dtypes.accumulator(operand.dtype)
         if type(tangent) is Zero:
             out = bind(primitive, operand, axis=axis, reverse=reverse)
             return out, Zero(out.aval.tangent_aval())
-        operand, tangent = (convert_element_type(v, wide) for v in (operand, tangent))
+        operand, tangent = (convert_element_type(v, accumulator) for v in (operand, tangent))
         out = bind(primitive, operand, axis=axis, reverse=reverse)
         reversed_axes = (axis,) if reverse else ()
         x, total, tangent = (rev(v, reversed_axes) for v in (operand, out, tangent))
         delay = [(int(i == axis), -int(i == axis), 0) for i in range(x.ndim)]
-        before = pad(total, as_value(np.asarray(start, x.dtype)), delay) if x.shape[axis] else total
-        by_before, by_x = derivatives(before, x, total)
-        tangents_out = rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
-        return convert_element_type(out, narrow), convert_element_type(tangents_out, narrow)
+        previous = pad(total, as_value(np.asarray(start, x.dtype)), delay) if x.shape[axis] else total
+        by_previous, by_x = derivatives(previous, x, total)
+        tangents_out = rev(_recurrence(by_previous, tangent * by_x, axis), reversed_axes)
+        return convert_element_type(out, dtype), convert_element_type(tangents_out, dtype)
 
     primitive = Primitive(name, _abstract(name, allowed), jvp=jvp, batch=RuleOf(_batch), combines=combines)
     return primitive
@@ -102,27 +102,27 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None
 def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
     """Return the derivatives of a cumulative extremum.
 
-    The winner's is 1, that of equal values 1/2 each, and that of x is 1 where `before` is NaN.
+    The winner's is 1, that of equal values 1/2 each, and that of x is 1 where `previous` is NaN.
     """
 
-    def derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
+    def derivatives(previous: Array, x: Array, out: Array) -> tuple[Array, Array]:
         zero, half, one = (as_value(np.asarray(v, out.dtype)) for v in (0, 0.5, 1))
-        by_x = select(lesser(x, before), zero, select(selection.eq(x, before), half, one))
+        by_x = select(lesser(x, previous), zero, select(selection.eq(x, previous), half, one))
         return one - by_x, by_x
 
     return derivatives
 
 
-def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
-    """Return the derivatives of log(exp(before) + exp(x)), as `logaddexp` has them.
+def _logaddexp_derivatives(previous: Array, x: Array, out: Array) -> tuple[Array, Array]:
+    """Return the derivatives of log(exp(previous) + exp(x)), as `logaddexp` has them.
 
-    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x. There x
-    stands for it, lest the derivatives of the fraction be NaN.
+    Each is a fraction of the sum, 1/2 of equal infinities. For the first element, `previous` is NaN: all of the sum is x. There x
+    stands for it, so that the derivatives of the fraction are not NaN.
     """
-    first = selection.bitwise_and(selection.ne(before, before), selection.eq(out, out))
-    before = select(first, x, before)
-    by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, before)))
-    return logistic(gap(before, x)), by_x
+    first = selection.bitwise_and(selection.ne(previous, previous), selection.eq(out, out))
+    previous = select(first, x, previous)
+    by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, previous)))
+    return logistic(gap(previous, x)), by_x
 
 
 cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduce_prod.primitive.reduction, 1, lambda before, x, out: (x, before))

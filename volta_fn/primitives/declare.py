@@ -2,10 +2,10 @@
 
 An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which
 broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
-operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. Since that Jacobian is diagonal it
-is its own transpose, so one rule serves forward and reverse mode. Transposition passes no ``out``, and placeholders for linear
-operands, so a derivative by an operand in which the primitive is linear uses neither. Shape, dtype, broadcasting, JVP, transpose
-and batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
+operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. The Jacobian is diagonal, and so its own
+transpose: one rule serves forward and reverse mode. Transposition passes None for ``out``, and placeholders for linear operands. So where
+the primitive is linear in an operand, the derivative with respect to it must use neither. Shape, dtype, broadcasting, JVP, transpose and
+batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
-from volta_fn.core.aval import Shape, ShapedArray, check_promotion
+from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.dispatch import array_of_number, remember_number
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import reduction
@@ -426,7 +427,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager_kernels
 
-    def slow(*args: Any) -> Array:
+    def promote_and_bind(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)
@@ -434,22 +435,22 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
             return fallback(*operands)
         return bind(primitive, *operands)
 
-    def new_unary(x: Any) -> Array:
+    def bind_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
             return current_trace().process(primitive, (x,), {})
-        return slow(x)
+        return promote_and_bind(x)
 
-    def new_binary(x: Any, y: Any) -> Array:
+    def bind_binary(x: Any, y: Any) -> Array:
         if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and x.dtype in allowed:
             return current_trace().process(primitive, (x, y), {})
-        return slow(x, y)
+        return promote_and_bind(x, y)
 
     def unary(x: Any, /) -> Array:
         if type(x) is ConcreteArray and current_trace() is EVAL:
             run = eager.get((x._spec,))
             if run is not None:
                 return run(x)
-        return new_unary(x)
+        return bind_unary(x)
 
     def binary(x: Any, y: Any, /) -> Array:
         if current_trace() is EVAL:
@@ -459,10 +460,10 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
                 run = eager.get((a._spec, b._spec))
                 if run is not None:
                     return run(a, b)
-        return new_binary(x, y)
+        return bind_binary(x, y)
 
     forms: dict[int, Any] = {1: unary, 2: binary}
-    result = forms.get(primitive.arity, slow)
+    result = forms.get(primitive.arity, promote_and_bind)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."

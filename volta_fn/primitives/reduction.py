@@ -37,7 +37,7 @@ class Reducer(Protocol):
 
 def reduction(
     name: str,
-    declared: Reduction,
+    combination: Reduction,
     *,
     operands: frozenset[np.dtype],
     tangent: Callable[[Array, Array, Array, Axes], Array] | None = None,
@@ -47,7 +47,7 @@ def reduction(
 
     Args:
         name: the primitive's name, as `jax.lax` has it.
-        declared: its step, identity, and how it accumulates.
+        combination: its step, identity, and how it accumulates.
         operands: the dtypes allowed.
         tangent: ``(operand's tangent, operand, result, axes) -> result's tangent``; None where it is zero.
         doc: the function's docstring.
@@ -60,7 +60,9 @@ def reduction(
             return out, Zero(out.aval.tangent_aval())
         return out, tangent(operand_tangent, operand, out, axes)
 
-    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared), jvp=jvp, batch=RuleOf(_batch), reduction=declared)
+    primitive = Primitive(
+        name, _abstract(name, operands), evaluate=_evaluate(combination), jvp=jvp, batch=RuleOf(_batch), reduction=combination
+    )
 
     def reduce(operand: Any, axes: Sequence[int]) -> Array:
         value = as_value(operand)
@@ -68,7 +70,7 @@ def reduction(
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__module__ = sys._getframe(1).f_globals["__name__"]  # where pickled functions are found again
-    reduce.__doc__ = doc or f"The elements along `axes` combined by {declared.step}."
+    reduce.__doc__ = doc or f"The elements along `axes` combined by {combination.step}."
     function: Any = reduce
     function.primitive = primitive
     return cast("Reducer", function)
@@ -98,7 +100,7 @@ def _batch(primitive: Primitive) -> Callable[..., Any]:
     return batch
 
 
-def _evaluate(declared: Reduction) -> Callable[..., np.ndarray]:
+def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
     """Return the evaluation rule, which reduces by the step's ufunc.
 
     Without one, or where rounding errors would add up, halves are combined.
@@ -106,10 +108,10 @@ def _evaluate(declared: Reduction) -> Callable[..., np.ndarray]:
 
     def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
         if 0 in [operand.shape[a] for a in axes]:
-            return np.full(_reduced_shape(operand, axes), declared.start(operand.dtype))
-        step: Any = PRIMITIVES[declared.step].evaluate
-        wide = operand.astype(declared.accumulator(operand.dtype), copy=False)
-        if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not declared.rounds):
+            return np.full(_reduced_shape(operand, axes), combination.start(operand.dtype))
+        step: Any = PRIMITIVES[combination.step].evaluate
+        wide = operand.astype(combination.accumulator(operand.dtype), copy=False)
+        if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not combination.rounds):
             reduced = step.reduce(wide, axis=axes, dtype=wide.dtype)
         else:
             reduced = _by_halves(step, wide, axes)
@@ -243,9 +245,9 @@ reduce_prod: Reducer = reduction(
 
 def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
     """Return the mean tangent of the elements that equal the extremum."""
-    chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
+    is_extremum = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
     dtype = dtypes.accumulator(operand.dtype)  # the count and the sum may exceed float16
-    weights, wide = (bind(convert_element_type_p, x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
+    weights, wide = (bind(convert_element_type_p, x, new_dtype=dtype, weak_type=False) for x in (is_extremum, tangent))
     total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], wide, weights), axes=axes)
     mean = bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
     return bind(convert_element_type_p, mean, new_dtype=operand.dtype, weak_type=False)

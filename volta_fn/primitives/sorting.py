@@ -62,13 +62,13 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     >>> vf.lax.sort([vf.numpy.array([2, 1, 2]), vf.numpy.array([7.0, 8.0, 5.0])], num_keys=2)
     (Array([1, 2, 2], dtype=int32), Array([8., 5., 7.], dtype=float32))
     """
-    several = isinstance(operand, (list, tuple))
-    values = [as_value(o) for o in operand] if several else [as_value(operand)]
+    is_sequence = isinstance(operand, (list, tuple))
+    values = [as_value(o) for o in operand] if is_sequence else [as_value(operand)]
     if not values or not values[0].shape:
         raise ShapeError("sort needs at least one operand, and operands with at least one dimension")
     dim = canonical_axis(dimension, values[0].ndim, "dimension")
     outs = bind(sort_p, *values, dimension=dim, is_stable=bool(is_stable), num_keys=int(num_keys))
-    return tuple(outs) if several else outs[0]
+    return tuple(outs) if is_sequence else outs[0]
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
@@ -78,8 +78,8 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
     >>> vf.lax.sort_key_val(vf.numpy.array([3, 1, 2]), vf.numpy.array([0, 1, 2]))
     (Array([1, 2, 3], dtype=int32), Array([1, 2, 0], dtype=int32))
     """
-    ordered, carried = sort((keys, values), dimension, is_stable)
-    return ordered, carried
+    sorted_keys, permuted_values = sort((keys, values), dimension, is_stable)
+    return sorted_keys, permuted_values
 
 
 # top_k

@@ -219,7 +219,7 @@ def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any],
     counts = counts_of_windows(operand.shape, geometry)
     config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
     padded = pad(operand, init, config)
-    inside = pad(np.ones(operand.shape, bool), False, config) if any(map(any, config)) else None
+    is_element = pad(np.ones(operand.shape, bool), False, config) if any(map(any, config)) else None
     out = broadcast(init, counts)
     if 0 in counts:
         return out
@@ -228,5 +228,5 @@ def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any],
         starts = [k * d for k, d in zip(taps, geometry["window_dilation"], strict=True)]
         limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, steps, strict=True)]
         combined = computation(out, slice(padded, starts, limits, steps))
-        out = combined if inside is None else select(slice(inside, starts, limits, steps), combined, out)
+        out = combined if is_element is None else select(slice(is_element, starts, limits, steps), combined, out)
     return out

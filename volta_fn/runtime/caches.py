@@ -243,3 +243,34 @@ def _evict_sometimes(folder: Path) -> None:
             return
     mark.touch(0o600)
     evict(folder, limit())
+
+
+# The state of the package, which is part of the key of everything that it compiles.
+
+#: Seconds after which writing a file again changes its time.
+_SETTLED = 2.0
+
+
+def sources_digest(root: Path, folder: Path | None) -> str:
+    """Hash the sources of a package by their contents.
+
+    Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
+    and the time of its last change (which, unlike that of its contents, cannot be set).
+    """
+    files, newest = [], 0.0
+    for directory, _, names in os.walk(root):
+        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
+            status = os.stat(path)
+            newest = max(newest, status.st_ctime)
+            files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    name = _HASHLIB.sha256(repr(sorted(files)).encode()).hexdigest()
+    cached = None if folder is None else read(folder, name)
+    if cached is not None:
+        return cached.decode()
+    digest = _HASHLIB.sha256()
+    for path, *_ in sorted(files):
+        content = Path(path).read_bytes()
+        digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
+    if folder is not None and time.time() - newest > _SETTLED:
+        write(folder, name, digest.hexdigest().encode())
+    return digest.hexdigest()

@@ -53,6 +53,7 @@ _KINDS = {
     "VOLTA_CPU_DEVICES": _count("devices", 1, _MOST_DEVICES),
     "VOLTA_GPU_CHECKS": _FLAG,
     "VOLTA_GPU_DEBUG": _FLAG,
+    "VOLTA_GPU_DRIVER": _one_of("nvidia", "wgpu"),
     "VOLTA_GPU_LIMITS": _one_of("webgpu"),
     "VOLTA_GPU_MEMORY": _count("bytes"),
     "VOLTA_GPU_TIMEOUT": _SECONDS,

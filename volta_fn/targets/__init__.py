@@ -1,9 +1,10 @@
 """Run programs on devices: one package for each target.
 
 It registers the platforms, whose targets are loaded when their devices are first asked for. The CPU is one device (`cpu_device`) with two
-targets: `numpy`, which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU. No target knows
-of transforms, and targets import one another in one case only: `cpu` and `wgsl` let `numpy` compute equations that they
-have no code for.
+targets: `numpy`, which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU, which it reaches
+through a driver: `wgpu` runs its shaders on GPUs of every vendor, `nvidia` on NVIDIA's by their own driver, with products on matrix units,
+whose epilogues are printed as `cpu` prints scalars. No target knows of transforms, and targets import one another in two further cases
+only: `cpu` and `wgsl` let `numpy` compute equations that they have no code for, and drivers import the interface that `wgsl` defines.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from volta_fn.core.device import Device, Executable, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.call import stop_gradient_p
+from volta_fn.primitives.barriers import stop_gradient_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -33,7 +33,7 @@ from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
-from volta_fn.targets.numpy.program import workspace
+from volta_fn.targets.numpy.memory import workspace
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline

@@ -15,25 +15,20 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inl
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p, results_of
+from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.call import call_primitive, jit_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.data_movement.movement import to_front
-from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
     PartialEvalTrace,
-    jvp_jaxpr,
     linear_marks,
     marked,
     merge,
-    nonzero_marks,
     partial_eval_jaxpr,
-    split_tangents,
-    spread,
-    transpose_jaxpr,
 )
-from volta_fn.transforms.rules import chained
-from volta_fn.transforms.vmap import batch_jaxpr
+from volta_fn.transforms.rules.calls import Call, batch_of_call, jvp_of_call, transpose_of_call
+from volta_fn.transforms.rules.jit import jit_call
+from volta_fn.transforms.rules.programs import compose
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -77,11 +72,8 @@ def checkpoint(
             return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named)
 
         key = in_tree, static_key([args[i] for i in static])
-        traced = programs.trace(call, values, key)
-        if traced.wide_inputs:
-            values = widened(values, traced.wide_inputs)
-            traced = programs.trace(call, values, key)
-        outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
+        traced, operands = programs.trace(call, values, key)
+        outs = bind(checkpoint_p, *operands, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
 
     return checkpointed
@@ -90,10 +82,15 @@ def checkpoint(
 remat = checkpoint
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any) -> tuple[Sequence[Array], list[Any]]:
-    nonzero = nonzero_marks(tangents)
-    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    return split_tangents(bind(checkpoint_p, *primals, *marked(tangents, nonzero), jaxpr=forward, **settings), out_nonzero)
+def _checkpoint_call(settings: dict[str, Any]) -> Call:
+    """Return what calls a derived program with a policy and `prevent_cse`."""
+    return lambda program, operands: bind(checkpoint_p, *operands, jaxpr=program, **settings)
+
+
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    return jvp_of_call(_checkpoint_call(settings), jaxpr, primals, tangents)
 
 
 def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
@@ -130,7 +127,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(is_unknown)
-    rest, reads = prune_inputs(dce_jaxpr(chained(repeated, unknown_program, "checkpoint")), optional)
+    rest, reads = prune_inputs(dce_jaxpr(compose(repeated, unknown_program, "checkpoint")), optional)
     residuals_read = marked(saved, reads[: len(saved)])
     first = _subprogram(known_program, known_program.jaxpr.invars, [*known_outs, *residuals_read], known_program.eqns)
     return _Split(first, rest, reads[len(saved) :], out_unknown)
@@ -141,11 +138,13 @@ def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqn
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:
-    linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
-    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
-    residuals = marked(args, linear, False)
-    program = _after_barrier(backward, len(residuals)) if prevent_cse and residuals else backward
-    return spread(bind(jit_p, *residuals, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, has_cotangent)
+    residual_count = linear_marks(args).count(False)
+
+    def call(backward: ClosedJaxpr, operands: Sequence[Array]) -> Sequence[Array]:
+        program = _after_barrier(backward, residual_count) if prevent_cse and residual_count else backward
+        return jit_call("checkpoint")(program, operands)
+
+    return transpose_of_call(call, jaxpr, cotangents, args)
 
 
 @program_cache
@@ -161,17 +160,11 @@ def _after_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
 def _batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, **settings: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
-    batched, out_stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
-    return bind(checkpoint_p, *to_front(args, dims), jaxpr=batched, **settings), [0 if s else None for s in out_stacked]
+    return batch_of_call(_checkpoint_call(settings), jaxpr, axis, args, dims)
 
 
-checkpoint_p = Primitive(
+checkpoint_p = call_primitive(
     "checkpoint",
-    results_of("jaxpr"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="jaxpr",
-    views=True,
     jvp=_jvp,
     transpose=_transpose,
     partial_eval=_partial_eval,

@@ -1,4 +1,4 @@
-"""Derivatives by the user: `custom_jvp`, `custom_vjp` and `custom_gradient`."""
+"""Users' derivatives: `custom_jvp`, `custom_vjp` and `custom_gradient`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volta_fn.core.refs import Ref
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
-from volta_fn.primitives.call import results_of
+from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
@@ -27,7 +27,7 @@ from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
-# `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
+# `custom_jvp`: users' forward derivatives, from which reverse mode follows.
 
 
 class custom_jvp(CustomFunction):  # JAX's name
@@ -143,24 +143,24 @@ def _jvp_custom_jvp(
     return rule(primals[num_captured:], tangents[num_captured:])
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
-    """Transpose the program of a linear function, which a rule applied to tangents."""
+def _transpose_custom_jvp(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
+    """Transpose the function's program, where operands are linear.
+
+    Such a call is in a linear program if the rule of another function applies this one to tangents.
+    """
     return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
 
 
-custom_jvp_call_p = Primitive(
+custom_jvp_call_p = call_primitive(
     "custom_jvp_call",
-    results_of("call_jaxpr"),
-    multiple_results=True,
-    call_param="call_jaxpr",
-    views=True,
+    "call_jaxpr",
     jvp=_jvp_custom_jvp,
-    transpose=_transpose,
+    transpose=_transpose_custom_jvp,
     batch=batch_custom_call(_BatchedJvpRule),
 )
 
 
-# `custom_vjp`: reverse derivatives by the user, as a forward and a backward pass.
+# `custom_vjp`: users' reverse derivatives, as a forward and a backward pass.
 
 #: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
 Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
@@ -352,17 +352,19 @@ def _jvp_custom_vjp(
     primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
 ) -> tuple[list[Array], list[Any]]:
     check_captured(tangents, num_captured, "custom_vjp")
-    outs, residuals, backward = rule.forward(primals[num_captured:], nonzero_marks(tangents[num_captured:]))
-    live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
-    in_tangents = [instantiate(t) for t in marked(tangents[num_captured:], live)]
+    operands, operand_tangents = primals[num_captured:], tangents[num_captured:]
+    outs, residuals, backward = rule.forward(operands, nonzero_marks(operand_tangents))
+    differentiable = tuple([type(t) is not Zero or t.aval.dtype != dtypes.float0 for t in operand_tangents])
     avals = tuple([o.aval.tangent_aval() for o in outs])
-    is_real = [a.dtype != dtypes.float0 for a in avals]
-    real = tuple(marked(avals, is_real))
-    out_tangents = bind(custom_tangent_p, *residuals, *in_tangents, backward=_WithZeros(backward, avals), live=live, out_avals=real)
-    return outs, merge(is_real, out_tangents, map(Zero, marked(avals, is_real, False)))
+    is_inexact = [a.dtype != dtypes.float0 for a in avals]
+    out_tangents = bind(
+        custom_tangent_p, *residuals, *map(instantiate, marked(operand_tangents, differentiable)),
+        backward=_InexactBackward(backward, avals), differentiable=differentiable, out_avals=tuple(marked(avals, is_inexact)),
+    )  # fmt: skip
+    return outs, merge(is_inexact, out_tangents, map(Zero, marked(avals, is_inexact, False)))
 
 
-class _WithZeros:
+class _InexactBackward:
     """A backward pass that takes cotangents of the outputs with inexact dtype only."""
 
     def __init__(self, backward: Backward, avals: Sequence[ShapedArray]) -> None:
@@ -374,17 +376,14 @@ class _WithZeros:
         return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(inexact) for a in self.avals])
 
 
-custom_vjp_call_p = Primitive(
+custom_vjp_call_p = call_primitive(
     "custom_vjp_call",
-    results_of("call_jaxpr"),
-    multiple_results=True,
-    call_param="call_jaxpr",
-    views=True,
+    "call_jaxpr",
     jvp=_jvp_custom_vjp,
     batch=batch_custom_call(_BatchedVjpRule),
 )
 
-# The linear map from tangents to tangents, of which only the transpose is defined.
+# The linear map from tangents of operands to those of results. Only its transpose is known: the backward rule.
 
 
 def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
@@ -395,13 +394,12 @@ def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
 
 
 def _tangent_transpose(
-    cotangents: Sequence[Any], *args: Any, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
+    cotangents: Sequence[Any], *args: Any, backward: Backward, differentiable: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
 ) -> list[Any]:
-    count = len(args) - sum(live)
+    count = len(args) - sum(differentiable)
     if any(linear_marks(args[:count])):
         _no_forward_mode()
-    results = backward(args[:count], cotangents)
-    return [None] * count + marked(results, live)
+    return [None] * count + marked(backward(args[:count], cotangents), differentiable)
 
 
 def _tangent_batch(
@@ -415,9 +413,10 @@ def _tangent_batch(
     return outs, [0] * len(outs)
 
 
+#: Operands: residuals, then the tangents of the `differentiable` operands of the call. The results are the tangents of types `out_avals`.
 custom_tangent_p = Primitive(
     "custom_tangent",
-    lambda *avals, backward, live, out_avals: out_avals,
+    lambda *avals, backward, differentiable, out_avals: out_avals,
     evaluate=_no_forward_mode,
     jvp=_no_forward_mode,
     transpose=_tangent_transpose,

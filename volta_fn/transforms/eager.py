@@ -36,8 +36,8 @@ from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias,
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
-from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux
 from volta_fn.core.trace import EVAL, Trace, check_alive, current_trace, run_under
@@ -76,7 +76,7 @@ class Node:
     Attributes:
         results: the type of the last operation's result, or a list of them.
         children: the nodes of recordings with one more operation, by that operation.
-        programs: for recordings that end here, programs by what they return; None if one was wanted once.
+        programs: for recordings that end here, programs by what they return; None if one was asked for once.
     """
 
     __slots__ = ("children", "programs", "results")
@@ -229,10 +229,10 @@ class Recording(Trace):
             self.flush()
         return self.values[tracer.index]
 
-    def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
+    def flush(self, live: Sequence[int] | None = None) -> LinearizeTrace:
         """Evaluate the recorded operations.
 
-        `wanted` are the indices of values that are used later (None: all); if it is given, this is the last flush.
+        `live` are the indices of values that are used later (None: all); if it is given, this is the last flush.
         """
         with self.lock:
             inputs: list[Array] = []
@@ -240,28 +240,28 @@ class Recording(Trace):
                 self.stepwise = LinearizeTrace(EVAL, self.name)
                 inputs = self.stepwise.start(self.inputs)
             if inputs or self.steps:
-                self.values += self._computed(self.stepwise, inputs, wanted)
+                self.values += self._evaluate_steps(self.stepwise, inputs, live)
                 self.start = self.count = len(self.values)
                 self.steps, self.operands, self.inputs = [], [], []
                 self.node = _root(self.device)
             return self.stepwise
 
-    def _computed(self, stepwise: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
-        """Compute the inputs and the results of all steps (None for unwanted ones)."""
+    def _evaluate_steps(self, stepwise: LinearizeTrace, inputs: Sequence[Array], live: Sequence[int] | None) -> list[Any]:
+        """Compute the inputs and the results of all steps; None stands for dead ones."""
         first, size = len(inputs), self.count - self.start - len(inputs)
-        indices = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
-        steps, operands = self._by_use(inputs)
+        indices = range(size) if live is None else sorted({n - self.start - first for n in live if n >= self.start + first})
+        steps, operands = self._operands_by_use(inputs)
         program = None
         if _SHORTEST <= len(steps) < _LONGEST and not self.has_python_numbers:
-            program = self.program(("flush", *indices), lambda: call_params(self._traced(steps, operands, indices), self.name))
+            program = self.program(("flush", *indices), lambda: call_params(self._trace_steps(steps, operands, indices), self.name))
         if program is None:
-            return [*inputs, *redo(steps, stepwise.process, operands)]
+            return [*inputs, *replay(steps, stepwise.process, operands)]
         results: list[Any] = [None] * size
         for index, value in zip(indices, stepwise.process(jit_p, operands, program), strict=True):
             results[index] = value
         return [*inputs, *results]
 
-    def _by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
+    def _operands_by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
         """Return the steps with an operand for each use of an input or outside value.
 
         The operands are in the order in which the backward pass of single steps would add their cotangents, so that the sums have the
@@ -280,11 +280,11 @@ class Recording(Trace):
             steps.append((primitive, shifted, params))
         return steps[::-1], operands
 
-    def _traced(self, steps: Sequence[Step], operands: Sequence[Array], indices: Sequence[int]) -> ClosedJaxpr:
+    def _trace_steps(self, steps: Sequence[Step], operands: Sequence[Array], indices: Sequence[int]) -> ClosedJaxpr:
         """Trace the steps to a program from the operands to the values at the indices."""
 
         def run(*flat: Array) -> list[Array]:
-            values = redo(steps, current_trace().process, flat)
+            values = replay(steps, current_trace().process, flat)
             return [values[i] for i in indices]
 
         with default_device(self.device):  # where derivative rules make their constants
@@ -307,7 +307,7 @@ class Recording(Trace):
             self.stepwise.finish()
 
 
-def redo(steps: Sequence[Step], process: Callable[..., Any], operands: Sequence[Array], inputs: Sequence[Array] = ()) -> list[Array]:
+def replay(steps: Sequence[Step], process: Callable[..., Any], operands: Sequence[Array], inputs: Sequence[Array] = ()) -> list[Array]:
     """Evaluate the steps; return all values, the inputs first."""
     values = list(inputs)
     for primitive, indices, params in steps:
@@ -335,24 +335,24 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
     return aval if aval.is_float and not needs_number else None
 
 
-#: The mark of programs that were met, among their derived results.
-_MET = "met in a recording"
+#: The mark of programs that recordings have called, among their derived results.
+_SEEN = "seen in a recording"
 
 
-def _is_first_meeting(closed: ClosedJaxpr) -> bool:
-    """Return True when a program is met for the first time, and mark it."""
-    is_first = _MET not in closed.derived
-    closed.derived[_MET] = True
-    return is_first
+def _mark_seen(closed: ClosedJaxpr) -> bool:
+    """Mark a program as seen; return True if it was already."""
+    was_seen = _SEEN in closed.derived
+    closed.derived[_SEEN] = True
+    return was_seen
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
     """Return the results of a call of a program, as `_recordable_results` does.
 
-    A program that is met for the first time is not recorded, since it may be made anew for each call.
+    A program is not recorded the first time that it is seen: the function may trace a new one in each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
-    if _is_first_meeting(closed):
+    if not _mark_seen(closed):
         return None
     avals = closed.out_avals
     if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
@@ -383,26 +383,26 @@ def gradient_flat(
 ) -> tuple[list[Array], list[Any]]:
     """Return the results of a function of flat arrays, and the gradient of the first.
 
-    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`. `check` raises if the results are not those of a function that
-    has a gradient.
+    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` raises if the results are not those of a
+    function that has a gradient. Under a trace, and for values that cannot be recorded, the function is linearized step by step.
     """
     if not _recordable(values):
-        outs, program, depends = linearize_flat(function, values, nonzero, name)
+        outs, program, out_nonzero = linearize_flat(function, values, nonzero, name)
         check(outs)
         # Under a trace the device of the unit cotangent does not matter: it becomes a literal of the program.
         device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
-        return outs, _gradient_of_first(outs, program, depends, device)
+        return outs, _gradient_of_first(outs, program, out_nonzero, device)
     trace = Recording(values, name)  # in which all inputs are `nonzero`
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
         check(outs)
         if trace.stepwise is None and type(outs[0]) is RecordedTracer:
             indices = tuple([o.index for o in outs if type(o) is RecordedTracer])
-            gradient: _Gradient | None = trace.program(indices, lambda: _compiled_gradient(trace, indices))
+            gradient: _Gradient | None = trace.program(indices, lambda: _compile_gradient(trace, indices))
             if gradient is not None:
                 return _run(gradient, trace, outs)
-        outs, program, depends = _linearized(trace, outs)
-        return outs, _gradient_of_first(outs, program, depends, trace.device)
+        outs, program, out_nonzero = _end_recording(trace, outs)
+        return outs, _gradient_of_first(outs, program, out_nonzero, trace.device)
     finally:
         trace.finish()
 
@@ -415,7 +415,7 @@ def linearize_eagerly(
         return linearize_flat(function, values, nonzero, name)
     trace = Recording(values, name)
     try:
-        return _linearized(trace, run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
+        return _end_recording(trace, run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
     finally:
         trace.finish()
 
@@ -434,7 +434,8 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
     return device.sharding is None
 
 
-def _linearized(trace: Recording, outs: Sequence[Array]) -> Linearization:
+def _end_recording(trace: Recording, outs: Sequence[Array]) -> Linearization:
+    """Return the linearization of a recorded function with these results."""
     stepwise = trace.flush([o.index for o in outs if type(o) is RecordedTracer])
     return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 
@@ -448,24 +449,24 @@ def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
-def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
+def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, out_nonzero: Sequence[bool], device: Device) -> list[Any]:
     """Return the gradient of the first result, by the linear program of all tangents."""
     # No one else has the linear program, so it is cut to the first result in place.
-    del program.jaxpr.outvars[1 if depends[0] else 0 :]
-    return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if depends[0] else [])
+    del program.jaxpr.outvars[1 if out_nonzero[0] else 0 :]
+    return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if out_nonzero[0] else [])
 
 
-def _compiled_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
+def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
     """Compile the values at the indices, and the gradient of the first."""
     count = len(trace.inputs)
 
     def run(*flat: Array) -> tuple[list[Array], list[Any]]:
         def function(*xs: Array) -> list[Array]:
-            values = redo(trace.steps, current_trace().process, flat[count:], xs)
+            values = replay(trace.steps, current_trace().process, flat[count:], xs)
             return [values[i] for i in indices]
 
-        outs, program, depends = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents = _gradient_of_first(outs, program, depends, trace.device)
+        outs, program, out_nonzero = linearize_flat(function, flat[:count], name=trace.name)
+        cotangents = _gradient_of_first(outs, program, out_nonzero, trace.device)
         return [*outs, *[c for c in cotangents if type(c) is not Zero]], cotangents
 
     avals = [v.aval for v in (*trace.inputs, *trace.operands)]

@@ -1,4 +1,4 @@
-"""`grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`, and where cotangents go."""
+"""`grad`, `value_and_grad`, `vjp`, `jvp`, `linearize` of functions of pytrees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Zero
-from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
+from volta_fn.core.refs import RefArguments, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import (
     FlatFunction,
     JittedFunction,
@@ -25,16 +25,15 @@ from volta_fn.core.staging import (
     wraps,
 )
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import structural_difference
 from volta_fn.primitives.data_movement.movement import instantiate
-from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
+from volta_fn.transforms.gradient_refs import RefSlots, apply_with_refs
 from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 
-# `value_and_grad` and `grad`, for functions of pytrees.
+# `value_and_grad` and `grad`.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,13 +67,13 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Make a function that returns the value of `fun` and its gradient.
 
-    The gradient is by the arguments at `argnums`.
+    The gradient is with respect to the arguments at `argnums`.
 
     Args:
         fun: a function whose result is a scalar, or with `has_aux` a pair (scalar, anything).
-        argnums: which positional arguments to differentiate by; an int gives one gradient, a sequence a tuple of them.
+        argnums: positional arguments to differentiate with respect to; an int gives one gradient, a sequence a tuple of them.
         holomorphic: differentiate a complex function of complex arguments. A real function of complex arguments needs no flag: its
-            gradient by z = x + iy is df/dx - i df/dy, whose conjugate is the direction of steepest ascent.
+            gradient with respect to z = x + iy is df/dx - i df/dy, whose conjugate is the direction of steepest ascent.
         allow_int: accept integer arguments, whose gradients are zeros of dtype `float0`.
 
     Raises:
@@ -89,19 +88,19 @@ def value_and_grad(
 
     @wraps(fun)
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = chosen_arguments(args, argnums, "grad")
-        leaves, in_tree = tree.flatten((tuple(chosen), {}))
-        _check_inputs(leaves, numbers, chosen, name, holomorphic, allow_int)
+        positions, arguments = arguments_at(args, argnums, "grad")
+        leaves, in_tree = tree.flatten((tuple(arguments), {}))
+        _check_inputs(leaves, positions, arguments, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
         differentiable = [v.dtype in dtypes.INEXACT for v in values]
-        function = DifferentiatedFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+        function = DifferentiatedFunction(partial_function(fun, args, positions, kwargs), in_tree, has_aux, "grad")
 
-        def check(outs: Sequence[Array]) -> None:  # after the call, which sets the structure
+        def check(outs: Sequence[Array]) -> None:  # called after the function, which sets `out_tree`
             _check_output(outs, function.flat.out_tree, name, holomorphic)
 
         outs, cotangents = gradient_flat(function, values, differentiable, name, check)
         (value,), aux = function.split(outs)
-        gradient = _with_float0(cotangents, differentiable, [v.aval for v in values], in_tree)
+        gradient = _argument_cotangents(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
@@ -152,35 +151,36 @@ def grad(
     return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
 
 
-def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
-    """Return the non-negative positions, and the values, of some arguments."""
-    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
-    return numbers, [args[i] for i in numbers]
+def arguments_at(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
+    """Return the positions (from the front) and values of the arguments at `argnums`."""
+    positions = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    return positions, [args[i] for i in positions]
 
 
-def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Make `fun` a function of the arguments at `numbers` alone."""
-    if list(numbers) == list(range(len(args))) and not kwargs:
+def partial_function(fun: Callable[..., Any], args: Sequence[Any], positions: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Make `fun` a function of the arguments at `positions` alone; others are `args`."""
+    if list(positions) == list(range(len(args))) and not kwargs:
         return fun
 
-    def partial(*chosen: Any) -> Any:
-        merged = list(args)
-        for i, value in zip(numbers, chosen, strict=True):
-            merged[i] = value
-        return fun(*merged, **kwargs)
+    def partial(*values: Any) -> Any:
+        arguments = list(args)
+        for i, value in zip(positions, values, strict=True):
+            arguments[i] = value
+        return fun(*arguments, **kwargs)
 
     partial.__name__ = function_name(fun)
     return partial
 
 
 def _check_inputs(
-    leaves: Sequence[Any], numbers: Sequence[int], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool
+    leaves: Sequence[Any], positions: Sequence[int], arguments: Sequence[Any], name: str, holomorphic: bool, allow_int: bool
 ) -> None:
+    """Raise `GradientError` unless the leaves are of dtypes that have gradients."""
     if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
-        return
-    for path, leaf in tree.leaves_with_path(list(chosen)):
+        return  # the usual case, without the paths that only messages need
+    for path, leaf in tree.leaves_with_path(list(arguments)):
         dtype = as_value(leaf).dtype
-        where = f"argument {numbers[path[0].idx]}{tree.keystr(path[1:])} of {name}"
+        where = f"argument {positions[path[0].idx]}{tree.keystr(path[1:])} of {name}"
         if holomorphic and dtype not in dtypes.COMPLEX:
             raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
         if dtype not in dtypes.INEXACT and not allow_int:
@@ -191,6 +191,7 @@ def _check_inputs(
 
 
 def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
+    """Raise `GradientError` unless the result is one scalar of a dtype with gradients."""
     if out_tree != _LEAF:
         raise GradientError(
             f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
@@ -251,9 +252,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
-    """Return the `vjp` of a function of references, with their last values.
+    """Return the `vjp` of a function of references, and the references' last values.
 
-    These are further results of the function that is differentiated.
+    The differentiated function returns those as further results.
     """
 
     @wraps(fun)
@@ -279,9 +280,9 @@ class VJP:
     ) -> None:
         self._signature = signature
         self._program = program
-        #: Of a function of references: where these are among the arguments.
+        #: The positions of references among the arguments, if some are references.
         self._slots = slots
-        #: The function that is differentiated, if it is jitted: then so is this one.
+        #: The function that is differentiated, if it is jitted: calls of this one are jitted then.
         self._jitted = jitted
 
     def __call__(self, cotangent: Any) -> Any:
@@ -328,8 +329,8 @@ def _call_vjp(vjp_fun: VJP, cotangent: Any) -> Any:
     if structure != signature.out_tree:
         raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-    return _with_float0(
-        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.differentiable, signature.in_avals, signature.in_tree
+    return _argument_cotangents(
+        pull_back(vjp_fun._program, marked(cts, signature.out_nonzero)), signature.differentiable, signature.in_avals, signature.in_tree
     )
 
 
@@ -347,7 +348,7 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
     """Return a tangent or cotangent as an array of its owner's type.
 
-    Weakly typed ones are converted, and any if the owner `is_weak`.
+    A weakly typed one is converted; if the owner `is_weak`, so is any other. In messages, it is `what`, and its owner is `owner`.
     """
     array = as_value(value)
     if array.shape != aval.shape:
@@ -456,12 +457,13 @@ class PushForward:
         if structure != signature.in_tree:
             raise structure_error("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
         in_tangents = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
+        # A weakly typed integer was converted, as `jvp` does; but JAX refuses it here.
         for tangent, aval in zip(leaves, signature.in_avals, strict=True):
             dtype = aval_of(tangent).dtype
             if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
         out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.differentiable))
-        results = with_zeros(out_tangents, signature.depends, signature.out_avals)
+        results = with_zeros(out_tangents, signature.out_nonzero, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
 
@@ -509,7 +511,7 @@ class DifferentiatedFunction:
         return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
 
     def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Split flat results in outputs and the auxiliary pytree of any leaves."""
+        """Split flat results into outputs and the auxiliary pytree, of leaves of any kind."""
         count = self.flat.out_tree.num_leaves
         rest = iter(results[count:])
         aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
@@ -523,14 +525,14 @@ class Signature(NamedTuple):
     out_tree: Any
     in_avals: tuple[ShapedArray, ...]
     out_avals: tuple[ShapedArray, ...]
-    #: Arguments that have tangents.
+    #: The arguments that have tangents.
     differentiable: tuple[bool, ...]
-    #: Results that depend on those.
-    depends: tuple[bool, ...]
+    #: The results that depend on those.
+    out_nonzero: tuple[bool, ...]
 
 
-class Linearized(NamedTuple):
-    """A function at a point: its outputs, and the linear program of its derivative."""
+class PytreeLinearization(NamedTuple):
+    """The linearization of a function of pytrees, with the derivative's signature."""
 
     outs: list[Any]
     aux: Any
@@ -543,7 +545,7 @@ class Linearized(NamedTuple):
         return (value, derivative, self.aux) if has_aux else (value, derivative)
 
 
-def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> Linearized:
+def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> PytreeLinearization:
     """Run a function of pytrees, and record its derivative.
 
     `leaves` and `in_tree` are its flattened ``(args, kwargs)``, `transform` its caller's name for messages.
@@ -552,13 +554,13 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     function = DifferentiatedFunction(fun, in_tree, has_aux, transform)
     in_avals = tuple([v.aval for v in values])
     differentiable = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-    flat_outs, program, flat_depends = linearize_eagerly(function, values, differentiable, function_name(fun))
+    flat_outs, program, flat_out_nonzero = linearize_eagerly(function, values, differentiable, function_name(fun))
     outs, aux = function.split(flat_outs)
-    depends = tuple(flat_depends[: len(outs)])
+    out_nonzero = tuple(flat_out_nonzero[: len(outs)])
     # No one else has the linear program, so it is cut to the results in place: aux, which comes after these, needs no derivative.
-    del program.jaxpr.outvars[sum(depends) :]
-    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, depends)
-    return Linearized(outs, aux, program, signature)
+    del program.jaxpr.outvars[sum(out_nonzero) :]
+    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, out_nonzero)
+    return PytreeLinearization(outs, aux, program, signature)
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
@@ -566,8 +568,8 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
     return np.zeros(shape, dtypes.float0)
 
 
-def _with_float0(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
-    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
+def _argument_cotangents(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
+    """Return the cotangents of the arguments' leaves as pytrees, float0 for integers."""
     remaining = iter(cotangents)
     leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
@@ -577,79 +579,3 @@ def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> Tre
     """Return the error for the first difference of two structures."""
     path, expected_part, actual = structural_difference(expected, got)
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
-
-
-# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
-
-
-class _Marker:
-    """A value without contents; those of one class are equal."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-class GradValue(_Marker):
-    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
-
-
-class DontWant(_Marker):
-    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
-
-
-class GradRef(_Marker):
-    """A placeholder for a cotangent that was added to a reference."""
-
-
-class DidntWant(_Marker):
-    """A placeholder for a cotangent that was not requested."""
-
-
-class RefSlots(NamedTuple):
-    """The structure of a function's ``(args, {})``, and which leaves are references."""
-
-    in_tree: Any
-    positions: tuple[int, ...]
-
-
-def apply_with_refs(vjp_fun: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return the arguments' cotangents, or accumulate them in references.
-
-    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
-    """
-    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
-    if len(entries) != len(args):
-        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    destinations = tree.broadcast_prefix(tuple(entries), args)
-    for entry in destinations:
-        if not isinstance(entry, (Ref, GradValue, DontWant)):
-            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
-    if slots.positions:
-        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
-    cotangents = tree.leaves(vjp_fun(cotangent))
-    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
-    return tree.unflatten(slots.in_tree, placed)[0]
-
-
-def _seed(entry: Any) -> Any:
-    """Return the cotangent of the last value of a reference."""
-    if isinstance(entry, Ref):
-        return entry.get()
-    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
-
-
-def _destined(entry: Any, cotangent: Any, replaces: bool) -> Any:
-    if isinstance(entry, DontWant):
-        return DidntWant()
-    if isinstance(entry, GradValue):
-        return cotangent
-    if cotangent.dtype == float0:
-        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
-    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
-    return GradRef()

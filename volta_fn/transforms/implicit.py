@@ -8,14 +8,14 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Var
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
-from volta_fn.primitives.call import results_of
-from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_body
+from volta_fn.primitives.call import call_primitive
+from volta_fn.primitives.control_flow.bodies import Body, all_captured, promote_weak, trace_body
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
@@ -94,13 +94,9 @@ def _linear_batch(
     return outs, [0] * len(outs)
 
 
-linear_call_p = Primitive(
+linear_call_p = call_primitive(
     "linear_call",
-    results_of("forward"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="forward",
-    views=True,
+    "forward",
     jvp=_linear_jvp,
     transpose=_linear_transpose,
     batch=_linear_batch,
@@ -149,8 +145,8 @@ def custom_linear_solve(
     if transpose_solve is None and symmetric:
         transpose_solve = solve
     bodies = _solve_traced(matvec, vector, values, solve, transpose_solve, symmetric, has_aux)
-    captured = list({id(x): x for body in bodies.values() if body for x in body.captured}.values())
-    programs = {name: body and _with_all(body, captured) for name, body in bodies.items()}
+    captured = all_captured(filter(None, bodies.values()))
+    programs = {name: body and body.with_captured(captured) for name, body in bodies.items()}
     flat = bind(custom_linear_solve_p, *captured, *values, **programs)
     return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
 
@@ -224,14 +220,6 @@ def _check_shapes(name: str, actual: Sequence[Any], expected: Sequence[Any]) -> 
             raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
 
 
-def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
-    """Return a body's program with all captured values as leading inputs."""
-    jaxpr = body.jaxpr.jaxpr
-    inputs_of = {id(x): v for x, v in zip(body.captured, jaxpr.invars, strict=False)}
-    leading = [inputs_of.get(id(x)) or Var(x.aval) for x in captured]
-    return body.jaxpr.replace(invars=[*leading, *jaxpr.invars[len(body.captured) :]])
-
-
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> tuple[Sequence[Array], list[Any]]:
     """Solve A dx = db - dA x."""
     outs = bind(custom_linear_solve_p, *primals, **programs)
@@ -273,13 +261,9 @@ def _solve_batch(
 
 
 #: Operands: the values that any of the four programs closes over, then the right-hand side.
-custom_linear_solve_p = Primitive(
+custom_linear_solve_p = call_primitive(
     "custom_linear_solve",
-    results_of("solve"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="solve",
-    views=True,
+    "solve",
     jvp=_solve_jvp,
     transpose=_solve_transpose,
     batch=_solve_batch,

@@ -14,7 +14,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, trace_to_jaxpr, wraps
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate, reshape
-from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, jvp, partial_function, vjp
+from volta_fn.transforms.grad import arguments_at, checked_cotangent, jvp, partial_function, vjp
 from volta_fn.transforms.linearize import backward_pass
 from volta_fn.transforms.vmap import vmap
 
@@ -62,12 +62,12 @@ def jacfwd(
 
     @wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = chosen_arguments(args, argnums, "jacfwd")
-        point = chosen[0] if isinstance(argnums, int) else tuple(chosen)
+        positions, arguments = arguments_at(args, argnums, "jacfwd")
+        point = arguments[0] if isinstance(argnums, int) else tuple(arguments)
         leaves, structure = tree.flatten(point)
         values = [as_value(x) for x in leaves]
         _check_dtype(values, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacfwd: an argument")
-        partial = partial_function(fun, args, numbers, kwargs)
+        partial = partial_function(fun, args, positions, kwargs)
         primals = (point,) if isinstance(argnums, int) else point
 
         def push(*directions: Array) -> Any:
@@ -117,17 +117,17 @@ def jacrev(
 
     @wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
-        numbers, chosen = chosen_arguments(args, argnums, "jacrev")
+        positions, arguments = arguments_at(args, argnums, "jacrev")
         if not allow_int:
-            _check_dtype(tree.leaves(chosen), dtypes.COMPLEX if holomorphic else dtypes.INEXACT, "jacrev: an argument")
-        result = vjp(partial_function(fun, args, numbers, kwargs), *chosen, has_aux=has_aux)
+            _check_dtype(tree.leaves(arguments), dtypes.COMPLEX if holomorphic else dtypes.INEXACT, "jacrev: an argument")
+        result = vjp(partial_function(fun, args, positions, kwargs), *arguments, has_aux=has_aux)
         outs, structure = tree.flatten(result[0])
         _check_dtype(outs, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: a result")
         pull_back = result[1]
         rows = vmap(lambda *cts: pull_back(tree.unflatten(structure, cts)), axis_size=sum(o.size for o in outs))(*_basis(outs))
-        picked = rows[0] if isinstance(argnums, int) else rows
+        stack = rows[0] if isinstance(argnums, int) else rows
         ends = zip(outs, accumulate(o.size for o in outs), strict=True)
-        by_result = [tree.map(lambda r, o=o, end=end: reshape(r[end - o.size : end], (*o.shape, *r.shape[1:])), picked) for o, end in ends]
+        by_result = [tree.map(lambda r, o=o, end=end: reshape(r[end - o.size : end], (*o.shape, *r.shape[1:])), stack) for o, end in ends]
         jacobian_tree = tree.unflatten(structure, by_result)
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 

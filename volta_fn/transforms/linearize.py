@@ -6,7 +6,8 @@ reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from volta_fn.core.array import Array
@@ -45,8 +46,8 @@ def marked(values: Sequence[Any], marks: Sequence[bool], mark: bool = True) -> l
 
 def merge(marks: Sequence[bool], where_true: Iterable[Any], where_false: Iterable[Any]) -> list[Any]:
     """Return values of one list where marked, and of the other elsewhere."""
-    yes, no = iter(where_true), iter(where_false)
-    return [next(yes) if m else next(no) for m in marks]
+    marked_values, other_values = iter(where_true), iter(where_false)
+    return [next(marked_values) if m else next(other_values) for m in marks]
 
 
 def nonzero_marks(values: Sequence[Any]) -> list[bool]:
@@ -71,8 +72,11 @@ def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequ
     return outs, with_zeros(flat[len(nonzero) :], nonzero, outs)
 
 
-def spread(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Iterable[bool]) -> list[Any]:
-    """Return cotangents per operand; `has_cotangent` marks the linear ones with one."""
+def per_operand(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Iterable[bool]) -> list[Any]:
+    """Return a cotangent or None for each operand.
+
+    `linear` marks the linear operands, and `has_cotangent` those of the linear ones to which the cotangents belong, in order.
+    """
     remaining, exists = iter(cotangents), iter(has_cotangent)
     return [next(remaining) if is_linear and next(exists) else None for is_linear in linear]
 
@@ -80,22 +84,23 @@ def spread(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Ite
 def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, Sequence[bool]]]) -> tuple[Any, list[bool]]:
     """Iterate `step` until the marks of a loop's carry reach a fixed point.
 
-    `step` returns a result and the marks of the carry that comes out. Returns the last result, and the marks.
+    `step` returns a result and the marks of the carry that comes out. Returns the last result, and the marks. No mark is ever removed, so
+    the iteration ends.
     """
     marks = list(start)
     while True:
-        result, out = step(marks)
-        grown = [m or o for m, o in zip(marks, out, strict=True)]
-        if grown == marks:
+        result, out_marks = step(marks)
+        union = [m or o for m, o in zip(marks, out_marks, strict=True)]
+        if union == marks:
             return result, marks
-        marks = grown
+        marks = union
 
 
 # Forward-mode differentiation: values carry tangents, directional derivatives.
 
 
 class DifferentiatedTracer(Tracer):
-    """A known value (`primal`) and its tangent; Python may branch on it."""
+    """A value whose `primal` is known, so that Python may branch on it, and a tangent."""
 
     __slots__ = ()
     primal: Any
@@ -197,18 +202,18 @@ def jvp_flat(
 def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bool | Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the program that also computes tangents, and tell which outputs have one.
 
-    It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` asks for tangents that are arrays
-    of zeros where they would be symbolic zeros.
+    It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` marks the outputs (a bool: all or
+    none) whose tangents are to be arrays of zeros where they would be symbolic zeros; integers have none.
     """
-    instantiated = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
+    instantiates = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     in_avals = closed.in_avals
 
     def run(*flat: Array) -> tuple[list[Array], list[bool]]:
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        can = [w and a.tangent_aval().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
-        out_nonzero = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
+        forced = [i and a.tangent_aval().dtype == a.dtype for i, a in zip(instantiates, closed.out_avals, strict=True)]
+        out_nonzero = [f or nz for f, nz in zip(forced, nonzero_marks(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 
     tangent_avals = [a.tangent_aval() for a in marked(in_avals, nonzero)]
@@ -287,9 +292,10 @@ class PartialEvalTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line; None if the recorded program is only transposed.
+        """Return the user's line, or None where nobody would see it.
 
-        Finding a line takes a microsecond.
+        Finding a line takes a microsecond. Eagerly the recorded program is transposed and dropped; its lines are seen if the results of
+        single operations are inspected, or if the transpose is recorded in a program that is being traced.
         """
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
@@ -300,8 +306,8 @@ class Linearization(NamedTuple):
     outs: list[Array]
     #: From tangents of the differentiable inputs to those of the outputs that depend on them.
     program: ClosedJaxpr
-    #: For each output, whether it depends on them.
-    depends: list[bool]
+    #: The outputs that depend on those inputs: all other tangents are zero.
+    out_nonzero: list[bool]
 
 
 class LinearizeTrace(JVPTrace):
@@ -326,10 +332,10 @@ class LinearizeTrace(JVPTrace):
         """Return what was recorded of a function with these results."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
-        depends = nonzero_marks(tangents)
-        outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
+        out_nonzero = nonzero_marks(tangents)
+        outvars = [self.recorder.atom(t) for t in marked(tangents, out_nonzero)]
         invars = [t.variable for t in self.tangents if type(t) is UnknownTracer]
-        return Linearization([p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends)
+        return Linearization([p for p, _ in pairs], self.recorder.builder.build(invars, outvars), out_nonzero)
 
     def finish(self) -> None:
         """Mark both traces as over."""
@@ -380,37 +386,49 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
 
 
 def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
-    """Return cotangents of the inputs of a program that linearization recorded."""
-    return backward_pass(program, [True] * len(program.jaxpr.invars), (), cotangents, all_linear=True)
+    """Return cotangents of the inputs of a program that linearization recorded.
+
+    A cotangent is an array or a `Zero`. Each equation of such a program depends on its inputs, so none has to be evaluated first.
+    """
+    jaxpr = program.jaxpr
+    values: dict[Var, Any] = dict(zip(jaxpr.constvars, program.consts, strict=True))
+    with _backward_positions():
+        pending = _transpose_equations(jaxpr, values, cotangents)
+    return [_cotangent(pending, v) for v in jaxpr.invars]
 
 
-def backward_pass(
-    closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], all_linear: bool = False
-) -> list[Any]:
-    """Return cotangents of the `linear` inputs (None for others).
+def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    """Return cotangents of the `linear` inputs of any program (None for others).
 
-    `args` are the values of the other inputs. A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated
-    first; `all_linear` says that there are none, as in the programs that linearization records.
+    `args` are the values of all inputs; those of linear ones are not read. Equations that depend on no linear input are evaluated first.
     """
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    # `_walk_back` sets the position by equation; the token restores it.
+    values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+    with _backward_positions():
+        _evaluate_known(jaxpr, values)
+        pending = _transpose_equations(jaxpr, values, cotangents)
+    return [_cotangent(pending, v) if is_linear else None for v, is_linear in zip(jaxpr.invars, linear, strict=True)]
+
+
+@contextmanager
+def _backward_positions() -> Iterator[None]:
+    """Mark a backward pass, which sets the current position by equation; restore both."""
     position_token, backward_token = current_position.set(current_position.get()), in_backward_pass.set(True)
     try:
-        if not all_linear:
-            values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
-            _evaluate_known(jaxpr, values)
-        pending = _walk_back(jaxpr, values, cotangents)
+        yield
     finally:
         current_position.reset(position_token)
         in_backward_pass.reset(backward_token)
-    return [
-        None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
-    ]
+
+
+def _cotangent(pending: dict[Var, Any], var: Var) -> Any:
+    return pending[var] if var in pending else Zero(var.aval)
 
 
 def _evaluate_known(jaxpr: Jaxpr, values: dict[Var, Any]) -> None:
+    """Evaluate the equations whose operands all have values, and add their results."""
     process = current_trace().process
     for eqn in jaxpr.eqns:
         for atom in eqn.invars:
@@ -426,7 +444,7 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
     return atom.val if type(atom) is Literal else values[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
     """Transpose the equations in reverse order; return the linear inputs' cotangents."""
     # The cotangent of a variable is complete when the equation that computes it is reached.
     pending: dict[Var, Any] = {}
@@ -442,7 +460,7 @@ def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) 
         current_position.set(eqn.position)
         args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
         for arg in args:
-            if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
+            if type(arg) is Linear and arg.dtype in BOOL:  # a comparison's result, which is not linear even if no rule reads it
                 arg.refuse()
         if primitive.multiple_results:
             instantiated = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]

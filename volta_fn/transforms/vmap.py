@@ -9,6 +9,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
+from volta_fn.core.named_axes import bound_axis
 from volta_fn.core.primitive import AxisData, Primitive, RuleTable
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import (
@@ -22,7 +23,7 @@ from volta_fn.core.staging import (
     trace_with_aux,
     wraps,
 )
-from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
 from volta_fn.primitives.control_flow.bodies import Adapted
 from volta_fn.primitives.control_flow.scan import scan
@@ -88,13 +89,13 @@ def vmap(
             axes_out = out_axes, [dimensions[i] for i in mapped_refs]
             return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(dimensions),), axes_out, axis_name, axis_size))
         values = [x if d is None else as_value(x) for x, d in zip(leaves, dimensions, strict=True)]
-        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
+        dims = [_mapped_dim(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
         size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
-        targets = tree.broadcast_prefix(out_axes, tree.unflatten(flat.out_tree, outs), is_leaf=is_none)
-        stacked = [_to_target(o, d, t, size, name) for o, d, t in zip(outs, out_dims, targets, strict=True)]
-        return tree.unflatten(flat.out_tree, stacked)
+        axes = tree.broadcast_prefix(out_axes, tree.unflatten(flat.out_tree, outs), is_leaf=is_none)
+        results = [_with_examples_at(a, o, d, size, name) for a, o, d in zip(axes, outs, out_dims, strict=True)]
+        return tree.unflatten(flat.out_tree, results)
 
     return jitted_like(fun, mapped, "vmap", axes_in, out_axes, axis_name, axis_size)
 
@@ -116,7 +117,8 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
     return call_with_refs
 
 
-def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:
+def _mapped_dim(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:
+    """Count an argument's mapped axis from the front; raise if the leaf lacks it."""
     if dim is None:
         return None
     if not isinstance(dim, int) or isinstance(dim, bool):
@@ -131,6 +133,7 @@ def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value
 
 
 def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
+    """Return the number of examples; raise unless it is one number."""
     name = function_name(fun)
     sizes = [v.shape[d] for v, d in zip(values, dims, strict=True) if d is not None]
     if axis_size is not None:
@@ -146,15 +149,16 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
     return sizes[0]
 
 
-def _to_target(out: Array, dim: int | None, target: Any, size: int, name: str) -> Array:
-    if target is None:
+def _with_examples_at(axis: Any, out: Array, dim: int | None, size: int, name: str) -> Array:
+    """Move the examples of a result to an axis, an entry of `out_axes`."""
+    if axis is None:
         if dim is not None:
             raise ArgumentError(f"vmap of {name}: out_axes says None, but that result differs between examples")
         return out
     rank = out.ndim + (dim is None)
-    if not isinstance(target, int) or not -rank <= target < rank:
-        raise ShapeError(f"vmap of {name}: out_axes says {target!r}, but the stacked result has {rank} dimensions")
-    return stack_at(out, dim, target % rank, size)
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ShapeError(f"vmap of {name}: out_axes says {axis!r}, but the stacked result has {rank} dimensions")
+    return stack_at(out, dim, axis % rank, size)
 
 
 class BatchTracer(Tracer):

@@ -260,11 +260,11 @@ def _dataclass_fields(
     if data is None or meta is None:
         static = [field.name for field in fields if field.metadata.get("static", False)]
         return tuple(field.name for field in fields if field.name not in static), tuple(static)
-    named, wanted = [*data, *meta], {field.name for field in fields}
-    if len(named) != len(set(named)) or set(named) != wanted:
+    named, required = [*data, *meta], {field.name for field in fields}
+    if len(named) != len(set(named)) or set(named) != required:
         raise TreeError(
             f"register_dataclass({cls.__name__}): data_fields {list(data)} and meta_fields {list(meta)} must name each field of "
-            f"the constructor exactly once: {sorted(wanted)}"
+            f"the constructor exactly once: {sorted(required)}"
         )
     return tuple(data), tuple(meta)
 

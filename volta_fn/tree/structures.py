@@ -297,12 +297,12 @@ def describe(treedef: TreeDef) -> str:
 
 def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | None:
     """Return the path of the first difference, what is expected there, and what is."""
-    wanted = treedef.one_level()
-    if wanted is None:  # a leaf, which any tree fits
+    expected_level = treedef.one_level()
+    if expected_level is None:  # a leaf, which any tree fits
         return None
     children, level = _flatten(tree, lambda node: node is not tree, namespace=NAMESPACE)
-    if wanted != level:
-        return (), *_contrast(wanted, level, tree)
+    if expected_level != level:
+        return (), *_contrast(expected_level, level, tree)
     keys = [key_of(accessor[0]) for accessor in level.accessors()]
     for key, child, node in zip(keys, treedef.children(), children, strict=True):
         difference = first_difference(child, node)
@@ -312,12 +312,12 @@ def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | 
     return None
 
 
-def _contrast(wanted: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
+def _contrast(expected_level: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
     """Describe two one-level structures briefly, but such that they differ."""
     if optree.treespec_is_leaf(level, strict=True):
-        return _node_in_words(wanted), f"a leaf of type {type(node).__name__}"
-    expected, got = _node_in_words(wanted), _node_in_words(level)
-    return (expected, got) if expected != got else (describe(wanted), describe(level))
+        return _node_in_words(expected_level), f"a leaf of type {type(node).__name__}"
+    expected, got = _node_in_words(expected_level), _node_in_words(level)
+    return (expected, got) if expected != got else (describe(expected_level), describe(level))
 
 
 def _node_in_words(treedef: TreeDef) -> str:

@@ -6,7 +6,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import most_temporaries
+from volta_fn.compiler.plans import most_temporaries
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 X = jnp.ones((16, 16))

@@ -10,7 +10,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import Plan
+from volta_fn.compiler.plans import Plan
 from volta_fn.core.jaxpr import inline_calls
 
 X = vf.ShapeDtypeStruct((4,), "float32")

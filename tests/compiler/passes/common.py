@@ -9,7 +9,8 @@ import numpy as np
 
 import volta_fn as vf
 from volta_fn.compiler.passes.dce import eliminate_dead_code
-from volta_fn.compiler.passes.simplify import IDENTITIES, Rules, RuleSource, rewrite
+from volta_fn.compiler.passes.rewriting import Rules, RuleSource, rewrite
+from volta_fn.compiler.passes.simplify import IDENTITIES
 from volta_fn.core.array import as_value
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr

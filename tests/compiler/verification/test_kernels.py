@@ -13,13 +13,13 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import SimpleTarget
 from tests.compiler.verification.planting import X, with_kernel
+from volta_fn.compiler import contractions as contraction
 from volta_fn.compiler import pipeline
 from volta_fn.compiler import verification as verification
-from volta_fn.compiler.ir import nodes as contraction
 from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.nodes import FusedProgram
-from volta_fn.compiler.verification import problem_of, verify_pass
+from volta_fn.compiler.verification import verify_pass, violation_of
 
 F32 = np.dtype(np.float32)
 
@@ -72,7 +72,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Kernel], Kernel]]] = {
 def test_a_violation_is_found(name: str) -> None:
     problem, change = VIOLATIONS[name]
     program = fused()
-    assert [problem_of(k) for k in program.kernels] == [None] * len(program.kernels)
+    assert [violation_of(k) for k in program.kernels] == [None] * len(program.kernels)
     bad = with_kernel(program, lambda call: call._replace(kernel=change(call.kernel)), len(program.kernels) - 1)
     with pytest.raises(
         vf.errors.CompilerError, match=f"(?s)fusion: .*({problem}).*in the kernel of .*reduce_sum at .*test_kernels.py"
@@ -101,12 +101,12 @@ def copy(mask: tuple[Range, ...], sizes: tuple[int, ...] = (4, 4)) -> Kernel:
 def test_conditions_on_single_axes_guard_an_index_of_several() -> None:
     """i + j - 3 is in range where i = 3, or where it is itself said to be; not where only i > 0."""
     last = Range(along(0), 3, 4)
-    assert problem_of(copy((last,))) is None
-    assert "outside" in str(problem_of(copy((Range(along(0), 1, 4),))))
-    assert "outside" in str(problem_of(copy(())))
-    assert problem_of(copy((Range(along(0), 5, 9),))) is None  # it never reads
-    assert problem_of(copy((Range(along(0), 2, 4), Range(along(1), 1, 4)))) is None
-    assert problem_of(copy((Range(along(0).times(-1), -3, -2),))) is None
+    assert violation_of(copy((last,))) is None
+    assert "outside" in str(violation_of(copy((Range(along(0), 1, 4),))))
+    assert "outside" in str(violation_of(copy(())))
+    assert violation_of(copy((Range(along(0), 5, 9),))) is None  # it never reads
+    assert violation_of(copy((Range(along(0), 2, 4), Range(along(1), 1, 4)))) is None
+    assert violation_of(copy((Range(along(0).times(-1), -3, -2),))) is None
 
 
 # recognisers
@@ -119,7 +119,7 @@ def product(x: Any) -> Any:
 def a_product() -> Kernel:
     program = pipeline.fused(vf.make_jaxpr(product)(X), SimpleTarget(computes_product=lambda kernel: True))
     (kernel,) = program.kernels
-    assert contraction.contraction_of(kernel) is not None and problem_of(kernel) is None
+    assert contraction.contraction_of(kernel) is not None and violation_of(kernel) is None
     return kernel
 
 
@@ -140,8 +140,8 @@ def test_what_a_recogniser_forgets_is_found(what: str, monkeypatch: pytest.Monke
     if what == "operands":
         wrong = wrong._replace(rhs=replace(right.rhs, index=right.lhs.index))
     monkeypatch.setattr(verification, "contraction_of", lambda kernel: wrong)
-    problem_of.cache_clear()
+    violation_of.cache_clear()
     try:
-        assert "taken for a matrix product" in str(problem_of(kernel))
+        assert "taken for a matrix product" in str(violation_of(kernel))
     finally:
-        problem_of.cache_clear()
+        violation_of.cache_clear()

@@ -15,15 +15,16 @@ import volta_fn.numpy as jnp
 from tests.compiler.verification.planting import X, refused
 from volta_fn import lax
 from volta_fn.compiler import buffers, emission, pipeline
-from volta_fn.compiler.buffers import Block, BlockBuffer, Lifetime, Plan, Slot, Slots
+from volta_fn.compiler.buffers import Block, Lifetime, Slot, Slots
+from volta_fn.compiler.memory_verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
+from volta_fn.compiler.plans import BlockBuffer, Plan
 from volta_fn.compiler.target import LoweredProgram
-from volta_fn.compiler.verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.errors import CompilerError
-from volta_fn.targets.cpu.runtime import program as program_cache
-from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
+from volta_fn.targets.cpu.runtime import artifact
+from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
 from volta_fn.targets.cpu.target import TARGET
-from volta_fn.targets.numpy.backend import written as writes
+from volta_fn.targets.numpy.backend import out_results as writes
 
 LARGE = vf.ShapeDtypeStruct((64, 128), "float32")
 
@@ -126,7 +127,7 @@ def lowered(function: Callable[..., Any] = model, *args: Any) -> LoweredProgram:
 
 
 def write(program: LoweredProgram) -> Any:
-    return written(program, (False,) * len(program.closed.invars), CommandWriter(loaded_routines(program), CONTROL_FLOW))
+    return assemble(program, (False,) * len(program.closed.invars), CommandWriter(loaded_routines(program), CONTROL_FLOW))
 
 
 def test_programs_as_they_are_pass() -> None:
@@ -142,7 +143,7 @@ class Shared(emission._Values):
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
         slot = super().result(number, item, position, taken)
         own_operands = [v for v in item.operands if isinstance(v, Var) and self.program.root(v) in self.computed]
-        if own_operands and item.results[position] not in self.wanted:
+        if own_operands and item.results[position] not in self.output_slots:
             slot = self.slots[item.results[position]] = self.slots[self.program.root(own_operands[0])]
         return slot
 
@@ -161,7 +162,7 @@ class Overwriting(emission._Values):
 
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
         var = item.results[position]
-        if var in self.wanted:
+        if var in self.output_slots:
             return super().result(number, item, position, taken)
         slot = self.slots[var] = self.slots[self.program.closed.invars[0]]
         return slot
@@ -218,7 +219,7 @@ def test_a_layout_that_forgets_lifetimes_is_found(monkeypatch: pytest.MonkeyPatc
         return [0] * len(values), max([v.bytes for v in values], default=0)
 
     program = lowered()
-    monkeypatch.setattr(program_cache, "arrange", overlapping)
+    monkeypatch.setattr(artifact, "arrange", overlapping)
     with pytest.raises(CompilerError, match=r"(?s)layout of the arena: .* share memory with .* needed later.*test_memory.py:.* in model"):
         write(program)
 

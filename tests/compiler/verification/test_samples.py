@@ -19,9 +19,9 @@ from volta_fn.compiler import pipeline
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import VoltaError
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
+from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
 from volta_fn.targets.cpu.target import TARGET
-from volta_fn.targets.numpy.backend import written as writes
+from volta_fn.targets.numpy.backend import out_results as writes
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
@@ -34,7 +34,7 @@ def verify_everywhere(closed: ClosedJaxpr) -> None:
     donated = (False,) * len(closed.in_avals)
     pipeline.plan(closed.replace(), donated, writes)
     program = pipeline.lower(closed.replace(), TARGET)
-    written(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
+    assemble(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
     plan_program(closed.replace(), donated, pipeline, GPU, RoutineCache())
 
 

@@ -21,7 +21,7 @@ from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from tests.test_random_programs import Step, drawn, programs, run
 from volta_fn import dtypes
-from volta_fn.compiler import buffers, pipeline
+from volta_fn.compiler import pipeline, plans
 from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import NumpyBackend
@@ -33,7 +33,7 @@ SAMPLES = list(samples_of_code())
 def _numpy_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy, on which even the smallest values get places in a block of memory."""
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
-    monkeypatch.setattr(buffers, "_LARGE", 0)
+    monkeypatch.setattr(plans, "_LARGE", 0)
 
 
 def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, what: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
-from volta_fn.targets.numpy import program as blocks
+from volta_fn.targets.numpy import memory as blocks
 
 X = np.random.default_rng(0).normal(size=(128, 128)).astype(np.float32)
 

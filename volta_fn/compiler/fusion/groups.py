@@ -35,8 +35,8 @@ from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 # reads may have one too, which then proposes where to compute its consumers. Indices of views follow from those of what they show
 # (`Group.find_index`); an axis is split where a reshape cuts through it.
 #
-# Before the first reduction the reduction axes are undecided (`reduced` is None) and every variable is computed once per iteration of the
-# loop. The first reduction decides: from then on variables are per element of a row, or per row.
+# Before the first reduction the reduction axes are undecided (`reduction_axes` is None), and every variable is computed once per iteration
+# of the loop. The first reduction decides: from then on variables are per element of a row, or per row.
 
 Views = Mapping[Var, Equation]
 
@@ -47,7 +47,7 @@ class Group:
     def __init__(self, position: int, sizes: tuple[int, ...]) -> None:
         self.position = position
         self.sizes = sizes
-        self.reduced: frozenset[int] | None = None
+        self.reduction_axes: frozenset[int] | None = None
         #: Equations by their number in the program.
         self.steps: dict[int, IndexedEquation] = {}
         self.indices: dict[Var, PartialIndex] = {}
@@ -55,16 +55,16 @@ class Group:
         self.members: dict[Var, Equation] = {}
         #: Variables that it loads.
         self.reads: dict[Var, None] = {}
-        #: Views through which it reads.
-        self.pulled: dict[Var, Equation] = {}
+        #: The views through which it reads, by the variables that they are.
+        self.read_views: dict[Var, Equation] = {}
         #: Equations of variables that it computes again rather than load them.
         self.recomputed: dict[Var, Equation] = {}
-        #: Values that it must load from other groups rather than compute (`_Fuser.must_load`).
+        #: Values that it must load from other groups rather than compute (`_Fusion.must_load`).
         self.must_load: frozenset[Var] = frozenset()
         #: Whether it is a matrix product with its epilogue.
         self.is_product = False
         #: Whether its values flow into reductions along last dimensions.
-        self.row_bound = False
+        self.feeds_row_reduction = False
         #: Variables that other groups, equations or the program's outputs read.
         self.required: dict[Var, None] = {}
         #: The position of the first group or equation that reads a member.
@@ -75,7 +75,7 @@ class Group:
     @property
     def row(self) -> frozenset[int]:
         """The reduction axes, as far as they are decided."""
-        return self.reduced or frozenset()
+        return self.reduction_axes or frozenset()
 
     def size_of(self, axes: frozenset[int]) -> int:
         """Return the number of iterations of the loop over some of the axes."""
@@ -90,8 +90,8 @@ class Group:
         """Write every index in terms of other axes."""
         self.indices = {v: tuple([None if i is None else i.replaced(axes) for i in index]) for v, index in self.indices.items()}
         self.steps = {n: IndexedEquation(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
-        if self.reduced is not None:
-            self.reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
+        if self.reduction_axes is not None:
+            self.reduction_axes = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduction_axes])
 
     # indices
 
@@ -183,7 +183,11 @@ class Group:
             return None
         index = tuple([ZERO if i is None else i for i in index])
         reduced = axes_of(tuple([index[a] for a in eqn.params["axes"]]))
-        if len(axes_of(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.reduced not in (None, reduced):
+        if (
+            len(axes_of(index)) != len(self.sizes)
+            or not _is_bijective(index, shape, self.sizes)
+            or self.reduction_axes not in (None, reduced)
+        ):
             return None
         if eqn.primitive.reduction is not None and eqn.primitive.reduction.index_of:
             row = sorted(reduced)
@@ -234,7 +238,7 @@ class Group:
         if is_product(eqn):  # reads its operands over and over, so their indices propose nothing
             rank = len(out.aval.shape)
             self.is_product = True
-            self.reduced = axes_of(index[rank:])
+            self.reduction_axes = axes_of(index[rank:])
             index = index[:rank]
         for atom in () if is_product(eqn) else eqn.invars:
             if isinstance(atom, Var) and atom not in self.indices:
@@ -243,7 +247,7 @@ class Group:
                     self.indices[atom] = tuple([None if n == 1 else i for i, n in zip(at, atom.aval.shape, strict=True)])
         if reduces(eqn):
             axes = eqn.params["axes"]
-            self.reduced = axes_of(tuple([index[a] for a in axes]))
+            self.reduction_axes = axes_of(tuple([index[a] for a in axes]))
             index = tuple([i for d, i in enumerate(index) if d not in axes])
         self.members[out] = eqn
         self.indices[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
@@ -254,7 +258,7 @@ class Group:
     def is_per_row(self, atom: Atom) -> bool:
         """Return True if a member, or a view of one, is computed per row."""
         index = self.indices.get(atom) if isinstance(atom, Var) else None
-        return index is not None and bool(self.reduced) and not axes_of(index) & self.row
+        return index is not None and bool(self.reduction_axes) and not axes_of(index) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
         """Take over another group, except for its rows; its axes are called `axes` here."""
@@ -262,10 +266,10 @@ class Group:
         self.steps |= other.steps
         self.indices |= {v: index for v, index in other.indices.items() if v in other.members or v not in self.indices}
         self.members |= other.members
-        self.pulled |= other.pulled
+        self.read_views |= other.read_views
         self.recomputed |= other.recomputed
         self.must_load |= other.must_load
-        self.row_bound = self.row_bound or other.row_bound
+        self.feeds_row_reduction = self.feeds_row_reduction or other.feeds_row_reduction
         self.required |= other.required
         self.reads = {v: None for v in (*self.reads, *other.reads) if v not in self.members}
         self.first_consumer = min(self.first_consumer, other.first_consumer)
@@ -294,12 +298,12 @@ class Union(NamedTuple):
     #: The host's names of the guest's axes.
     axes: dict[int, int]
     #: The host's reduction axes when both are one, if they are decided.
-    reduced: frozenset[int] | None
+    reduction_axes: frozenset[int] | None
 
     def inverse(self) -> Union:
         """Return the mapping of the host into the guest, if both have equally many axes."""
         back = {new: old for old, new in self.axes.items()}
-        return Union(back, None if self.reduced is None else frozenset(back[a] for a in self.reduced))
+        return Union(back, None if self.reduction_axes is None else frozenset(back[a] for a in self.reduction_axes))
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
@@ -334,12 +338,16 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
     if not all(_match(in_guest, in_host, guest, host, axes) for in_guest, in_host in zip(first.at, second.at, strict=True)):
         return None
     union = _union(guest, host, axes)
-    return union if union is not None and union.reduced == host.reduced else None
+    return union if union is not None and union.reduction_axes == host.reduction_axes else None
 
 
 def _reduction(group: Group) -> IndexedEquation | None:
     """Return a reduction of a group whose loop goes over columns."""
-    return None if group.reduced is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
+    return (
+        None
+        if group.reduction_axes is None
+        else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
+    )
 
 
 def _are_independent(guest: Group, host: Group) -> bool:
@@ -364,11 +372,11 @@ def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
     """Return the union, if all is still computed per element of a row, or per row."""
     everything = frozenset(range(len(host.sizes)))
     mapped = frozenset(axes.values())
-    if guest.reduced is not None:
-        row = frozenset(axes[a] for a in guest.reduced)
-        return Union(axes, row) if mapped == everything and host.reduced in (None, row) else None
+    if guest.reduction_axes is not None:
+        row = frozenset(axes[a] for a in guest.reduction_axes)
+        return Union(axes, row) if mapped == everything and host.reduction_axes in (None, row) else None
     if mapped in (everything, everything - host.row):
-        return Union(axes, host.reduced)
+        return Union(axes, host.reduction_axes)
     leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
     # Values along the leading axes alone decide that these number the rows.
-    return Union(axes, everything - mapped) if host.reduced is None and leading else None
+    return Union(axes, everything - mapped) if host.reduction_axes is None and leading else None

@@ -31,74 +31,78 @@ T = TypeVar("T")
 NEVER = 1 << 62
 
 
-def smallest_cut(cost: Mapping[T, int], below: Mapping[T, Sequence[T]], tops: Iterable[T]) -> set[T]:
+def minimum_cut(cost: Mapping[T, int], below: Mapping[T, Sequence[T]], tops: Iterable[T]) -> set[T]:
     """Return the cheapest nodes that cut all paths from `tops` down.
 
     Paths end at nodes with nothing below. Of equally cheap sets it is the topmost.
     """
     flow = _Flow(cost, below, list(dict.fromkeys(tops)))
-    while flow.augmented():
+    while flow.augment():
         pass
-    return {node for node, lower in flow.came if not lower and (node, True) not in flow.came}
+    return {node for node, lower in flow.predecessors if not lower and (node, True) not in flow.predecessors}
 
 
 class _Flow(Generic[T]):
+    """A flow from the tops of a graph to its bottom, which grows along shortest paths."""
+
     def __init__(self, cost: Mapping[T, int], below: Mapping[T, Sequence[T]], tops: list[T]) -> None:
         self.cost = cost
         self.below = below
         self.tops = tops
-        self.through: dict[T, int] = defaultdict(int)
+        self.node_flow: dict[T, int] = defaultdict(int)
         #: Flow along edges, by their lower ends.
-        self.down: dict[T, dict[T, int]] = defaultdict(lambda: defaultdict(int))
+        self.edge_flow: dict[T, dict[T, int]] = defaultdict(lambda: defaultdict(int))
         #: The sides of nodes that the last search reached, and from where.
-        self.came: dict[tuple[T, bool], tuple[T, bool] | None] = {}
+        self.predecessors: dict[tuple[T, bool], tuple[T, bool] | None] = {}
 
-    def augmented(self) -> bool:
+    def augment(self) -> bool:
         """Increase the flow; return False if it is maximal."""
-        self.came = dict.fromkeys([(t, False) for t in self.tops])
-        queue = deque(self.came)
+        self.predecessors = dict.fromkeys([(t, False) for t in self.tops])
+        queue = deque(self.predecessors)
         while queue:
             side = queue.popleft()
             if side[1] and not self.below.get(side[0]):
-                self._send(side)
+                self._push(side)
                 return True
-            for next_side in self._next(*side):
-                if next_side not in self.came:
-                    self.came[next_side] = side
+            for next_side in self._residual_neighbours(*side):
+                if next_side not in self.predecessors:
+                    self.predecessors[next_side] = side
                     queue.append(next_side)
         return False
 
-    def _next(self, node: T, lower: bool) -> Iterator[tuple[T, bool]]:
+    def _residual_neighbours(self, node: T, lower: bool) -> Iterator[tuple[T, bool]]:
         """Yield the sides of nodes that more flow can go to, or less can come from."""
         if lower:
             yield from [(other, False) for other in self.below.get(node, ())]
-            if self.through[node] > 0:
+            if self.node_flow[node] > 0:
                 yield node, False
             return
-        if self.through[node] < self.cost[node]:
+        if self.node_flow[node] < self.cost[node]:
             yield node, True
-        yield from [(other, True) for other, amount in self.down[node].items() if amount > 0]
+        yield from [(other, True) for other, amount in self.edge_flow[node].items() if amount > 0]
 
-    def _send(self, end: tuple[T, bool]) -> None:
+    def _push(self, end: tuple[T, bool]) -> None:
+        """Increase the flow along the path that the last search took to `end`."""
         path = [end]
-        while (previous := self.came[path[-1]]) is not None:
+        while (previous := self.predecessors[path[-1]]) is not None:
             path.append(previous)
         path.reverse()
         steps = list(pairwise(path))
-        amount = min(self._room(a, b) for a, b in steps)
+        amount = min(self._residual(a, b) for a, b in steps)
         for (a, a_lower), (b, b_lower) in steps:
             if a is b:
-                self.through[a] += amount if b_lower else -amount
+                self.node_flow[a] += amount if b_lower else -amount
             elif a_lower:
-                self.down[b][a] += amount
+                self.edge_flow[b][a] += amount
             else:
-                self.down[a][b] -= amount
+                self.edge_flow[a][b] -= amount
 
-    def _room(self, first: tuple[T, bool], second: tuple[T, bool]) -> int:
+    def _residual(self, first: tuple[T, bool], second: tuple[T, bool]) -> int:
+        """Return by how much the flow from one side to another can increase."""
         (a, a_lower), (b, b_lower) = first, second
         if a is b:
-            return self.cost[a] - self.through[a] if b_lower else self.through[a]
-        return NEVER if a_lower else self.down[a][b]
+            return self.cost[a] - self.node_flow[a] if b_lower else self.node_flow[a]
+        return NEVER if a_lower else self.edge_flow[a][b]
 
 
 # Recomputation: some values are cheaper to compute again than to store and load.
@@ -264,7 +268,7 @@ class _Region:
     def equation(self, var: Var) -> Equation | None:
         """Return the equation of a variable in the group, or None if it is loaded."""
         group = self.group
-        return group.members.get(var) or group.pulled.get(var) or group.recomputed.get(var)
+        return group.members.get(var) or group.read_views.get(var) or group.recomputed.get(var)
 
     def _explore(self) -> None:
         """Find the region, deepest variables first."""
@@ -285,10 +289,10 @@ class _Region:
 
     def _close(self, var: Var, eqn: Equation | None, operands: list[Var]) -> None:
         work = 0 if eqn is None or var in self.fixed else (_work(eqn) or 0) + sum(self.work[v] for v in operands)
-        far = work > _MOST_WORK
+        is_expensive = work > _MOST_WORK
         self.cost[var] = 0
-        self.work[var] = 0 if far else work
-        self.below[var] = [] if far else operands
+        self.work[var] = 0 if is_expensive else work
+        self.below[var] = [] if is_expensive else operands
 
     def _cost(self, var: Var, materialised: Collection[Atom]) -> int:
         """Return the bytes to store and load if consumers load the variable."""
@@ -301,20 +305,20 @@ class _Region:
 
     def apply(self, limit: int) -> None:
         """Find the cut, and let the consumers compute the values above it."""
-        cut = smallest_cut(self.cost, self.below, self.shared)
-        ways = {v: self._equations_above_cut(v, cut) for v in self.shared if v not in cut}
-        plans = []
+        cut = minimum_cut(self.cost, self.below, self.shared)
+        computations = {v: self._equations_above_cut(v, cut) for v in self.shared if v not in cut}
+        changes = []
         for consumer in self.users:
-            again = [v for v in consumer.reads if v in ways]
-            loads = dict.fromkeys([v for v in consumer.reads if v not in ways])
-            for var in again:
-                loads |= dict.fromkeys(ways[var][1])
+            recomputed = [v for v in consumer.reads if v in computations]
+            loads = dict.fromkeys([v for v in consumer.reads if v not in computations])
+            for var in recomputed:
+                loads |= dict.fromkeys(computations[var][1])
             if len(loads) + len(consumer.required) > limit:
                 return
-            plans.append((consumer, again, loads))
-        for consumer, again, loads in plans:
-            for var in again:
-                consumer.recomputed |= ways[var][0]
+            changes.append((consumer, recomputed, loads))
+        for consumer, recomputed, loads in changes:
+            for var in recomputed:
+                consumer.recomputed |= computations[var][0]
             for var in loads.keys() - consumer.reads.keys():
                 self.consumers.setdefault(var, []).append(consumer)
             consumer.reads = loads

@@ -13,10 +13,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Reduce, Store, operands
-from volta_fn.compiler.ir.nodes import Contraction, DefUse, FusedProgram, KernelCall, ProgramNode, contraction_of, writes
+from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, ProgramNode, writes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Var
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.index import ZERO, Affine, Index, Range, along, combine, row_major
+from volta_fn.compiler.ir.index import ZERO, Affine, Index, Range, along, combine, row_major, undecided
 from volta_fn.compiler.ir.kernel import (
     Apply,
     Buffer,
@@ -43,12 +43,12 @@ _STREAM_BYTES = 1 << 18
 class KernelAnalysis:
     """A simplified kernel and what follows from it.
 
-    Reductions depend on the axes `each`, whatever they read: every iteration along these axes has its own.
+    Reductions depend on the axes `private_axes`, whatever they read: every iteration along these axes has a private one.
     """
 
-    def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
+    def __init__(self, kernel: Kernel, private_axes: Axes = frozenset()) -> None:
         self.kernel = kernel
-        self.each = each
+        self.private_axes = private_axes
         self.reduction_axes: Axes = frozenset(kernel.reduction_axes)
         self.parallel_axes: Axes = frozenset(range(kernel.parallel))
         self.stages = stages(kernel)
@@ -68,7 +68,7 @@ class KernelAnalysis:
         if isinstance(node, Inside):
             return _axes_of(node.ranges)
         read = frozenset[int]().union(*[self.depends[i] for i in operands(node)])
-        return (read - self.reduction_axes) | self.each if isinstance(node, Reduce) else read
+        return (read - self.reduction_axes) | self.private_axes if isinstance(node, Reduce) else read
 
     @cached_property
     def loads(self) -> dict[int, Load]:
@@ -237,11 +237,11 @@ def _without_reductions_of_single_elements(kernel: Kernel) -> Kernel:
 def _flattened(kernel: Kernel, node: Node) -> Node:
     """Drop conditions that always hold, and merge dimensions without conditions."""
     if isinstance(node, Inside):
-        ranges = _undecided(node.ranges, kernel.sizes)
+        ranges = undecided(node.ranges, kernel.sizes)
         return replace(node, ranges=ranges) if ranges else Constant.of(ranges is not None, np.dtype(np.bool_))
     if not isinstance(node, Load):
         return node
-    mask = _undecided(node.mask, kernel.sizes)
+    mask = undecided(node.mask, kernel.sizes)
     if mask is None:
         return node.fill
     shape: list[int] = []
@@ -257,12 +257,6 @@ def _flattened(kernel: Kernel, node: Node) -> Node:
         index.append(affine)
         free = inside
     return replace(node, shape=tuple(shape), index=tuple(index), mask=mask)
-
-
-def _undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ...] | None:
-    """Return the conditions that do not always hold; None if one never holds."""
-    held = [(r, r.holds(sizes)) for r in ranges]
-    return None if any(h is False for _, h in held) else tuple([r for r, h in held if h is None])
 
 
 def _flat_store(store: Store) -> Store:

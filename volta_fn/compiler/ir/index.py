@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
-from volta_fn.core.primitive import Primitive, evaluation_rules
-from volta_fn.primitives.call import stop_gradient_p
+from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.barriers import stop_gradient_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p, slice_p
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type_p, convert_element_type_p
@@ -105,6 +102,12 @@ class Range(NamedTuple):
             low, high = 1 - high, 1 - low
             terms = [(axis, -c) for axis, c in terms]
         return Range(Affine(tuple(terms), 0), low, high)
+
+
+def undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ...] | None:
+    """Return the conditions that do not always hold; None if one never holds."""
+    outcomes = [(r, r.holds(sizes)) for r in ranges]
+    return None if any(holds is False for _, holds in outcomes) else tuple([r for r, holds in outcomes if holds is None])
 
 
 class SplitAxis(Exception):
@@ -400,29 +403,3 @@ def row_major(index: Index, shape: Shape) -> Affine:
 def axes_of(index: PartialIndex) -> frozenset[int]:
     """Return the axes that an index depends on."""
     return frozenset([axis for i in index if i is not None for axis, _ in i.terms])
-
-
-# Gathers and scatters whose negative indices count from the end.
-#
-# Only the pass for them uses these primitives.
-#
-# ``wrapped_gather`` and ``wrapped_scatter_add`` are `gather` and `scatter_add` of one position per window, with the same parameters. A
-# negative position stands for itself plus the size of the operand's dimension.
-
-
-def _counted_from_the_start(operand: np.ndarray, indices: np.ndarray, dim: int) -> np.ndarray:
-    return np.where(indices < 0, indices + operand.shape[dim], indices).astype(indices.dtype)
-
-
-def _gather(operand: np.ndarray, indices: np.ndarray, **params: Any) -> Any:
-    (dim,) = params["dimension_numbers"].start_index_map
-    return evaluation_rules[gather_p](operand, _counted_from_the_start(operand, indices, dim), **params)
-
-
-def _scatter_add(operand: np.ndarray, indices: np.ndarray, updates: np.ndarray, **params: Any) -> Any:
-    (dim,) = params["dimension_numbers"].scatter_dims_to_operand_dims
-    return evaluation_rules[scatter_add_p](operand, _counted_from_the_start(operand, indices, dim), updates, **params)
-
-
-wrapped_gather_p = Primitive("wrapped_gather", gather_p.abstract, evaluate=_gather, listed=False)
-wrapped_scatter_add_p = Primitive("wrapped_scatter_add", scatter_add_p.abstract, evaluate=_scatter_add, listed=False)

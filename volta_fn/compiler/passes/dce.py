@@ -1,21 +1,16 @@
-"""Dead-code elimination, effects, and sums that overlap with computation.
+"""Dead-code elimination, and effects.
 
-Effects say which equations a pass may remove, move or merge. Sums between processes start as soon as their operands are computed, and are
-awaited where their results are read.
+Effects say which equations a pass may remove, move or merge.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import attention_p, optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,
@@ -28,12 +23,8 @@ from volta_fn.primitives.collectives.exchanges import (
     psum_start_p,
     reduce_scatter_p,
 )
-from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.convolution import conv_general_dilated_p
-from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
 # Effects: whether a pass may remove, move or merge an equation.
 
@@ -46,7 +37,7 @@ _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 def is_removable(eqn: Equation) -> bool:
     """Return True if the equation may be removed when its results are unused."""
     primitive = eqn.primitive
-    return not (primitive.effectful or ((primitive.holds_programs or primitive.call_param) and has_effects(eqn)))
+    return not (primitive.effectful or (primitive.holds_programs and has_effects(eqn)))
 
 
 def is_pinned(primitive: Primitive) -> bool:
@@ -59,7 +50,7 @@ def is_movable(eqn: Equation) -> bool:
     primitive = eqn.primitive
     if is_pinned(primitive):
         return False
-    if not primitive.holds_programs and primitive.call_param is None:
+    if not primitive.holds_programs:
         return True
     return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 
@@ -89,7 +80,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
         if not any(needed) and is_removable(eqn):
             changed = True
             continue
-        narrow = _NARROW.get(eqn.primitive)
+        narrow = _NARROWING.get(eqn.primitive)
         if narrow is not None:
             original, eqn = eqn, _narrowed(eqn, narrow, tuple(needed))
             changed = changed or eqn is not original
@@ -106,15 +97,15 @@ def select_marked(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
     return [v for v, m in zip(values, marks, strict=True) if m]
 
 
-class Narrow(NamedTuple):
-    """Control flow with fewer operands and results."""
+class NarrowedControlFlow(NamedTuple):
+    """Parameters of control flow with fewer operands and results, and marks of these."""
 
     operands: Marks
     results: Marks
     params: dict[str, Any]
 
 
-def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], Narrow], used: Marks) -> Equation:
+def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], NarrowedControlFlow], used: Marks) -> Equation:
     narrowed = narrow(eqn.params, used)
     if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
         return eqn
@@ -133,10 +124,10 @@ def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
     return closed.replace(invars=select_marked(closed.jaxpr.invars, marks))
 
 
-def _narrow_cond(params: dict[str, Any], used: Marks) -> Narrow:
+def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
     first, *others = params["branches"]
     reads, narrowed = _narrow_branches(first, tuple(others), used)
-    return Narrow((True, *reads), used, params if narrowed is None else {**params, "branches": narrowed})
+    return NarrowedControlFlow((True, *reads), used, params if narrowed is None else {**params, "branches": narrowed})
 
 
 @program_cache
@@ -149,13 +140,13 @@ def _narrow_branches(first: ClosedJaxpr, others: tuple[ClosedJaxpr, ...], used: 
     return reads, None if same else tuple(programs)
 
 
-def _narrow_scan(params: dict[str, Any], used: Marks) -> Narrow:
+def _narrow_scan(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
     consts, count = params["num_consts"], params["num_carry"]
     operands, results, program = _narrow_scan_body(params["jaxpr"], consts, count, used)
     if program is params["jaxpr"]:
-        return Narrow(operands, results, params)
+        return NarrowedControlFlow(operands, results, params)
     new = {**params, "jaxpr": program, "num_consts": sum(operands[:consts]), "num_carry": sum(results[:count])}
-    return Narrow(operands, results, new)
+    return NarrowedControlFlow(operands, results, new)
 
 
 @program_cache
@@ -173,14 +164,14 @@ def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -
     return operands, (*carry, *ys), _with_inputs(program, operands)
 
 
-def _narrow_while(params: dict[str, Any], used: Marks) -> Narrow:
+def _narrow_while(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     first, second = params["cond_nconsts"], params["body_nconsts"]
     operands, carry, cond_program, body_program = _narrow_while_programs(body, cond, first, second, used)
     if cond_program is cond and body_program is body:
-        return Narrow(operands, carry, params)
+        return NarrowedControlFlow(operands, carry, params)
     counts = {"cond_nconsts": sum(operands[:first]), "body_nconsts": sum(operands[first : first + second])}
-    return Narrow(operands, carry, {"cond_jaxpr": cond_program, "body_jaxpr": body_program, **counts})
+    return NarrowedControlFlow(operands, carry, {"cond_jaxpr": cond_program, "body_jaxpr": body_program, **counts})
 
 
 @program_cache
@@ -211,103 +202,8 @@ def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]
         carry = grown
 
 
-_NARROW: dict[Primitive, Callable[[dict[str, Any], Marks], Narrow]] = {cond_p: _narrow_cond, scan_p: _narrow_scan, while_p: _narrow_while}
-
-
-# Sums between processes that overlap with computation.
-#
-# A `psum` of several arrays is split: a sum starts right after the last of its operands is computed (`psum_start`), and is awaited
-# before its results are first read (`psum_done`), if there is something to compute in between. Operands that are computed one after
-# another share a start until they have `_BUCKET` bytes. All processes run the same program, so all start the same sums in the same
-# order.
-
-#: Bytes of a sum that is started by itself: fewer take little longer than none.
-_BUCKET = 1 << 18
-#: Elements of a result from which computing it takes longer than starting a sum, and operations that always do.
-_MANY = 1 << 16
-_SLOW_PRIMITIVES = frozenset(
-    [dot_general_p, conv_general_dilated_p, scan_p, while_p, reduce_window_sum_p, reduce_window_max_p, fft_p, attention_p]
-)
-
-
-class _Sum(NamedTuple):
-    """Operands of a `psum` that are summed together."""
-
-    operands: list[int]
-    #: The number of the equation before which it starts, and of the one before which it is awaited.
-    start: int
-    done: int
-
-
-@program_cache
-def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Split sums between processes into starts and waits."""
-    eqns = closed.eqns
-    if not any(eqn.primitive is psum_p for eqn in eqns):
-        return closed
-    definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
-    read = _first_reads(closed)
-    before: dict[int, list[Equation]] = {}
-    after: dict[int, list[Equation]] = {}
-    replaced: dict[int, list[Equation]] = {}
-    for number, eqn in enumerate(eqns):
-        if eqn.primitive is not psum_p:
-            continue
-        separate = [s for s in _sums(eqn, definitions, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
-        for one in separate:
-            start, done = _in_two_steps(eqn, one)
-            after.setdefault(one.start, []).append(start)
-            before.setdefault(one.done, []).append(done)
-        split = {i for s in separate for i in s.operands}
-        if split:
-            replaced[number] = _rest(eqn, [i for i in range(len(eqn.invars)) if i not in split])
-    if not replaced:
-        return closed
-    result: list[Equation] = []
-    for number in range(len(eqns) + 1):
-        result += after.get(number, []) + before.get(number, [])
-        result += replaced.get(number, eqns[number : number + 1])
-    return closed.replace(eqns=result)
-
-
-def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
-    read: dict[Atom, int] = {}
-    for number, eqn in enumerate(closed.eqns):
-        for atom in eqn.invars:
-            if isinstance(atom, Var):
-                read.setdefault(atom, number)
-    return read
-
-
-def _sums(eqn: Equation, definitions: dict[Var, int], read: dict[Atom, int], end: int) -> list[_Sum]:
-    """Group operands by when they are computed."""
-    positions = [definitions.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
-    groups: list[list[int]] = []
-    size = 0
-    for i in sorted(range(len(positions)), key=positions.__getitem__):
-        if not groups or size >= _BUCKET:
-            groups.append([])
-            size = 0
-        groups[-1].append(i)
-        size += eqn.invars[i].aval.size * eqn.invars[i].aval.dtype.itemsize
-    return [_Sum(g, max([positions[i] for i in g]), min([read.get(eqn.outvars[i], end) for i in g])) for g in groups]
-
-
-def _is_long(eqns: Sequence[Equation]) -> bool:
-    """Return True if computing these equations takes longer than starting a sum."""
-    computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
-    return sum([math.inf if e.primitive in _SLOW_PRIMITIVES else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
-
-
-def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:
-    outs = [eqn.outvars[i] for i in one.operands]
-    ticket = Var(ShapedArray((), np.dtype(np.int32)))
-    start = Equation(psum_start_p, [eqn.invars[i] for i in one.operands], [ticket], eqn.params, eqn.position)
-    return start, Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
-
-
-def _rest(eqn: Equation, operands: Sequence[int]) -> list[Equation]:
-    """Return the sum of the operands that are not summed separately."""
-    if not operands:
-        return []
-    return [eqn.replace([eqn.invars[i] for i in operands], [eqn.outvars[i] for i in operands])]
+_NARROWING: dict[Primitive, Callable[[dict[str, Any], Marks], NarrowedControlFlow]] = {
+    cond_p: _narrow_cond,
+    scan_p: _narrow_scan,
+    while_p: _narrow_while,
+}

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped_gather_p, wrapped_scatter_add_p
+from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces
 from volta_fn.compiler.ir.nodes import with_each_replaced
-from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
+from volta_fn.compiler.ir.primitives import wrapped_gather_p, wrapped_scatter_add_p
+from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, numbers_of, rewrite, rule, rules_of_table
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import find_device
@@ -305,7 +306,7 @@ def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
     return program.emit(eqn, "select_n", rows.chosen(program, eqn, index), operand, rows.spread(program, eqn, updates))
 
 
-_ONEHOT_PRIMITIVES = Rules(listed(_ONEHOT_RULES))
+_ONEHOT_PRIMITIVES = Rules(rules_of_table(_ONEHOT_RULES))
 
 
 # Products that contract no axis as elementwise ones.
@@ -342,7 +343,7 @@ def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
     return program.emit(eqn, "and" if result.dtype == np.bool_ else "mul", *factors)
 
 
-_OUTER_PRODUCT_PRIMITIVES = Rules(listed(_OUTER_PRODUCT_RULES))
+_OUTER_PRODUCT_PRIMITIVES = Rules(rules_of_table(_OUTER_PRODUCT_RULES))
 
 
 # Random bits as operations on counters, which kernels compute on use.
@@ -410,7 +411,7 @@ def _converted(eqn: Equation, program: Rewriter, atom: Atom, dtype: np.dtype) ->
     return program.emit(eqn, "convert_element_type", atom, new_dtype=dtype, weak_type=False)
 
 
-_RANDOM_BITS_PRIMITIVES = Rules(listed(_RANDOM_BITS_RULES))
+_RANDOM_BITS_PRIMITIVES = Rules(rules_of_table(_RANDOM_BITS_RULES))
 
 
 # Gathers and scatters that make negative indices positive themselves.

@@ -7,11 +7,11 @@ that is the same in every iteration is computed before the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
-from volta_fn.compiler.passes.simplify import literal_key
+from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
@@ -38,10 +38,10 @@ def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Replace conditionals on a known index, or of equal branches, by a call."""
-    return with_each_replaced(closed, lambda eqn: [_chosen(eqn) if eqn.primitive is cond_p else eqn])
+    return with_each_replaced(closed, lambda eqn: [_selected_branch(eqn) if eqn.primitive is cond_p else eqn])
 
 
-def _chosen(eqn: Equation) -> Equation:
+def _selected_branch(eqn: Equation) -> Equation:
     branches: tuple[ClosedJaxpr, ...] = eqn.params["branches"]
     index = eqn.invars[0]
     if all(b is branches[0] for b in branches):
@@ -61,7 +61,24 @@ def _chosen(eqn: Equation) -> Equation:
 # make and would take memory for as long as the loop runs.
 
 #: Elements from which on a result that is larger than its operands stays in the loop.
-_INFLATED = 1024
+_LARGE_RESULT = 1024
+
+
+class _LoopProgram(NamedTuple):
+    """A program of a loop, by the names of its parameter and of its number of consts."""
+
+    name: str
+    count_name: str
+    #: Whether it runs at least once.
+    always_runs: bool
+
+
+#: The programs of a scan that makes an iteration, and of a while loop.
+_SCAN_PROGRAMS = [_LoopProgram("jaxpr", "num_consts", always_runs=True)]
+_WHILE_PROGRAMS = [
+    _LoopProgram("cond_jaxpr", "cond_nconsts", always_runs=True),
+    _LoopProgram("body_jaxpr", "body_nconsts", always_runs=False),
+]
 
 
 def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -69,49 +86,45 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     def hoisted(eqn: Equation) -> list[Equation]:
         if eqn.primitive is scan_p and eqn.params["length"]:
-            return _out_of(eqn, [("jaxpr", "num_consts", True)])
+            return _hoist_from(eqn, _SCAN_PROGRAMS)
         if eqn.primitive is while_p:
-            return _out_of(eqn, [("cond_jaxpr", "cond_nconsts", True), ("body_jaxpr", "body_nconsts", False)])
+            return _hoist_from(eqn, _WHILE_PROGRAMS)
         return [eqn]
 
     return with_each_replaced(closed, hoisted)
 
 
-def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
-    """Return calls of the invariant equations, and the loop without them.
-
-    Its programs are given by the names of their parameter and of that with the number of their consts, and by whether they run at least
-    once.
-    """
+def _hoist_from(eqn: Equation, programs: list[_LoopProgram]) -> list[Equation]:
+    """Return calls of the invariant equations, and the loop without them."""
     calls: list[Equation] = []
     invars: list[Atom] = []
     params: dict[str, Any] = dict(eqn.params)
     start = 0
-    for program, count, runs in programs:
-        operands = eqn.invars[start : start + params[count]]
-        start += params[count]
+    for name, count_name, always_runs in programs:
+        operands = eqn.invars[start : start + params[count_name]]
+        start += params[count_name]
         invars += operands
-        divided = _divided(params[program], len(operands), runs)
-        if divided is None:
+        parts = _split_body(params[name], len(operands), always_runs)
+        if parts is None:
             continue
-        before, params[program] = divided
+        before, params[name] = parts
         call = Equation(jit_p, operands, [Var(a) for a in before.out_avals], call_params(before, "invariant"), eqn.position)
         calls.append(call)
         invars += call.outvars
-        params[count] += len(call.outvars)
+        params[count_name] += len(call.outvars)
     if not calls:
         return [eqn]
     return [*calls, eqn.replace(invars=[*invars, *eqn.invars[start:]], params=params)]
 
 
 @program_cache
-def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+def _split_body(body: ClosedJaxpr, consts: int, always_runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
     """Split a body into the equations that its consts determine, and the rest.
 
     The rest takes the results of the former as further consts.
     """
     jaxpr = body.jaxpr
-    invariant = _invariant_eqns(body, consts, runs)
+    invariant = _invariant_eqns(body, consts, always_runs)
     if not invariant:
         return None
     rest = [e for e in jaxpr.eqns if e not in invariant]
@@ -122,12 +135,12 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
     return hoisted, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
 
 
-def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
+def _invariant_eqns(body: ClosedJaxpr, consts: int, always_runs: bool) -> set[Equation]:
     """Return the equations to move: those worth it, and their operands."""
     fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
     invariant: list[Equation] = []
     for eqn in body.eqns:
-        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (runs or terminates(eqn)):
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (always_runs or terminates(eqn)):
             invariant.append(eqn)
             fixed.update(eqn.outvars)
     moved: set[Equation] = set()
@@ -141,13 +154,13 @@ def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]
 
 def _inflates(eqn: Equation) -> bool:
     size = sum(v.aval.size for v in eqn.outvars)
-    return size > _INFLATED and size > sum(v.aval.size for v in eqn.invars)
+    return size > _LARGE_RESULT and size > sum(v.aval.size for v in eqn.invars)
 
 
 # Loop variance: carries that no iteration changes become constants of the loop.
 #
 # A value of the carry that every iteration passes on as it got it is a const. A const operand that is a literal is written into the
-# body. An output of a scan's iterations needs no work where it is a const (then it is a broadcast), the row itself, or equal to another
+# body. An output of a scan's iterations is trivial where it is a const (then it is a broadcast), the row itself, or equal to another
 # output.
 
 
@@ -163,9 +176,9 @@ def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
             eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
         new = [eqn]
         if eqn.primitive is scan_p:
-            new = _scan(eqn, renamed)
+            new = _simplify_scan(eqn, renamed)
         elif eqn.primitive is while_p:
-            new = _while(eqn, renamed)
+            new = _simplify_while(eqn, renamed)
         changed = changed or new[0] is not eqn
         eqns += new
     if not changed:
@@ -182,7 +195,7 @@ def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[
     ]
 
 
-def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequence[Atom]]], outvars: list[Atom]) -> ClosedJaxpr:
+def _substitute_inputs(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequence[Atom]]], outvars: list[Atom]) -> ClosedJaxpr:
     """Replace inputs whose operands are literals, or equal to others of their group.
 
     `groups` are the inputs with their operands; `outvars` are the outputs.
@@ -225,55 +238,57 @@ class _Operands:
         return hash(self.key)
 
 
-def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+def _simplify_while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     params = eqn.params
     cond, body, first, second = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"]
     start = eqn.invars[first + second :]
-    same = _invariant(body, second, start)
-    changing = [not s for s in same]
-    cond_consts = [*eqn.invars[:first], *select_marked(start, same)]
-    body_consts = [*eqn.invars[first : first + second], *select_marked(start, same)]
+    invariant = _invariant(body, second, start)
+    variant = [not mark for mark in invariant]
+    cond_consts = [*eqn.invars[:first], *select_marked(start, invariant)]
+    body_consts = [*eqn.invars[first : first + second], *select_marked(start, invariant)]
     cond_operands, body_operands = _distinct(cond_consts), _distinct(body_consts)
-    if not any(same) and len(cond_operands) == first and len(body_operands) == second:
+    if not any(invariant) and len(cond_operands) == first and len(body_operands) == second:
         return [eqn]
-    cond_program = _regrouped(cond, first, tuple(same), _Operands(cond_consts), (True,))
-    body_program = _regrouped(body, second, tuple(same), _Operands(body_consts), tuple(changing))
-    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
+    cond_program = _regrouped(cond, first, tuple(invariant), _Operands(cond_consts), (True,))
+    body_program = _regrouped(body, second, tuple(invariant), _Operands(body_consts), tuple(variant))
+    renamed.update((v, x) for v, x, is_invariant in zip(eqn.outvars, start, invariant, strict=True) if is_invariant)
     new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(cond_operands), "body_nconsts": len(body_operands)}
-    return [eqn.replace([*cond_operands, *body_operands, *select_marked(start, changing)], select_marked(eqn.outvars, changing), new)]
+    return [eqn.replace([*cond_operands, *body_operands, *select_marked(start, variant)], select_marked(eqn.outvars, variant), new)]
 
 
 @program_cache
-def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
+def _regrouped(
+    closed: ClosedJaxpr, consts: int, invariant: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]
+) -> ClosedJaxpr:
     """Return a loop's program with values of its carry as consts, and some outputs."""
     invars, outvars = closed.jaxpr.invars, select_marked(closed.jaxpr.outvars, outputs)
-    carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
-    changing = [*select_marked(carry, [not s for s in same]), *rest]
-    return _specialised(closed, [([*invars[:consts], *select_marked(carry, same)], operands.atoms), (changing, changing)], outvars)
+    carry, rest = invars[consts : consts + len(invariant)], invars[consts + len(invariant) :]
+    variant = [*select_marked(carry, [not mark for mark in invariant]), *rest]
+    return _substitute_inputs(closed, [([*invars[:consts], *select_marked(carry, invariant)], operands.atoms), (variant, variant)], outvars)
 
 
-def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+def _simplify_scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     params = eqn.params
     body, consts, count = params["jaxpr"], params["num_consts"], params["num_carry"]
     start = eqn.invars[consts : consts + count]
-    same = _invariant(body, consts, start)
-    changing = [not s for s in same]
-    operands = [*eqn.invars[:consts], *select_marked(start, same)]
+    invariant = _invariant(body, consts, start)
+    variant = [not mark for mark in invariant]
+    operands = [*eqn.invars[:consts], *select_marked(start, invariant)]
     distinct = _distinct(operands)
-    plain = _plain_outputs(eqn, same)
-    working = [p is None for p in plain]
-    if not any(same) and len(distinct) == consts and all(working):
+    trivial = _trivial_outputs(eqn, invariant)
+    computed = [p is None for p in trivial]
+    if not any(invariant) and len(distinct) == consts and all(computed):
         return [eqn]
-    program = _regrouped(body, consts, tuple(same), _Operands(operands), (*changing, *working))
-    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
-    new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(changing)}
-    invars = [*distinct, *select_marked(start, changing), *eqn.invars[consts + count :]]
-    loop = eqn.replace(invars, [*select_marked(eqn.outvars[:count], changing), *select_marked(eqn.outvars[count:], working)], new)
-    return [loop, *_without_work(eqn, plain, renamed)]
+    program = _regrouped(body, consts, tuple(invariant), _Operands(operands), (*variant, *computed))
+    renamed.update((v, x) for v, x, is_invariant in zip(eqn.outvars, start, invariant, strict=False) if is_invariant)
+    new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(variant)}
+    invars = [*distinct, *select_marked(start, variant), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*select_marked(eqn.outvars[:count], variant), *select_marked(eqn.outvars[count:], computed)], new)
+    return [loop, *_trivial_equations(eqn, trivial, renamed)]
 
 
-def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
-    """Return the stacked outputs of a scan that follow without running it.
+def _trivial_outputs(eqn: Equation, invariant: Sequence[bool]) -> list[tuple[str, Atom] | None]:
+    """Return the stacked outputs of a scan that follow without running it, or None.
 
     That is a repeated operand or literal, a scanned operand, or another output.
     """
@@ -281,20 +296,21 @@ def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom]
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
     sources: dict[Atom, tuple[str, Atom]] = {}
     for i, (var, operand) in enumerate(zip(invars, eqn.invars, strict=True)):
-        if i < consts or (i < consts + count and same[i - consts]):
+        if i < consts or (i < consts + count and invariant[i - consts]):
             sources[var] = ("repeated", operand)
         elif i >= consts + count:
             sources[var] = ("same", operand)
-    plain: list[tuple[str, Atom] | None] = []
+    trivial: list[tuple[str, Atom] | None] = []
     for out, result in zip(outvars[count:], eqn.outvars[count:], strict=True):
-        plain.append(("repeated", out) if type(out) is Literal else sources.get(out))
+        trivial.append(("repeated", out) if type(out) is Literal else sources.get(out))
         sources.setdefault(out, ("same", result))
-    return plain
+    return trivial
 
 
-def _without_work(eqn: Equation, plain: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
+def _trivial_equations(eqn: Equation, trivial: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
+    """Return the equations of trivial outputs; note those that are other variables."""
     new: list[Equation] = []
-    for var, source in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
+    for var, source in zip(eqn.outvars[eqn.params["num_carry"] :], trivial, strict=True):
         if source is None:
             continue
         kind, atom = source

@@ -3,172 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.passes.dce import is_movable, is_pinned
+from volta_fn.compiler.passes.rewriting import (
+    Rewriter,
+    Rule,
+    Rules,
+    Table,
+    literal,
+    literal_key,
+    numbers_of,
+    params_key,
+    rewrite,
+    rule,
+    rules_of_table,
+)
 from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.core.trace import EVAL
 from volta_fn.errors import BroadcastError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.selection import select_n_p
-
-# Rewriting: one walk over a program that replaces results by simpler ones.
-#
-# A *rule* looks at an equation whose operands are simplified already, and returns the atom that may replace its result (a list of atoms
-# if the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
-# primitive; a table, of rules by primitives' names, is the most common one.
-
-Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
-RuleSource = Callable[[Primitive], Sequence[Rule]]
-Table = dict[str, list[Rule]]
-
-
-def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
-    """Add the decorated rule to the table, for primitives of these names."""
-
-    def register(function: Rule) -> Rule:
-        for name in names:
-            table.setdefault(name, []).append(function)
-        return function
-
-    return register
-
-
-def listed(table: Table) -> RuleSource:
-    """Return the table as a source of rules."""
-    return lambda primitive: table.get(primitive.name, ())
-
-
-class Rules(dict[Primitive, Sequence[Rule]]):
-    """The rules of each primitive from all sources, in order, found once."""
-
-    def __init__(self, *sources: RuleSource) -> None:
-        super().__init__()
-        self.sources = sources
-
-    def __missing__(self, primitive: Primitive) -> Sequence[Rule]:
-        rules = self[primitive] = tuple([rule for source in self.sources for rule in source(primitive)])
-        return rules
-
-
-def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
-    """Return the program after one walk with these rules.
-
-    It is the same object if none applied. One walk is enough: rules look back only, at what is simplified already, and what they emit is
-    simplified, too.
-    """
-    return Rewriter(closed, rules).run()
-
-
-class Rewriter:
-    """The rewritten beginning of a program, in which rules look up equations."""
-
-    def __init__(self, closed: ClosedJaxpr, rules: Rules) -> None:
-        self._closed = closed
-        self._rules = rules
-        self._index = DefUse()
-        self.producer = self._index.producer
-        #: The values of variables that are constants of the program.
-        self.constants: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-        #: The results of equations, by a key that equal equations share.
-        self.seen: dict[Any, list[Var]] = {}
-
-    def run(self) -> ClosedJaxpr:
-        """Walk over the program."""
-        renamed: dict[Atom, Atom] = {}
-        for eqn in self._closed.eqns:
-            for atom in eqn.invars:
-                if atom in renamed:
-                    eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
-                    break
-            atoms = self._simplified(eqn)
-            if atoms is not None:
-                renamed.update(zip(eqn.outvars, atoms if eqn.primitive.multiple_results else [atoms], strict=True))
-        if not renamed:
-            return self._closed
-        jaxpr = self._closed.jaxpr
-        outvars = [renamed.get(v, v) for v in jaxpr.outvars]
-        eqns = [node for node in self._index.nodes if isinstance(node, Equation)]
-        return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
-
-    def _simplified(self, eqn: Equation) -> Any:
-        """Return the first matching rule's atoms, or append the equation and return None."""
-        for function in self._rules[eqn.primitive]:
-            result = function(eqn, self)
-            if result is not None:
-                return result
-        self._index.add(eqn)
-        return None
-
-    def emit(self, origin: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
-        """Return the result of a new equation, which is simplified, too.
-
-        It has the source position of `origin`, the equation that it helps to replace.
-        """
-        primitive = PRIMITIVES[name]
-        aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
-        eqn = Equation(primitive, list(invars), [Var(aval)], params, origin.position)
-        simplified = self._simplified(eqn)
-        return eqn.outvars[0] if simplified is None else simplified
-
-    def scalar(self, atom: Atom) -> np.ndarray | None:
-        """Return the one value that all elements of the atom have, if it is known."""
-        if type(atom) is Literal:
-            return numbers_of(atom.val)
-        eqn = self.producer(atom, "broadcast_in_dim")
-        return None if eqn is None or type(eqn.invars[0]) is not Literal else numbers_of(eqn.invars[0].val)
-
-    def fitted(self, eqn: Equation, atom: Atom) -> Atom:
-        """Broadcast the atom to the shape of the equation's result."""
-        shape: Shape = eqn.outvars[0].aval.shape
-        if atom.aval.shape == shape:
-            return atom
-        dims = tuple(range(len(shape) - atom.aval.ndim, len(shape)))
-        return self.emit(eqn, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
-
-
-def literal(value: Any, dtype: np.dtype) -> Literal:
-    """Return a literal of this value and dtype."""
-    return Literal(from_host(np.asarray(value, dtype), device=find_device("cpu")))
-
-
-def numbers_of(value: Array) -> np.ndarray | None:
-    """Return the numbers of a constant, if they can be read without waiting."""
-    return value.device.backend.host_elements(value.buffer()) if type(value) is ConcreteArray else None
-
-
-def literal_key(atom: Atom) -> Any:
-    """Return a key that literals of the same dtype and bits share; a variable itself."""
-    value = numbers_of(atom.val) if type(atom) is Literal else None
-    return atom if value is None else (value.dtype, value.tobytes())
-
-
-def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
-    """Return parameters as a key, which tells 1 from True and 0.0 from -0.0."""
-    return (*params, *map(_exact, params.values()))
-
-
-def _exact(value: Any) -> Any:
-    if isinstance(value, tuple):
-        if all(type(v) is int for v in value):  # almost all
-            return type(value), value
-        return (type(value), *map(_exact, value))
-    if isinstance(value, (float, complex, np.generic)):
-        return type(value), repr(value)
-    return type(value), value
-
 
 # Rules of arithmetic that hold to the last bit.
 #
@@ -641,8 +507,7 @@ def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
 
     Filling an array in advance would only make the program larger.
     """
-    is_program = primitive.holds_programs or primitive.call_param is not None
-    return () if is_program or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
+    return () if primitive.holds_programs or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
 
 
 def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
@@ -699,7 +564,13 @@ def _key(eqn: Equation) -> Any:
 
 
 #: Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
-IDENTITIES = (listed(ARITHMETIC_RULES), listed(SELECTION_RULES), listed(MOVEMENT_RULES), reduction_rules, broadcasting_rules)
+IDENTITIES = (
+    rules_of_table(ARITHMETIC_RULES),
+    rules_of_table(SELECTION_RULES),
+    rules_of_table(MOVEMENT_RULES),
+    reduction_rules,
+    broadcasting_rules,
+)
 #: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
 FOLDING = (_folding_rules,)
 #: Each value is computed once (common-subexpression elimination). Programs are pure except for effects: equal equations have equal results

@@ -326,7 +326,7 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
 
     @functools.wraps(fun)
     def with_gradient(*args: Any, **named: Any) -> Any:
-        numbers, _ = dense.chosen_arguments(args, argnums, "grad")
+        numbers, _ = dense.arguments_at(args, argnums, "grad")
         data = list(args)
         for i in numbers:
             data[i] = tree.map(lambda x: x.data if isinstance(x, BCOO) else x, args[i], is_leaf=_is_sparse)

@@ -276,16 +276,16 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
     size = shape[dim]
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
-    narrow = np.int32 if size < 2**31 else np.int64
+    dtype = np.int32 if size < 2**31 else np.int64
     end = min(size, 1 << 8 * indices.itemsize - (indices.dtype.kind == "i"))
     if indices.size and indices.view(f"u{indices.itemsize}").max() < end:  # as unsigned numbers, negative ones are not below it
-        return indices.astype(narrow, copy=False)
+        return indices.astype(dtype, copy=False)
     indices = indices.astype(np.int64, copy=False)
     front = np.where(indices < 0, indices + size, indices) if wrap else indices
-    outside = (front < 0) | (front >= size)
-    if strict and outside.any():
-        raise _outside(int(indices[outside][0]), dim, shape)
-    return np.clip(front, -1, size).astype(narrow)
+    is_outside = (front < 0) | (front >= size)
+    if strict and is_outside.any():
+        raise _outside(int(indices[is_outside][0]), dim, shape)
+    return np.clip(front, -1, size).astype(dtype)
 
 
 def known_array(indices: Array, dim: int, shape: Shape) -> Array:

@@ -385,10 +385,10 @@ def platform_dependent(*args: Any, default: Callable[..., Any] | None = None, **
     4
     """
     platform = default_backend()
-    chosen = per_platform.get(platform, default)
-    if chosen is None:
+    function = per_platform.get(platform, default)
+    if function is None:
         raise ArgumentError(f"platform_dependent: no function for {platform!r} among {sorted(per_platform)}, and no default")
-    return chosen(*args)
+    return function(*args)
 
 
 def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:

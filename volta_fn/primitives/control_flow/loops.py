@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
@@ -19,16 +19,15 @@ from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import Tracer, bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
-    UNKNOWN,
     Adapted,
     Body,
+    all_captured,
     check_carry,
-    chosen_in_python,
     promote_weak,
     structural_difference,
     trace_body,
-    while_in_python,
 )
+from volta_fn.primitives.control_flow.in_python import UNKNOWN, chosen_in_python, while_in_python
 from volta_fn.primitives.control_flow.scan import Combine, checked_unroll, combining, every_other, run_scan
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
@@ -81,8 +80,8 @@ def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *op
         operands = (operand,)
     if not callable(true_fun) and len(operands) == 2 and callable(false_fun) and callable(operands[1]):
         on_true, on_false = false_fun, operands[1]
-        both = (true_fun, operands[0])
-        return cond(pred, lambda x, _: on_true(x), lambda _, x: on_false(x), *both)
+        pair = (true_fun, operands[0])
+        return cond(pred, lambda x, _: on_true(x), lambda _, x: on_false(x), *pair)
     check_callable(true_fun, "cond")
     check_callable(false_fun, "cond")
     value = as_value(pred)
@@ -186,8 +185,8 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
         _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)
-    captured, branches = _share_captured(bodies)
-    flat = bind(cond_p, index, *captured, *values, branches=branches)
+    captured = all_captured(bodies)
+    flat = bind(cond_p, index, *captured, *values, branches=tuple([body.with_captured(captured) for body in bodies]))
     return tree.unflatten(bodies[0].out_tree, flat)
 
 
@@ -207,21 +206,6 @@ def _check_alike(demand: str, first: Body, second: Body) -> None:
 
 def _location(path: tree.KeyPath) -> str:
     return f" at {tree.keystr(path)}" if path else ""
-
-
-def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
-    """Extend the inputs of each branch to the values that any branch closes over."""
-    captured = list({id(x): x for body in bodies for x in body.captured}.values())
-    if not captured:
-        return [], tuple([body.jaxpr for body in bodies])
-    return captured, tuple([_with_inputs(body, captured) for body in bodies])
-
-
-def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
-    jaxpr, count = body.jaxpr.jaxpr, len(body.captured)
-    inputs_of = {id(x): var for x, var in zip(body.captured, jaxpr.invars[:count], strict=True)}
-    inputs = [inputs_of[id(x)] if id(x) in inputs_of else Var(x.aval) for x in captured]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)
 
 
 # Loops that run until a condition fails, or a given number of times.

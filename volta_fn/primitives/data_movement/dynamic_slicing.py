@@ -99,10 +99,10 @@ def _slice_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
         front = moveaxis(operand, dims[0] or 0, 0)
         return bind(dynamic_slice_p, front, _zero_index(), *starts, slice_sizes=(axis.size, *slice_sizes)), 0
     indices, indices_dim = _stacked_starts(axis, starts, dims[1:])
-    everything = tuple(range(len(slice_sizes)))
+    all_dims = tuple(range(len(slice_sizes)))
     return gather_p.batch(  # type: ignore[misc]  # it has a batching rule
         axis, (operand, indices), (dims[0], indices_dim), slice_sizes=slice_sizes, mode=CLIP, fill_value=None,
-        dimension_numbers=GatherDimensionNumbers(everything, (), everything),
+        dimension_numbers=GatherDimensionNumbers(all_dims, (), all_dims),
     )  # fmt: skip
 
 

@@ -68,8 +68,8 @@ def _gather_abstract(
             f"gather: offset_dims must increase and name {len(window)} of the result's {rank} dimensions, one per dimension of a window; "
             f"got operand {operand}, start_indices {indices}, slice_sizes {slice_sizes}, {numbers}"
         )
-    inside, batch = iter(window), iter(indices.shape)
-    return operand.update(shape=tuple([next(inside if dim in offsets else batch) for dim in range(rank)]))
+    window_sizes, batch_sizes = iter(window), iter(indices.shape)
+    return operand.update(shape=tuple([next(window_sizes if dim in offsets else batch_sizes) for dim in range(rank)]))
 
 
 def _gather_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -453,7 +453,7 @@ scatter = _function(
         updates: the windows, of the dtype of `operand`.
         dimension_numbers: which dimension is which.
         indices_are_sorted: a promise that costs and gains nothing here; JAX has it.
-        unique_indices: a promise that no two windows overlap; then the derivative by `updates` costs less.
+        unique_indices: a promise that no two windows overlap; then the derivative with respect to `updates` costs less.
         mode: the treatment of windows not completely inside `operand`; None means "drop".
 
     Raises:
@@ -473,7 +473,7 @@ scatter_mul = _function(
     scatter_mul_p,
     """`operand` with windows of it multiplied by `updates`; arguments as of `scatter`. float16 and bfloat16 multiply in float32.
 
-    The derivative by `updates` needs `unique_indices`, else `GradientError` is raised.
+    The derivative with respect to `updates` needs `unique_indices`, else `GradientError` is raised.
     """,
 )
 scatter_min = _function(

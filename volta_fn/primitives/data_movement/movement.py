@@ -63,10 +63,10 @@ def linear_jvp(*operands: int) -> RuleOf:
     def make(primitive: Primitive) -> Callable[..., Any]:
         def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
             out = bind(primitive, *primals, **params)
-            moved = operands or range(len(primals))
-            if all(type(tangents[i]) is Zero for i in moved):
+            positions = operands or range(len(primals))
+            if all(type(tangents[i]) is Zero for i in positions):
                 return no_tangents(out)
-            return out, bind(primitive, *[instantiate(tangents[i]) if i in moved else x for i, x in enumerate(primals)], **params)
+            return out, bind(primitive, *[instantiate(tangents[i]) if i in positions else x for i, x in enumerate(primals)], **params)
 
         return jvp
 

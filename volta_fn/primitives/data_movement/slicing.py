@@ -277,8 +277,8 @@ def _concatenate_abstract(*operands: ShapedArray, dimension: int) -> ShapedArray
     for other in operands[1:]:
         if other.dtype != first.dtype:
             raise DTypeError(f"concatenate needs one dtype, got {', '.join(map(str, operands))}")
-        same = all(a == b for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=False)) if i != dimension)
-        if other.ndim != first.ndim or not same:
+        agree = all(a == b for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=False)) if i != dimension)
+        if other.ndim != first.ndim or not agree:
             raise ShapeError(
                 f"concatenate along dimension {dimension} needs shapes that agree elsewhere, "
                 f"got {', '.join(str(o.shape) for o in operands)}. "
@@ -378,8 +378,8 @@ def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config:
         inner = _unpad(ct, padding_config)
     ct_value = None
     if type(padding_value) is Linear:
-        everything = reduce_sum(ct, range(ct.ndim))
-        ct_value = bind(PRIMITIVES["sub"], everything, reduce_sum(inner, range(ct.ndim)))
+        total = reduce_sum(ct, range(ct.ndim))
+        ct_value = bind(PRIMITIVES["sub"], total, reduce_sum(inner, range(ct.ndim)))
     return [inner if type(operand) is Linear else None, ct_value]
 
 

@@ -206,8 +206,8 @@ def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Arra
     if all(type(t) is Zero for t in case_tangents):
         return no_tangents(out)
     zero = as_value(np.zeros((), out.dtype))
-    chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
-    return out, broadcast_to(chosen, out.shape)
+    out_tangent = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
+    return out, broadcast_to(out_tangent, out.shape)
 
 
 def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
@@ -217,8 +217,8 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
         if type(case) is not Linear:
             results.append(None)
             continue
-        chosen = [ct if j == i else zero for j in range(len(cases))]
-        results.append(unbroadcast(broadcast_to(bind(select_n_p, which, *chosen), ct.shape), case.shape))
+        case_cotangents = [ct if j == i else zero for j in range(len(cases))]
+        results.append(unbroadcast(broadcast_to(bind(select_n_p, which, *case_cotangents), ct.shape), case.shape))
     return results
 
 
@@ -254,10 +254,10 @@ def _inside(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
 def _at_bound(comparison: Elementwise, position: int) -> Any:
     def derivative(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
         bound = (low, high)[position]
-        held = bind(comparison.primitive, x, bound)
+        is_at_bound = bind(comparison.primitive, x, bound)
         if position == 0:  # the upper bound takes precedence
-            held = bind(bitwise_and.primitive, held, bind(lt.primitive, low, high))
-        return select(held, g, as_value(np.zeros((), g.dtype)))
+            is_at_bound = bind(bitwise_and.primitive, is_at_bound, bind(lt.primitive, low, high))
+        return select(is_at_bound, g, as_value(np.zeros((), g.dtype)))
 
     return derivative
 

@@ -602,9 +602,9 @@ t_pdf: Elementwise = elementwise(
 
 
 def _by_power(logarithm: Array, power: Array) -> Array:
-    """Return the derivative by the power: log² (t e^t - e^t + 1) / t², t = power log.
+    """Return the derivative with respect to the power.
 
-    For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
+    It is log² (t e^t - e^t + 1) / t² with t = power log. For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
     """
     t = power * logarithm
     close = lt(abs(t), 0.5)

@@ -342,9 +342,9 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
     x = bind(tridiagonal_solve_p, lower, diagonal, upper, right)
     if not perturb_singular:
         return x
-    moved = bind(tridiagonal_solve_p, lower, _perturbed(lower, diagonal, upper), upper, right)
-    solved = reduce_and(is_finite(abs(x)), (x.ndim - 2, x.ndim - 1))
-    return select(broadcast_in_dim(solved, x.shape, range(solved.ndim)), x, moved)
+    perturbed = bind(tridiagonal_solve_p, lower, _perturbed(lower, diagonal, upper), upper, right)
+    is_solved = reduce_and(is_finite(abs(x)), (x.ndim - 2, x.ndim - 1))
+    return select(broadcast_in_dim(is_solved, x.shape, range(is_solved.ndim)), x, perturbed)
 
 
 def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:

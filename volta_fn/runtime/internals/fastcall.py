@@ -114,7 +114,7 @@ def _write_table(module: Module) -> None:
             f.store(_NULL, block, 8)
             table = f.at(block, "i64", i64(1))
             template = f.cast("inttoptr", _word(f, record, ProgramWord.TEMPLATE), _P)
-            f.run("llvm.memcpy.p0.p0.i64", table, template, bytes_, Value("i1", "false"))
+            f.memcpy(table, template, bytes_)
             return [table]
 
         return f.branch(_is_null(f, block), lambda: [_NULL], fill)

@@ -95,7 +95,7 @@ def _exclude_current_cpu(f: Function) -> None:
             f.store(left, f.at(others, "i64", number), 8)
             return [f.binary("or", seen[0], left)]
 
-        some = f.loop(i64(0), i64(_CPU_WORDS), 1, [i64(0)], word, once=True)[0]
+        some = f.loop(i64(0), i64(_CPU_WORDS), 1, [i64(0)], word, nonempty=True)[0]
         f.branch(f.compare("icmp ne", some, i64(0)), lambda: _send(f, others))
 
     f.branch(f.binary("and", moved, is_tracked), forbid)

@@ -191,6 +191,11 @@ class Function(IndexArithmetic[Value]):
         """Append a store."""
         self.do(f"store {value}, {pointer}, align {align}")
 
+    def memcpy(self, target: Value, source: Value, size: Value) -> None:
+        """Append a copy of `size` bytes between arrays that do not overlap."""
+        self.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.run("llvm.memcpy.p0.p0.i64", target, source, size, Value("i1", "false"))
+
     # vectors
 
     def splat(self, x: Value, lanes: int) -> Value:
@@ -203,7 +208,7 @@ class Function(IndexArithmetic[Value]):
         one = self.let(type_, f"insertelement {type_} poison, {x}, i64 0")
         return self.let(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
 
-    def taken(self, x: Value, order: Sequence[int], other: Value | None = None) -> Value:
+    def shuffle(self, x: Value, order: Sequence[int], other: Value | None = None) -> Value:
         """Append a shuffle: lanes of a vector and of `other` (numbered on) in `order`."""
         if len(order) == 1:
             lanes = lanes_of(x.type)
@@ -233,14 +238,14 @@ class Function(IndexArithmetic[Value]):
         carried: Sequence[Value],
         body: Callable[[Value, list[Value]], Sequence[Value] | None],
         *,
-        once: bool = False,
+        nonempty: bool = False,
     ) -> list[Value]:
         """Append ``for i in range(start, end, step)`` over 64-bit integers.
 
-        `body` takes ``(i, carried)`` and gives the next `carried`; the last is returned. `once` says that there is at least one iteration.
+        `body` takes ``(i, carried)`` and gives the next `carried`; the last is returned. `nonempty` promises at least one iteration.
         """
         before, head, done = self._label, self.fresh("loop"), self.fresh("done")
-        if once:
+        if nonempty:
             self.do(f"br label %{head}")
         else:
             some = self.compare("icmp slt", start, end)
@@ -259,7 +264,7 @@ class Function(IndexArithmetic[Value]):
             text_lines.append(f"  {phi.name} = phi {phi.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
         self._text_lines[phis_at:phis_at] = text_lines
         self.label(done)
-        if once:
+        if nonempty:
             return results
         return [
             self.let(first.type, f"phi {first.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")

@@ -17,7 +17,7 @@ from volta_fn.core.primitive import Zero
 from volta_fn.jit import jit
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import narrowed, wide
-from volta_fn.primitives.call import stop_gradient
+from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.gamma_family import composite, rising

@@ -13,7 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
+
+#: The parameters of an entry point.
+BUFFERS, BEGIN, END = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+
+
+def entry_point(module: Module, symbol: str) -> Function:
+    """Begin an entry point, whose parameters are `BUFFERS`, `BEGIN` and `END`."""
+    return Function(module, symbol, [BUFFERS, BEGIN, END])
+
+
+def buffer_pointer(f: Function, number: int, buffers: Value = BUFFERS) -> Value:
+    """Emit the pointer to a buffer, an operand, a result or the workspace."""
+    return f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
 
 
 class SignalWord(IntEnum):
@@ -29,7 +42,7 @@ class SignalWord(IntEnum):
 
 def signals_of(f: Function, buffers: Value) -> Value:
     """Emit the address of the record of signals of the call whose buffers these are."""
-    return f.load("ptr", f.at(buffers, "ptr", i64(-1)), 8)
+    return buffer_pointer(f, -1, buffers)
 
 
 def signal_status(f: Function, signals: Value) -> Value:

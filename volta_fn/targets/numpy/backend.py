@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers import most_temporaries
+from volta_fn.compiler.plans import most_temporaries
 from volta_fn.core.device import Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules
@@ -34,8 +34,9 @@ from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg import factorization, solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
-from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, program, reductions
-from volta_fn.targets.numpy.program import PlannedProgram, workspace
+from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, memory, reductions
+from volta_fn.targets.numpy.memory import workspace
+from volta_fn.targets.numpy.program import PlannedProgram
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
@@ -92,10 +93,10 @@ def make_kernel(
 
 def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> PlannedProgram:
     """Return a program, planned by the pipeline, as NumPy runs it."""
-    return PlannedProgram(pipeline.plan(closed, donated, written), partial(make_kernel, pipeline=pipeline))
+    return PlannedProgram(pipeline.plan(closed, donated, out_results), partial(make_kernel, pipeline=pipeline))
 
 
-def written(eqn: Equation) -> Sequence[int]:
+def out_results(eqn: Equation) -> Sequence[int]:
     """Return the results that an equation's kernel can write to ``out``."""
     primitive = eqn.primitive
     if primitive is scan_p:
@@ -163,7 +164,7 @@ class NumpyBackend:
 
         What LAPACK and Fourier transforms need for themselves counts.
         """
-        return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written), workspace)
+        return most_temporaries(pipeline.plan(closed, donated, out_results), lambda inner: pipeline.plan(inner, (), out_results), workspace)
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return None: NumPy's steps are timed one by one by whoever runs them."""
@@ -191,7 +192,7 @@ class NumpyBackend:
 
     def free_memory(self) -> None:
         """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""
-        program.free()
+        memory.free()
 
 
 def _peak() -> int:
@@ -283,11 +284,11 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
     if not step.in_block:
         yield ()
         return
-    block = program.take(step.block)
+    block = memory.take(step.block)
     try:
         yield step.frame(block)
     finally:
-        program.give(block)
+        memory.give(block)
 
 
 @program_cache

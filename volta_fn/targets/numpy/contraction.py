@@ -200,12 +200,13 @@ def dot_general(
     *,
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None = None,
+    precision: str | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Contract `lhs` with `rhs`.
 
     `dimension_numbers` is `((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`. The result has the batch axes, the free axes of
-    `lhs`, then those of `rhs`; its dtype is `preferred_element_type`, or else the operands' own.
+    `lhs`, then those of `rhs`; its dtype is `preferred_element_type`, or else the operands' own. A lower `precision` rounds nothing.
     """
     has_scalar = 1 in (lhs.size, rhs.size)
     plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar)
@@ -213,7 +214,12 @@ def dot_general(
 
 
 def typed_dot_general(
-    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
+    lhs: ShapedArray,
+    rhs: ShapedArray,
+    *,
+    dimension_numbers: DotDimensionNumbers,
+    preferred_element_type: np.dtype | None,
+    precision: str | None = None,
 ) -> Product:
     """Return the plan for operands of the given avals.
 

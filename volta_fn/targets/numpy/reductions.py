@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.contractions import SlidingWindow, phases
+from volta_fn.compiler.correlations import SlidingWindow, phases
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduction_of
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
@@ -20,7 +20,7 @@ from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
-from volta_fn.targets.numpy.program import Scratch
+from volta_fn.targets.numpy.memory import Scratch
 
 # Reductions and cumulative reductions in NumPy.
 #

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load
+from volta_fn.targets.wgsl.runtime.device.driver import LOST
 
 
 class Native(NamedTuple):
@@ -25,30 +26,6 @@ class Native(NamedTuple):
     errors: Any
     #: The process that loaded it: a forked process has neither its threads nor its driver's state.
     process: int
-
-
-#: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
-log = logging.getLogger("volta_fn.gpu")
-if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
-    log.setLevel(logging.DEBUG)
-    log.addHandler(logging.StreamHandler())
-    log.handlers[-1].setFormatter(logging.Formatter("%(relativeCreated).3f ms %(threadName)s: %(message)s"))
-
-FORKED = (
-    "this process was forked from one that had begun to use the GPU, which is not there in a fork. "
-    "Start processes by multiprocessing's methods 'spawn' or 'forkserver', or use the device 'cpu' in forked ones"
-)
-
-_LOST = (
-    "the GPU was lost, by a failure of its driver or a reset. {} again. "
-    "set_recovery('checkpoint') has copies kept, with which programs go on"
-)
-LOST = _LOST.format("Arrays that were there are gone; make them")
-
-
-def lost(array: str) -> str:
-    """Return the message for the loss of an array of this description."""
-    return _LOST.format(f"{array} is gone; make it")
 
 
 def wgpu() -> Any:

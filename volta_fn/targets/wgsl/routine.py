@@ -1,4 +1,4 @@
-"""Define routines, the GPU code that programs run.
+"""Routines: the GPU code of kernels and equations.
 
 A routine is a list of *dispatches*, each a compute shader over a number of workgroups; a dispatch begins when those before it are done.
 Every array is a storage buffer that holds the bytes of NumPy's contiguous array, rounded up to a multiple of four: 32-bit numbers are
@@ -24,8 +24,6 @@ class Dispatch:
     shader: ShaderModule
     #: Distinct buffer numbers: operands, results and workspaces are numbered in this order.
     buffers: tuple[int, ...]
-    #: Which of them the shader declares as ``read_write``; the others are ``read``.
-    written: frozenset[int]
     #: Workgroups along x, y and z.
     groups: tuple[int, int, int]
     #: Multiplications, or other iterations of innermost loops, if there may be very many.
@@ -44,9 +42,14 @@ class Dispatch:
         return self.source if self.better is None else self.better().text
 
     @property
+    def written(self) -> frozenset[int]:
+        """The numbers of the buffers that it writes."""
+        return frozenset([self.buffers[binding] for binding in self.written_bindings])
+
+    @property
     def written_bindings(self) -> frozenset[int]:
-        """The binding numbers of the buffers that it writes."""
-        return frozenset([binding for binding, number in enumerate(self.buffers) if number in self.written])
+        """The numbers of the bindings that the shader declares as ``read_write``."""
+        return frozenset([number for number, binding in enumerate(self.shader.bindings) if binding.written])
 
 
 @dataclass(frozen=True)

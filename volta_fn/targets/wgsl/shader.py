@@ -1,6 +1,7 @@
 """Compute shaders as objects, which print their WGSL at the very end.
 
-Tokens of WGSL and index arithmetic serve the transformations of shaders and everything that writes them.
+A `Function` writes statements, and adds declarations to its `Module`. A `ShaderModule` is made of both, which transformations change.
+Tokens of WGSL and index arithmetic serve these, and everything that writes shaders.
 """
 
 from __future__ import annotations
@@ -162,10 +163,19 @@ class ShaderModule:
     group: str | None = None
     #: The statements before the one that computes this index (``let group = …``).
     prologue: str = ""
+    #: The text of a module in another language than WGSL, which only its driver understands: it has bindings, but no statements.
+    foreign: str = ""
+
+    @property
+    def is_wgsl(self) -> bool:
+        """Whether it is WGSL, which transformations may rewrite."""
+        return not self.foreign
 
     @cached_property
     def text(self) -> str:
-        """The WGSL."""
+        """The WGSL, or the foreign text."""
+        if self.foreign:
+            return self.foreign
         parameters = ", ".join([f"@builtin({value}) {parameter}: {type_}" for value, parameter, type_ in self.builtins])
         return "".join(
             [*self._printed(), f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{\n", self.statements, "}\n"]
@@ -271,8 +281,8 @@ plus, times, quotient, remainder, dotted = TEXT.plus, TEXT.times, TEXT.quotient,
 class Module:
     """Declarations and functions for a device, each added once."""
 
-    def __init__(self, device: TargetCapabilities) -> None:
-        self.device = device
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self.capabilities = capabilities
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:

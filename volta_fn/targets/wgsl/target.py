@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
@@ -15,10 +15,8 @@ from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
-from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
@@ -27,7 +25,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
 
-# Describe the devices that programs are planned for.
+# Limits of devices.
 
 #: WebGPU's names of limits, with the fields of `TargetCapabilities`, whose defaults every WebGPU device guarantees.
 LIMITS = {
@@ -41,78 +39,6 @@ LIMITS = {
 
 #: Bytes of the largest buffer that every WebGPU device has.
 LARGEST_BUFFER = 1 << 28
-
-#: Bytes that a page may use on a phone: browsers end pages that take more than about a gibibyte, scripts and pictures included.
-_PHONE_MEMORY = 3 << 28
-
-
-class DeviceProfile(NamedTuple):
-    """The resources of a device that a program may use."""
-
-    name: str
-    capabilities: TargetCapabilities
-    #: Bytes of the largest buffer, and of all memory (None: not known).
-    largest: int = LARGEST_BUFFER
-    memory: int | None = None
-
-
-#: A page's GPU is unknown: it may round a fused multiply-add twice, and flush subnormal numbers.
-WEBGPU = DeviceProfile("webgpu", TargetCapabilities(subnormals=False))
-PHONE = WEBGPU._replace(name="phone", memory=_PHONE_MEMORY)
-
-
-def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> DeviceProfile:
-    """Return the profile of a device, by a name, limits, or a device.
-
-    Args:
-        limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
-            WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or some
-            letters of its name.
-
-    Raises `ArgumentError` for other limits, and names that no GPU has.
-
-    >>> profile_of({"maxBufferSize": 1 << 30}).largest
-    1073741824
-    """
-    if isinstance(limits, DeviceProfile):
-        return limits
-    if isinstance(limits, Mapping):
-        return _changed(limits)
-    if isinstance(limits, Device):
-        return _of_device(limits)
-    profiles = {profile.name: profile for profile in (WEBGPU, PHONE)}
-    if limits in profiles:
-        return profiles[limits]
-    gpus = _gpus()
-    for device in gpus:
-        if str(limits).lower() in device.device_kind.lower():
-            return _of_device(device)
-    names = [device.device_kind for device in gpus]
-    raise ArgumentError(f"limits: expected 'webgpu', 'phone', limits by name, or a GPU of this machine ({names}), got {limits!r}")
-
-
-def _gpus() -> list[Device]:
-    try:
-        return list(devices("gpu"))
-    except DeviceError:
-        return []
-
-
-def _changed(limits: Mapping[str, int]) -> DeviceProfile:
-    unknown = [name for name in limits if name not in LIMITS and name != "maxBufferSize"]
-    if unknown:
-        raise ArgumentError(f"limits: WebGPU has no {', '.join(unknown)} that programs depend on; known are {[*LIMITS, 'maxBufferSize']}")
-    fields: dict[str, Any] = {LIMITS[name]: int(value) for name, value in limits.items() if name in LIMITS}
-    largest = int(limits.get("maxBufferSize", LARGEST_BUFFER))
-    return WEBGPU._replace(name="the given limits", capabilities=WEBGPU.capabilities._replace(**fields), largest=largest)
-
-
-def _of_device(device: Device) -> DeviceProfile:
-    if device.platform != "gpu":
-        raise ArgumentError(f"limits: expected a GPU, got {device}; programs for the CPU have no limits")
-    backend: Any = device.backend
-    gpu = backend.gpu
-    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)
 
 
 # List the routines of kernels and equations.
@@ -225,11 +151,19 @@ class WgslTarget(Target):
 
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
-        return matmul.computes_product(kernel, device=self.capabilities)
+        return matmul.computes_product(kernel, capabilities=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel."""
         return kernel_routine(kernel, self.capabilities, deferred_work=deferred_work)
+
+    def split_k(self, kernel: Kernel) -> int:
+        """Return the split-K factor of a kernel; 1 if it is no product."""
+        return matmul.split_k(kernel, self.capabilities)
+
+    def is_little(self, kernel: Kernel) -> bool:
+        """Return True if a kernel is a product that leaves the GPU underused."""
+        return matmul.is_little(kernel, self.capabilities)
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
@@ -239,7 +173,7 @@ class WgslTarget(Target):
         """Return the passes that GPUs add: for routines, and for fewer, fuller dispatches."""
         capabilities = self.capabilities
         most = min(capabilities.buffers, _MOST_BUFFERS)
-        small = partial(is_small, device=capabilities)
+        small = partial(is_small, capabilities=capabilities)
         passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms",
@@ -250,7 +184,7 @@ class WgslTarget(Target):
             ProgramPass(
                 "Cholesky factors",
                 "Expand Cholesky factorisations to those of panels, and products.",
-                partial(expand_cholesky, panel_width=partial(library.panel_width, device=capabilities)),
+                partial(expand_cholesky, panel_width=partial(library.panel_width, capabilities=capabilities)),
                 simplify_after=True,
             ),
             ProgramPass(
@@ -270,7 +204,7 @@ class WgslTarget(Target):
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=capabilities), most=capabilities.kernel_buffers),
+                partial(split_k_into_consumers, splits=self.split_k, most=capabilities.kernel_buffers),
             ),
             NodePass(
                 "late small kernels",
@@ -279,7 +213,7 @@ class WgslTarget(Target):
             ),
         ]
         if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
-            policy = DeferralPolicy(partial(matmul.is_little, device=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
+            policy = DeferralPolicy(self.is_little, max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)

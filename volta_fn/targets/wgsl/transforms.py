@@ -36,9 +36,9 @@ _FUSIBLE_BUILTINS = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "
 def is_fusible(shader: ShaderModule) -> bool:
     """Return whether a shader can be fused.
 
-    It declares no types, and sees no more of the grid than its workgroup's index.
+    It is WGSL, declares no types, and sees no more of the grid than its workgroup's index.
     """
-    return {b.value for b in shader.builtins} <= _FUSIBLE_BUILTINS and not shader.has_types
+    return shader.is_wgsl and {b.value for b in shader.builtins} <= _FUSIBLE_BUILTINS and not shader.has_types
 
 
 def fused_size(shaders: Sequence[ShaderModule]) -> int:

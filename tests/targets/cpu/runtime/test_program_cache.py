@@ -21,9 +21,10 @@ import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
 from volta_fn.core.caches import Interned
+from volta_fn.runtime import caches
+from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime import cache as disk_cache
-from volta_fn.targets.cpu.runtime import compile, program
-from volta_fn.targets.cpu.runtime.compile import CodeCache
+from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 from volta_fn.targets.cpu.runtime.program import Program
 
 LARGE = np.arange(5000, dtype=np.float32)
@@ -32,7 +33,7 @@ LARGE = np.arange(5000, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(program, "_loaded", Interned())
+    monkeypatch.setattr(artifact, "_loaded", Interned())
     monkeypatch.setattr(compile, "CODE_CACHE", CodeCache())  # routines that were compiled before are in another folder
 
 
@@ -57,7 +58,7 @@ def of(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ())
 
 def entry(function: Callable[..., Any], *args: Any) -> Path:
     """The file of a program's entry."""
-    key = program.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
+    key = artifact.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
     assert key is not None
     where = disk_cache.cache_dir()
     assert where is not None
@@ -66,8 +67,8 @@ def entry(function: Callable[..., Any], *args: Any) -> Path:
 
 def forget_loaded() -> None:
     """Forget what is loaded, as if this were another process."""
-    program._recent.clear()
-    program._loaded = Interned()
+    artifact._recent.clear()
+    artifact._loaded = Interned()
 
 
 #: The sum of nothing is computed by NumPy, whose functions have no address in another process.
@@ -127,7 +128,7 @@ def test_large_constants_of_the_traced_program_are_not_written() -> None:
 
 
 def test_of_a_program_with_too_large_constants_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, builds: list[Any]) -> None:
-    monkeypatch.setattr(program, "_LARGEST", 10)
+    monkeypatch.setattr(artifact, "_LARGEST", 10)
     for _ in range(2):
         np.testing.assert_array_equal(of(lambda x: x + 1, X)(False, X)[0], X + 1)
     assert len(builds) == 2
@@ -202,7 +203,7 @@ def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, 
 
 @pytest.mark.parametrize("settled", [0.0, 1e9])
 def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
-    monkeypatch.setattr(disk_cache, "_SETTLED", settled)
+    monkeypatch.setattr(caches, "_SETTLED", settled)
     package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
     source = package / "compiler" / "passes.py"
@@ -237,8 +238,6 @@ from volta_fn.runtime.llvm import machine
 compile_object, texts = machine.compile_object, []
 machine.compile_object = lambda text, *suffix, **options: texts.append(text) or compile_object(text, *suffix, **options)
 import volta_fn as vf
-from volta_fn.targets.cpu.runtime import cache as disk_cache
-from volta_fn.targets.cpu.runtime import program as program_cache
 import volta_fn.numpy as jnp
 x = np.arange(12, dtype=np.float32).reshape(3, 4)
 step = vf.jit(vf.value_and_grad(lambda w, x: jnp.tanh(x @ w).sum()))

@@ -22,7 +22,7 @@ from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
 from volta_fn.codegen.loops import RowPass
 from volta_fn.compiler.ir.axes import KernelAnalysis
-from volta_fn.compiler.ir.kernel import interpret
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import JaxprError
 from volta_fn.lazy_imports import load
@@ -180,7 +180,7 @@ TRANSPOSES: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
 @pytest.mark.parametrize("large", [False, True], ids=["small-squares", "large-squares"])
 @pytest.mark.parametrize(("function", "args"), [c[1:] for c in TRANSPOSES], ids=[c[0] for c in TRANSPOSES])
 def test_transposes(function: Callable[..., Any], args: tuple[Any, ...], large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_MANY_STEPS", 0 if large else 1 << 30)
+    monkeypatch.setattr(schedule, "_MANY_ITERATIONS", 0 if large else 1 << 30)
     for kernel in fuse_function(function, *args).kernels:
         agrees(kernel, inputs_of(kernel), "a transpose")
 

@@ -25,14 +25,15 @@ from tests.targets.contractions import (
 )
 from tests.targets.wgsl.loops.kernels import agrees
 from tests.targets.wgsl.running import capabilities, run_routine
-from volta_fn.compiler.ir.kernel import Kernel, interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import computes_product, contraction
 
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, computes_product=partial(computes_product, device=PLAIN))
+TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, computes_product=partial(computes_product, capabilities=PLAIN))
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:

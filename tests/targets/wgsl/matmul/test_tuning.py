@@ -54,10 +54,10 @@ def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> No
     assert choose(c, work, FACTS) == tried[2]
     assert choose(c, work, FACTS._replace(adapter="another")) == tried[0]
     assert choose(product(44, 36, 50), work, FACTS) == candidates(product(44, 36, 50), work, FACTS, 1)[0]
-    assert tuned_schedules.read(path) == {FACTS.adapter: {tuned_schedules.class_of(c): tried[2]}}
+    assert tuned_schedules.read_schedules(path) == {FACTS.adapter: {tuned_schedules.class_of(c): tried[2]}}
     other = product(8, 12, 50)
     contract.tune(other, work, FACTS, Machine({}).trial, path=path, count=1)
-    assert set(tuned_schedules.read(path)[FACTS.adapter]) == {tuned_schedules.class_of(c), tuned_schedules.class_of(other)}
+    assert set(tuned_schedules.read_schedules(path)[FACTS.adapter]) == {tuned_schedules.class_of(c), tuned_schedules.class_of(other)}
 
 
 def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
@@ -70,8 +70,8 @@ def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
 def test_files_that_are_none_of_ours(tmp_path: Path, text: str) -> None:
     path: Any = tmp_path / "tuned.json"
     path.write_text(text)
-    assert tuned_schedules.read(path) == {}
-    assert tuned_schedules.read(tmp_path / "missing.json") == {}
+    assert tuned_schedules.read_schedules(path) == {}
+    assert tuned_schedules.read_schedules(tmp_path / "missing.json") == {}
 
 
 def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
@@ -103,13 +103,13 @@ def test_schedules_that_no_code_can_be_generated_for_are_left_out(tmp_path: Path
     good = Schedule().as_dict()
     path = tmp_path / "schedules.json"
     path.write_text(json.dumps({"a": {"good": good, "bad": good | bad}}))
-    assert tuned_schedules.read(path) == {"a": {"good": Schedule()}}
+    assert tuned_schedules.read_schedules(path) == {"a": {"good": Schedule()}}
 
 
 def test_a_deep_file_has_no_schedules(tmp_path: Path) -> None:
     path = tmp_path / "schedules.json"
     path.write_text("[" * 100_000)
-    assert tuned_schedules.read(path) == {}
+    assert tuned_schedules.read_schedules(path) == {}
 
 
 def test_all_schedules_that_are_tried_or_shipped_are_valid() -> None:

@@ -14,10 +14,11 @@ from volta_fn.core.device import Device
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device import driver
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, native
-from volta_fn.targets.wgsl.runtime.device.gpu import adapters
+from volta_fn.targets.wgpu import library
+from volta_fn.targets.wgpu.adapters import WgpuAdapter
+from volta_fn.targets.wgpu.driver import WgpuDriver
+from volta_fn.targets.wgsl.runtime.backend import GpuBackend, adapters
+from volta_fn.targets.wgsl.runtime.device.driver import LOST
 from volta_fn.targets.wgsl.runtime.device.memory import Trend
 
 GPU = vf.devices("gpu")[0]
@@ -76,7 +77,7 @@ def test_a_lost_device_is_opened_again(device: Device) -> None:
     y = step(x)
     assert float(y[0]) == 2.0
     vf.set_memory_limit(1 << 26, device)
-    device.backend.gpu.opened.device.destroy()
+    device.backend.gpu.driver.destroy()
     for use in (lambda: np.asarray(y), lambda: step(x), lambda: x + x, lambda: np.asarray(x)):
         with pytest.raises(vf.errors.DeviceError, match=r"The array float32\[1000\] that was there is gone; make it again|make them again"):
             use()
@@ -85,17 +86,15 @@ def test_a_lost_device_is_opened_again(device: Device) -> None:
 
 
 def test_an_adapter_that_a_reset_has_changed_is_looked_for(device: Device) -> None:
-    class Stale:
-        info = GPU.backend.handle.adapter.info  # type: ignore[attr-defined]  # the GPU's
-
-        def __getattr__(self, name: str) -> None:
+    class Stale(WgpuAdapter):
+        def open(self) -> WgpuDriver:
             raise DeviceError("the adapter is gone")
 
     x = jnp.ones(3)
-    device.backend.gpu.opened.device.destroy()
+    device.backend.gpu.driver.destroy()
     with pytest.raises(DeviceError):
         np.asarray(x + 1)
-    device.backend.handle.adapter = Stale()
+    device.backend.handle.adapter = Stale(GPU.backend.handle.adapter.adapter)
     assert float((jnp.ones(3) + 1)[0]) == 2.0
     assert not isinstance(device.backend.handle.adapter, Stale)
 
@@ -109,10 +108,11 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
     queue = device.backend.gpu.queue
     with queue.lock:
         queue.submit()
-        device.backend.gpu.opened.device.destroy()
+        device.backend.gpu.driver.destroy()
     with pytest.raises(vf.errors.DeviceError) as caught:
-        queue.readbacks.arrived.clear()
-        queue.readbacks.arrived.update(dict.fromkeys(queue.readbacks.expected, 3))  # what the library says of copies that will never arrive
+        readbacks = queue.driver.readbacks
+        readbacks.statuses.clear()
+        readbacks.statuses.update(dict.fromkeys(readbacks.expected, 3))  # what the library says of copies that will never arrive
         float(total)
     assert "the GPU was lost" in caught.value.message and "The array float32[] that was there is gone" in caught.value.message
     assert float(step(jnp.ones((100, 100)))[1]) == 10_000
@@ -121,7 +121,7 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
 def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bind group that was made while the device was lost makes commands invalid, and the library says only that."""
     queue = device.backend.gpu.queue
-    typed, said = driver.typed, list[str]()
+    typed, said = library.typed, list[str]()
 
     def invalid_first(kind: str, message: str) -> Any:
         said.append(message)
@@ -131,9 +131,9 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
         return typed(kind, message)
 
     with queue.lock:
-        queue.open_pass()
-        native().lib.wgpuDeviceDestroy(queue.device)
-        monkeypatch.setattr(driver, "typed", invalid_first)
+        queue.driver.open_pass()
+        queue.driver.destroy()
+        monkeypatch.setattr(library, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):
             queue.submit()
     assert queue.errors.device_lost
@@ -141,7 +141,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
 
 
 def test_a_shader_for_a_device_that_is_lost_is_no_bad_shader(device: Device) -> None:
-    device.backend.gpu.opened.device.destroy()
+    device.backend.gpu.driver.destroy()
     with pytest.raises(vf.errors.DeviceError) as caught:
         vf.jit(lambda x: jnp.tanh(x) + 3)(jnp.ones(5))
     assert caught.value.message == LOST
@@ -184,7 +184,7 @@ def test_settings_that_mean_nothing(variable: str, value: str, wanted: str, monk
 
 def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name and kind, and features and limits as it was opened with."""
-    assert GPU.name == GPU.device_kind == GPU.backend.handle.adapter.info["device"]
+    assert GPU.name == GPU.device_kind == GPU.backend.handle.adapter.name
     assert GPU.kind in ("discrete", "integrated", "virtual", "cpu", "unknown")
     assert GPU.limits["max-compute-workgroup-size-x"] >= 256
     assert ("shader-f16" in GPU.features) == GPU.backend.gpu.capabilities.float16

@@ -22,6 +22,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
+from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
 from volta_fn.targets.wgsl.runtime import program as call_module
 from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
@@ -29,7 +30,7 @@ from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
-from volta_fn.targets.wgsl.target import WEBGPU, RoutineCache, WgslTarget, profile_of
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 DEVICE = vf.devices("gpu")[0]
 
@@ -44,8 +45,7 @@ def lowered_of(workload: Workload) -> Any:
 
 def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
     """Let a device count memory, but have none, and run nothing: the workloads are large."""
-    patch.setattr(gpu.pool, "create", lambda size, usage: None)
-    patch.setattr(gpu.grids, "create", lambda size, usage: None)
+    patch.setattr(gpu.driver, "allocate", lambda size, grids=False: None)
     patch.setattr(gpu.pool, "_full", lambda size: False)
     patch.setattr(gpu.pool, "largest", 1 << 62)
     patch.setattr(gpu.queue, "write", lambda *args: None)
@@ -155,7 +155,7 @@ def test_dtypes_that_webgpu_lacks_and_steps_of_the_host_are_named() -> None:
 
 def test_limits_by_the_name_of_a_gpu_and_mistakes() -> None:
     assert profile_of(DEVICE.device_kind[:4].upper()).name == DEVICE.device_kind
-    assert profile_of(DEVICE).largest == DEVICE.backend.gpu.opened.largest
+    assert profile_of(DEVICE).largest == DEVICE.backend.gpu.description.largest
     with pytest.raises(ArgumentError, match=r"expected 'webgpu', 'phone', .*got 'Voodoo'"):
         profile_of("Voodoo")
     with pytest.raises(ArgumentError, match=r"WebGPU has no maxTextures"):

@@ -48,7 +48,7 @@ def test_states_are_given_back_in_the_buffers_that_they_came_in() -> None:
 def test_small_results_are_sent_as_long_as_they_are_read() -> None:
     gc.collect()  # what earlier tests have left, whose copies would be counted
     GPU.backend.gpu.queue.wait()
-    readbacks = GPU.backend.gpu.queue.readbacks
+    readbacks = GPU.backend.gpu.driver.readbacks
     loss = vf.jit(lambda x: jnp.sum(x * x))
     x = jnp.arange(8.0)
 

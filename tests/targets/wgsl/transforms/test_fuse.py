@@ -42,7 +42,7 @@ def test_shaders_beside_each_other_do_what_they_do_alone() -> None:
     sources, counts = (reversal(64, 3), doubled(32), reversal(64, 5)), (3, 2, 3)
     assert fused_size(sources) == 64
     x, y, z = (np.arange(n, dtype=np.float32) + 1 for n in (192, 64, 192))
-    routine = Routine((Dispatch(fused(sources, counts), (0, 3, 1, 4, 2, 5), frozenset({3, 4, 5}), (8, 1, 1)),))
+    routine = Routine((Dispatch(fused(sources, counts), (0, 3, 1, 4, 2, 5), (8, 1, 1)),))
     first, second, third = running.run_routine(routine, [x, y, z], [((192,), F32), ((64,), F32), ((192,), F32)])
     np.testing.assert_array_equal(first, 3 * x.reshape(3, 64)[:, ::-1].ravel())
     np.testing.assert_array_equal(second[:36], 2 * y[:36])
@@ -55,7 +55,7 @@ def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
     assert shader.text.count("scaled(x: f32)") == 1
     arrays = [np.arange(n, dtype=np.float32) + k for k, n in enumerate((128, 192, 192, 192, 128))]
     order = tuple(n for k in range(5) for n in (k, 5 + k))
-    routine = Routine((Dispatch(shader, order, frozenset(range(5, 10)), (13, 1, 1)),))
+    routine = Routine((Dispatch(shader, order, (13, 1, 1)),))
     result = running.run_routine(routine, arrays, [((len(x),), F32) for x in arrays])
     for k in (1, 2, 3):
         np.testing.assert_array_equal(result[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
@@ -74,7 +74,7 @@ def cosines(invocations: int) -> ShaderModule:
 
 def test_compilers_do_not_simplify_what_equal_shaders_round() -> None:
     """A one that they know let them cancel the large number."""
-    routine = Routine((Dispatch(fused((cosines(64),) * 3, (1, 1, 1)), (0, 3, 1, 4, 2, 5), frozenset({3, 4, 5}), (3, 1, 1)),))
+    routine = Routine((Dispatch(fused((cosines(64),) * 3, (1, 1, 1)), (0, 3, 1, 4, 2, 5), (3, 1, 1)),))
     arrays = [np.arange(64, dtype=np.float32) + 10 * k for k in range(3)]
     for x, result in zip(arrays, running.run_routine(routine, arrays, [((64,), F32)] * 3), strict=True):
         np.testing.assert_allclose(result, np.cos(x.astype(np.float64)), rtol=1e-5, atol=1e-6)

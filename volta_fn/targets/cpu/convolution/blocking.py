@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.convolution.emission import (
@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     value,
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
 
 # Several correlations in one routine, which share launches.
 #
@@ -149,14 +149,13 @@ def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace:
 
 def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:
     """Write the entry point of a launch, whose tasks are those of its jobs in order."""
-    buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
-    f = Function(module, symbol, [buffers, begin, end])
-    pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(4 if workspace else 3)]
+    f = entry_point(module, symbol)
+    pointers = [buffer_pointer(f, k) for k in range(4 if workspace else 3)]
     if not workspace:
         pointers.append(Value("ptr", "null"))
     first = 0
     for job in jobs:
-        start, stop = most(f, plus(f, begin, -first), 0), least(f, plus(f, end, -first), job.tasks)
+        start, stop = most(f, plus(f, BEGIN, -first), 0), least(f, plus(f, END, -first), job.tasks)
 
         def call_job(index: Value, _: list[Value], job: Job = job) -> list[Value]:
             f.run(job.symbol, *pointers, index)

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, vector_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
 from volta_fn.targets.cpu.scalars.values import overload
@@ -94,7 +94,7 @@ def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index
         if size > start:
             body(start)
         return
-    f.loop(value(start), value(size), by, [], lambda index, _: body(index), once=isinstance(size, int) and isinstance(start, int))
+    f.loop(value(start), value(size), by, [], lambda index, _: body(index), nonempty=isinstance(size, int) and isinstance(start, int))
 
 
 def block_starts(f: Function, blocks: Sequence[Index], lengths: Sequence[int], sizes: Sequence[int]) -> list[Index]:
@@ -185,8 +185,8 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
                 continue
             low = [lanes + lane - half if lane & half else lane for lane in range(lanes)]
             high = [lanes + lane if lane & half else lane + half for lane in range(lanes)]
-            following[i] = f.taken(vectors[i], low, vectors[i + half])
-            following[i + half] = f.taken(vectors[i], high, vectors[i + half])
+            following[i] = f.shuffle(vectors[i], low, vectors[i + half])
+            following[i + half] = f.shuffle(vectors[i], high, vectors[i + half])
         vectors = following
         half *= 2
     return vectors
@@ -348,11 +348,11 @@ class _Sum:
             return body
 
         if inner or unroll == 1:
-            return f.loop(i64(0), value(dim.size), 1, sums, iteration(1), once=isinstance(dim.size, int))
+            return f.loop(i64(0), value(dim.size), 1, sums, iteration(1), nonempty=isinstance(dim.size, int))
         if isinstance(dim.size, int):
             unrolled_end = dim.size // unroll * unroll
             if unrolled_end:
-                sums = f.loop(i64(0), i64(unrolled_end), unroll, sums, iteration(unroll), once=True)
+                sums = f.loop(i64(0), i64(unrolled_end), unroll, sums, iteration(unroll), nonempty=True)
             return iteration(dim.size - unrolled_end)(i64(unrolled_end), sums) if dim.size > unrolled_end else sums
         last_unrolled = f.binary("mul nsw", f.binary("udiv", dim.size, i64(unroll)), i64(unroll))
         sums = f.loop(i64(0), last_unrolled, unroll, sums, iteration(unroll))

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,

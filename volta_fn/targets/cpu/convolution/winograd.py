@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Axis, Correlation, of_input, of_taps, to_outputs
+from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.compiler.correlations import Axis, Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,
@@ -307,9 +308,9 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
             at = step(f, vector_start, stored, i * c.w.strides[3] + j * c.w.strides[4])
             return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
 
-        columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
+        columns = [transform_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
         for i in range(shape.points):
-            for j, point_value in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
+            for j, point_value in enumerate(transform_taps(a, [one[i] for one in columns], shape.points)):
                 f.store(point_value, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
 
     repeat(f, shape.vectors, vector)
@@ -381,9 +382,9 @@ class OutputTransform:
             first_pass = []
             for j in range(n):
                 column = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
-                first_pass.append(to_outputs(a, column, m))
+                first_pass.append(inverse_transform(a, column, m))
             for i in range(m):
-                for j, result in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
+                for j, result in enumerate(inverse_transform(a, [column_sums[i] for column_sums in first_pass], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
                     if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
@@ -463,7 +464,7 @@ class OutputTransform:
 
 # Winograd's convolution: windows of stride 1, as products at points.
 #
-# See `compiler.contractions` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
+# See `codegen.winograd` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
 # the task's own room, so that all of it stays in the caches: x is copied with channels innermost; tiles of n by n are transformed, by
 # vectors along channels; at each of the n² points, tiles times channels are multiplied with channels times outputs; and the products are
 # transformed into m by m positions, by vectors along outputs.
@@ -556,18 +557,18 @@ class Winograd:
         group, image, tiles = self._at(f, unit)
         each = prod(shape.tiles)
 
-        def transform_input(k: Index) -> None:
+        def image_to_points(k: Index) -> None:
             to = step(f, room[1], type_, times(f, k, prod(shape.input_tiles) * shape.channels))
             self._transform_input_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
 
-        def transform_output(k: Index) -> None:
+        def points_to_image(k: Index) -> None:
             products = step(f, room[2], type_, times(f, k, each * shape.outputs))
             self._transform_output_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
 
-        repeat(f, shape.images, transform_input)
+        repeat(f, shape.images, image_to_points)
         taps = args.room(f, self.taps_room, shape.points**2 * shape.tap_elements * self.work.itemsize, group)
         self._multiply(f, room[1], taps, room[2], shape.points**2)
-        repeat(f, shape.images, transform_output)
+        repeat(f, shape.images, points_to_image)
 
     def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
         """Emit the number of a block's first tile."""
@@ -616,9 +617,9 @@ class Winograd:
             first_pass = []
             for j in range(n):
                 column = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
-                first_pass.append(of_input(a, column))
+                first_pass.append(transform_input(a, column))
             for i in range(n):
-                for j, point_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
+                for j, point_value in enumerate(transform_input(a, [column_sums[i] for column_sums in first_pass])):
                     f.store(point_value, step(f, target, work.type, (i * n + j) * point_stride), work.itemsize)
 
         each_tile(f, shape, shape.input_tiles, shape.channels, tile)

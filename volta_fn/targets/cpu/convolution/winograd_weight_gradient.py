@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from volta_fn.compiler.contractions import Correlation, of_input, of_taps, to_outputs
+from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,
@@ -154,12 +155,12 @@ class WinogradSums:
         self.task_room = builder.reserve(enterers * self.x_tile.elements, size)
         cost = tiling.nanoseconds
 
-        def transform_input(f: Function, args: Arguments, task: Value) -> None:
+        def input_to_points(f: Function, args: Arguments, task: Value) -> None:
             room = args.room(f, self.task_room, self.x_tile.elements * size, task)
             builder.shared(f, task, strips, enterers, lambda strip: self._transform_input(f, args, room, split(f, strip, grid)))
 
         builder.shared_job("prepare", builder.tasks(rows, 0), cost * 0.15, rows, self._taps)
-        builder.job("enter", enterers, cost * 0.15, transform_input)
+        builder.job("enter", enterers, cost * 0.15, input_to_points)
         builder.job("sum", tiling.points**2, cost * 0.6, self._multiply)
         builder.shared_job("finish", builder.tasks(self.c.images, 0), cost * 0.1, self.c.images, self._transform_output)
 
@@ -198,8 +199,8 @@ class WinogradSums:
             return strided(f, work, self.builder.w_dtype, step(f, w, stored_as(self.builder.w_dtype), position), c.w.strides[1], mask)
 
         taps, points = range(self.tiling.taps), self.tiling.points
-        columns = [of_taps(a, [tap((i, j)) for i in taps], points) for j in taps]
-        self._store_points(f, [of_taps(a, list(column), points) for column in zip(*columns, strict=True)], to, self.tiling.sizes[1])
+        columns = [transform_taps(a, [tap((i, j)) for i in taps], points) for j in taps]
+        self._store_points(f, [transform_taps(a, list(column), points) for column in zip(*columns, strict=True)], to, self.tiling.sizes[1])
 
     def _store_points(self, f: Function, points_by_row: list[list[Value]], to: Value, point_stride: int) -> None:
         for point, vector in enumerate([vector for column in points_by_row for vector in column]):
@@ -227,8 +228,8 @@ class WinogradSums:
                 return f.load(work.vector, step(f, corner, work.type, i * self.x_tile.stride(3) + j * self.x_tile.stride(4)), work.itemsize)
 
             points = range(tiling.points)
-            columns = [of_input(a, [element(i, j) for i in points]) for j in points]
-            points_by_row = [of_input(a, list(column)) for column in zip(*columns, strict=True)]
+            columns = [transform_input(a, [element(i, j) for i in points]) for j in points]
+            points_by_row = [transform_input(a, list(column)) for column in zip(*columns, strict=True)]
             self._store_points(f, points_by_row, step(f, to, work.type, plus(f, times(f, k, tiling.images), image)), tiling.sizes[0])
 
         repeat(f, tiling.columns, lambda k: repeat(f, c.images, lambda image: tile(k, image), 0, work.lanes))
@@ -274,8 +275,8 @@ class WinogradSums:
                 values = [
                     f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * point_stride), work.itemsize) for i in points
                 ]
-                points_by_row.append(to_outputs(a, values, _POSITIONS))
-            results = [values for column in zip(*points_by_row, strict=True) for values in to_outputs(a, list(column), _POSITIONS)]
+                points_by_row.append(inverse_transform(a, values, _POSITIONS))
+            results = [values for column in zip(*points_by_row, strict=True) for values in inverse_transform(a, list(column), _POSITIONS)]
             to = self.builder.at(f, "y", args.y, 0, image, output)
             left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
             if (rows, columns) == (_POSITIONS, 1) and along != 1:

@@ -68,7 +68,7 @@ class Groups(NamedTuple):
         end = f.plus(first, i64(self.lanes))
         if self.size % self.lanes:
             end = f.select(f.compare("icmp eq", run, i64(self.runs - 1)), i64(self.size), end)
-        f.loop(first, end, self.lanes, [], lambda start, _: group(least(f, start, i64(self.size - self.lanes))), once=True)
+        f.loop(first, end, self.lanes, [], lambda start, _: group(least(f, start, i64(self.size - self.lanes))), nonempty=True)
 
 
 # Interleaved signals in memory, and tables of roots of unity.
@@ -238,7 +238,7 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
         buffers.store(differences, j, a.minus(b))
         return _values(_complex(buffers, carried).plus(both))
 
-    write(i64(0), _complex(buffers, f.loop(i64(0), i64(half), 1, _values(first), pair, once=True)))
+    write(i64(0), _complex(buffers, f.loop(i64(0), i64(half), 1, _values(first), pair, nonempty=True)))
     starts = range(0, half, width)
     steps = [np.outer(np.arange(1, half + 1), np.arange(start, min(start + width, half)) + 1).ravel() for start in starts]
     table = buffers.table(f"prime.{r}", np.concatenate(steps), r)
@@ -258,7 +258,7 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
 
         zero = first.re.like(0.0)
         begun = [*_values(first), *_values(Complex(zero, zero))] * count
-        totals = f.loop(i64(0), i64(half), 1, begun, term, once=True)
+        totals = f.loop(i64(0), i64(half), 1, begun, term, nonempty=True)
         for k in range(count):
             cosines, sines = (_complex(buffers, totals[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
             number = f.plus(start, i64(k + 1))

@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier import signals as spectra
 from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots, butterfly, long_butterfly
 from volta_fn.targets.cpu.fourier.signals import Pairs, Signals
-from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import element
 
@@ -91,9 +91,9 @@ class Passes(Buffers):
                 else:
                     long_butterfly(self, factor, read, write)
 
-            f.loop(i64(0), i64(stride), 1, [], butterfly_at, once=True)
+            f.loop(i64(0), i64(stride), 1, [], butterfly_at, nonempty=True)
 
-        f.loop(i64(0), i64(rest), 1, [], block, once=True)
+        f.loop(i64(0), i64(rest), 1, [], block, nonempty=True)
 
 
 # Fourier transforms of long signals, each as a matrix of complex numbers.
@@ -258,7 +258,7 @@ def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | Non
     operand, kind, axis = avals[0], params["kind"], params["axis"]
     result = fft_p.result_avals(avals, params)
     if not result.size:
-        return nothing()
+        return empty_routine()
     paired = kind in ("RFFT", "IRFFT") and params["length"] % 2 == 0
     length = params["length"] // 2 if paired else params["length"]
     if length < 2:

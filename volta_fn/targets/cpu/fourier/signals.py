@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots
 from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
-from volta_fn.targets.cpu.loops.schedule import transposed
+from volta_fn.targets.cpu.loops.tiles import transposed
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import Lanes
@@ -76,7 +76,7 @@ class Signals(NamedTuple):
         if self._is_tiled(buffers.lanes):
             self._read_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], read_number, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], read_number, nonempty=True)
 
     def write_all(self, buffers: Buffers, start: Value, memory: Value, change: Change | None = None) -> None:
         """Emit the store of a group of signals, one per lane, mapped by `change`."""
@@ -92,7 +92,7 @@ class Signals(NamedTuple):
         if change is None and self._is_tiled(buffers.lanes):
             self._write_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], write_number, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], write_number, nonempty=True)
 
     # contiguous signals: squares of `lanes` by `lanes` numbers are transposed in registers
 
@@ -124,7 +124,7 @@ class Signals(NamedTuple):
     def _tiles(self, buffers: Buffers, tile: Callable[[Value], None]) -> None:
         """Emit the tiles of a group; the last one may overlap the one before."""
         width, lanes = 2 * self.length, buffers.lanes
-        buffers.f.loop(i64(0), i64(width // lanes * lanes), lanes, [], lambda column, _: tile(column), once=True)
+        buffers.f.loop(i64(0), i64(width // lanes * lanes), lanes, [], lambda column, _: tile(column), nonempty=True)
         if width % lanes:
             tile(i64(width - lanes))
 
@@ -208,7 +208,7 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
         for number, value in zip((k, mirror), pair(at_k, at_mirror, buffers.twiddle(table, k)), strict=True):
             buffers.store(target, number, value)
 
-    f.loop(i64(1), i64((m + 1) // 2), 1, [], emit_pair, once=True)
+    f.loop(i64(1), i64((m + 1) // 2), 1, [], emit_pair, nonempty=True)
 
 
 # Half spectra of long real signals.
@@ -282,7 +282,7 @@ class Pairs:
         self._store(f, result, mirror, self._reversed(second))
 
     def _reversed(self, z: Complex) -> Complex:
-        return Complex(*[component.taken(range(self.lanes - 1, -1, -1)) for component in z])
+        return Complex(*[component.shuffle(range(self.lanes - 1, -1, -1)) for component in z])
 
     def _load(self, f: Function, base: Value, number: Value, lanes: int) -> Complex:
         """Emit the load of neighbouring numbers."""

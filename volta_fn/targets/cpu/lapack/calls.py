@@ -10,12 +10,11 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.machine import GET_THREADS, SET_THREADS, THREADS, WORDS, is_available
-from volta_fn.runtime.llvm.machine import LAPACK_PREFIX as PREFIX
+from volta_fn.runtime.llvm.libraries import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
-from volta_fn.targets.cpu.loops.schedule import transposed
+from volta_fn.targets.cpu.loops.tiles import transposed
 from volta_fn.targets.cpu.routine import Routine
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.
@@ -39,7 +38,7 @@ def lapack_name(dtype: np.dtype, name: str) -> str:
 
 def call(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> None:
     """Emit a call of a function, as ``potrf``."""
-    symbol = PREFIX + lapack_name(dtype, name)
+    symbol = LAPACK_PREFIX + lapack_name(dtype, name)
     f.module.declare(symbol, f"declare void @{symbol}({', '.join(['ptr'] * len(arguments))})")
     f.run(symbol, *[argument if isinstance(argument, Value) else _constant(f, argument) for argument in arguments])
 
@@ -289,7 +288,7 @@ def if_available(maker: RoutineMaker) -> RoutineMaker:
     """Return a maker that returns None where LAPACK is not available."""
 
     def make(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-        return maker(operands, params) if is_available() else None
+        return maker(operands, params) if has_lapack() else None
 
     return make
 
@@ -318,7 +317,7 @@ def stack_routine(
     arrays = [*operands, *results]
     stack = math.prod(operands[0].shape[: operands[0].ndim - ranks[0]])
     if not stack or not any(r.size for r in results):
-        return nothing()
+        return empty_routine()
     strides = [math.prod(a.shape[a.ndim - rank :]) * a.dtype.itemsize for a, rank in zip(arrays, ranks, strict=True)]
     rounded = [-(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT for size in scratch]
     each = _CALL + operations / _SPEED

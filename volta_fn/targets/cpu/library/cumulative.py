@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, counting, element_of, i64, nest
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, lanes_for, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store, supports
 
@@ -37,7 +37,7 @@ class Scan(CumulativeOp):
         first = f.splat(f.compare("icmp eq", i, i64(0)), x.lanes)
         return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, result.components, strict=True)]))
 
-    def neutral(self, f: Function, lanes: int) -> Number:
+    def identity(self, f: Function, lanes: int) -> Number:
         """Emit the identity."""
         return constant(f, self.reduction.start(self.dtype), lanes)
 
@@ -51,47 +51,50 @@ class Scan(CumulativeOp):
         store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", offset), count=count)
 
 
-def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
+def scan_vector(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
     """Emit the scan of a vector, and its last number in all lanes.
 
     Every lane of `before` holds the total of the elements before the vector.
     """
     if scan.reduction.step != "logaddexp":
-        return _combined(f, scan, before, x)
-    greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _op(f, "max", before, x)), x.lanes)
-    start = _op(f, "max", before, taken(f, x, [_first(scan, x.lanes)] * x.lanes))
-    near = _op(f, "sub", greatest, start)
+        return _scan_by_doubling(f, scan, before, x)
+    greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _apply(f, "max", before, x)), x.lanes)
+    start = _apply(f, "max", before, shuffle(f, x, [_first(scan, x.lanes)] * x.lanes))
+    near = _apply(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
-    vectors = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
+    vectors = f.branch(
+        one, lambda: _values(_scan_exponentials(f, scan, before, x, greatest)), lambda: _values(_scan_by_doubling(f, scan, before, x))
+    )
     return Number(x.dtype, (vectors[0],)), Number(x.dtype, (vectors[1],))
 
 
-def _both(pair: tuple[Number, Number]) -> list[Value]:
+def _values(pair: tuple[Number, Number]) -> list[Value]:
     return [pair[0].value, pair[1].value]
 
 
-def _combined(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
+def _scan_by_doubling(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
+    """Emit the scan of a vector in steps, each of which reaches twice as many lanes."""
     reach = 1
     while reach < x.lanes:
-        x = scan.combine(f, _moved(f, scan, x, reach), x)
+        x = scan.combine(f, _shifted(f, scan, x, reach), x)
         reach *= 2
-    return scan.combine(f, before, x), scan.combine(f, before, taken(f, x, [_last(scan, x.lanes)] * x.lanes))
+    return scan.combine(f, before, x), scan.combine(f, before, shuffle(f, x, [_last(scan, x.lanes)] * x.lanes))
 
 
-def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
+def _scan_exponentials(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
     """Emit log-sum-exps as sums of exponentials relative to the greatest number.
 
     That is as accurate where the first result is not much less than the greatest number.
     """
     sums = scan._replace(reduction=reduction_of("cumsum"))
-    earlier = _op(f, "exp", _op(f, "sub", before, greatest))
-    total, _ = _combined(f, sums, earlier, _op(f, "exp", _op(f, "sub", x, greatest)))
-    result = _op(f, "add", greatest, _op(f, "log", total))
-    return result, taken(f, result, [_last(scan, x.lanes)] * x.lanes)
+    earlier = _apply(f, "exp", _apply(f, "sub", before, greatest))
+    total, _ = _scan_by_doubling(f, sums, earlier, _apply(f, "exp", _apply(f, "sub", x, greatest)))
+    result = _apply(f, "add", greatest, _apply(f, "log", total))
+    return result, shuffle(f, result, [_last(scan, x.lanes)] * x.lanes)
 
 
-def _op(f: Function, name: str, *operands: Number) -> Number:
+def _apply(f: Function, name: str, *operands: Number) -> Number:
     return apply(f, name, operands, operands[0].dtype, {})
 
 
@@ -103,17 +106,17 @@ def _last(scan: Scan, lanes: int) -> int:
     return 0 if scan.reverse else lanes - 1
 
 
-def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
+def shuffle(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
     """Emit lanes of a vector (and of another, numbered on) in the given order."""
     others = other.components if other else (None,) * len(x.components)
-    return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.components, others, strict=True)]))
+    return Number(x.dtype, tuple([f.shuffle(p, order, o) for p, o in zip(x.components, others, strict=True)]))
 
 
-def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
+def _shifted(f: Function, scan: Scan, x: Number, reach: int) -> Number:
     """Emit a vector shifted by `reach` lanes, with identities at its beginning."""
     lanes = x.lanes
     order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
-    return taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))
+    return shuffle(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.identity(f, lanes))
 
 
 # Cumulative sums, products, extrema and log-sum-exps.
@@ -137,14 +140,14 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     dtype = accumulator(operand.dtype)
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not supports(scan.reduction.step, (dtype, dtype), {}):
         return None
     if scan.columns > 1:
-        return _across(scan)
-    return _one_by_one(scan) if scan.is_sequential else _along(scan)
+        return _across_columns(scan)
+    return _sequentially(scan) if scan.is_sequential else _along_rows(scan)
 
 
 def _cost(scan: Scan) -> float:
@@ -155,7 +158,7 @@ def _cost(scan: Scan) -> float:
 # across columns
 
 
-def _across(scan: Scan) -> Routine:
+def _across_columns(scan: Scan) -> Routine:
     lanes = lanes_for(scan.dtype)
     vectors = min(_VECTORS, math.ceil(scan.columns / lanes))
     blocks = math.ceil(scan.columns / (vectors * lanes))
@@ -164,14 +167,14 @@ def _across(scan: Scan) -> Routine:
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         first = f.times(f.remainder(number, blocks), vectors * lanes)
         mine = task_range(f, f.quotient(number, blocks), scan.rows, rows)
-        nest(f, [scan.rows], lambda row: _block(f, scan, pointers, row[0], first, vectors, lanes), mine)
+        nest(f, [scan.rows], lambda row: _column_block(f, scan, pointers, row[0], first, vectors, lanes), mine)
 
     writer = RoutineWriter(scan.name, 2)
     writer.launch(rows * blocks, _cost(scan), task)
     return writer.routine()
 
 
-def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Value, vectors: int, lanes: int) -> None:
+def _column_block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Value, vectors: int, lanes: int) -> None:
     """Emit the scans of vectors of neighbouring columns, of which some may not exist."""
     base = f.plus(f.times(row, scan.size * scan.columns), first)
 
@@ -207,7 +210,7 @@ def _accumulate(
             scan.write(f, total, pointers[1], position, count)
         return [p for total in totals for p in total.components]
 
-    f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
+    f.loop(i64(0), i64(scan.size), 1, [*scan.identity(f, lanes).components] * len(counts), step, nonempty=True)
 
 
 def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
@@ -218,7 +221,7 @@ def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
 # along rows
 
 
-def _along(scan: Scan) -> Routine:
+def _along_rows(scan: Scan) -> Routine:
     chunks = chunk_count(scan.size, _CHUNK, 1 << 20)
     rows = scan.rows if chunks > 1 else chunk_count(scan.rows, max(1, _TASK // scan.size))
     writer = RoutineWriter(scan.name, 2 + (chunks > 1))
@@ -231,9 +234,9 @@ def _along(scan: Scan) -> Routine:
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         row, position = f.quotient(number, chunks), f.remainder(number, chunks)
-        before = scan.neutral(f, 1)
+        before = scan.identity(f, 1)
         if chunks > 1:
-            before = _earlier(f, scan, pointers[2], f.times(row, chunks), position)
+            before = _preceding_total(f, scan, pointers[2], f.times(row, chunks), position)
         bounds = task_range(f, position, scan.size, chunks, 64)
         mine = task_range(f, row, scan.rows, rows)
         nest(f, [scan.rows], lambda r: _scan_chunk(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
@@ -244,14 +247,14 @@ def _along(scan: Scan) -> Routine:
     return writer.routine(rows * chunks * scan.dtype.itemsize if chunks > 1 else 0)
 
 
-def _earlier(f: Function, scan: Scan, totals: Value, first: Value, position: Value) -> Number:
+def _preceding_total(f: Function, scan: Scan, totals: Value, first: Value, position: Value) -> Number:
     """Emit the combined totals of the chunks of a row before one of them."""
 
     def add(k: Value, carried: list[Value]) -> list[Value]:
         at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", f.plus(first, k))
         return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).components)
 
-    return _numbers(scan, f.loop(i64(0), position, 1, scan.neutral(f, 1).components, add))[0]
+    return _numbers(scan, f.loop(i64(0), position, 1, scan.identity(f, 1).components, add))[0]
 
 
 def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
@@ -263,9 +266,9 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
         position = f.plus(row, scan.position(f, i, lanes))
         return position, scan.read(f, source, position, lanes)
     position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
-    read, neutral = scan.read(f, source, position, lanes, count), scan.neutral(f, lanes)
+    read, identity = scan.read(f, source, position, lanes, count), scan.identity(f, lanes)
     valid = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
-    return position, Number(scan.dtype, tuple([f.select(valid, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
+    return position, Number(scan.dtype, tuple([f.select(valid, x, n) for x, n in zip(read.components, identity.components, strict=True)]))
 
 
 def _fold(
@@ -288,10 +291,10 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         return scan.combine(f, carried, _vector(f, scan, source, row, i, lanes, count)[1])
 
-    total = _fold(f, scan, bounds, lanes, scan.neutral(f, lanes), step)
+    total = _fold(f, scan, bounds, lanes, scan.identity(f, lanes), step)
     while total.lanes > 1:
         half = total.lanes // 2
-        total = scan.combine(f, taken(f, total, range(half)), taken(f, total, range(half, 2 * half)))
+        total = scan.combine(f, shuffle(f, total, range(half)), shuffle(f, total, range(half, 2 * half)))
     return total
 
 
@@ -302,7 +305,7 @@ def _scan_chunk(
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         position, x = _vector(f, scan, pointers[0], row, i, lanes, count)
-        result, last = scanned(f, scan, carried, x)
+        result, last = scan_vector(f, scan, carried, x)
         scan.write(f, result, pointers[1], position, count)
         return last
 
@@ -312,7 +315,7 @@ def _scan_chunk(
 # one by one
 
 
-def _one_by_one(scan: Scan) -> Routine:
+def _sequentially(scan: Scan) -> Routine:
     tasks = chunk_count(scan.rows, max(1, _TASK // scan.size))
 
     def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> None:

@@ -10,7 +10,7 @@ from volta_fn import dtypes
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars import Number, apply
 
 # Routines under construction: entry points whose bodies do one task.
@@ -29,29 +29,27 @@ class RoutineWriter:
         self.module = Module()
         self._name = name
         self._buffers = buffers
-        self._phases: list[Launch] = []
+        self._launches: list[Launch] = []
 
     def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
         """Add an entry point."""
-        parameters = [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")]
-        symbol = f"{self._name}_{len(self._phases)}{suffix}"
-        f = Function(self.module, symbol, parameters)
-        buffers, begin, end = parameters
-        pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(self._buffers)]
+        symbol = f"{self._name}_{len(self._launches)}{suffix}"
+        f = entry_point(self.module, symbol)
+        pointers = [buffer_pointer(f, k) for k in range(self._buffers)]
 
         def iteration(task: Value, _: list[Value]) -> None:
             body(f, pointers, task)
 
-        f.loop(begin, end, 1, [], iteration)
+        f.loop(BEGIN, END, 1, [], iteration)
         f.finish()
-        self._phases.append(Launch(symbol, tasks, cost, restores))
+        self._launches.append(Launch(symbol, tasks, cost, restores))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""
-        return Routine(str(self.module), tuple(self._phases), workspace, tuple(self.module.shared.values()))
+        return Routine(str(self.module), tuple(self._launches), workspace, tuple(self.module.shared.values()))
 
 
-def nothing() -> Routine:
+def empty_routine() -> Routine:
     """Return the routine of results without elements."""
     return Routine("", ())
 

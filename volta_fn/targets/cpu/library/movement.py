@@ -8,25 +8,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import (
+from volta_fn.codegen.windows import (
     Dims,
     Layout,
     Starts,
     WindowStart,
     gather_of,
     merged,
-    row_major,
     scatter_of,
     window_offset,
     window_start,
 )
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.dtypes import accumulator
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import default_fill
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64, lanes_of, least, nest, rounded_down, vector_of, widened
-from volta_fn.targets.cpu.library.emission import TASK_BYTES, RoutineWriter, chunk_count, converted, lanes_for, map_run, nothing, task_range
+from volta_fn.targets.cpu.library.emission import (
+    TASK_BYTES,
+    RoutineWriter,
+    chunk_count,
+    converted,
+    empty_routine,
+    lanes_for,
+    map_run,
+    task_range,
+)
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
@@ -169,7 +178,7 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     mask = _spread(f, where.mask, where.stride)
     name = f"llvm.masked.load.{overload(wide)}.p0"
     vector = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
-    return vector if where.stride == 1 else Lanes(f, vector).taken(range(0, lanes * where.stride, where.stride)).value
+    return vector if where.stride == 1 else Lanes(f, vector).shuffle(range(0, lanes * where.stride, where.stride)).value
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
@@ -178,7 +187,7 @@ def _spread(f: Function, x: Value, stride: int) -> Value:
         return x
     lanes = lanes_of(x.type)
     order = [k // stride if k % stride == 0 else lanes for k in range(lanes * stride)]
-    return Lanes(f, x).taken(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
+    return Lanes(f, x).shuffle(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
 
 
 def _addresses(f: Function, element: str, where: StridedLanes, lanes: int) -> Value:
@@ -197,9 +206,9 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     if not math.prod(sizes):
-        return nothing()
+        return empty_routine()
     type_ = unit(operand.dtype.itemsize)
-    loops = merged(sizes, row_major(sizes), row_major(operand.shape))
+    loops = merged(sizes, contiguous_strides(sizes), contiguous_strides(operand.shape))
     tasks, outermost = _tasks(loops[0], operand.dtype.itemsize)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
@@ -218,12 +227,12 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     """
     operand, update, *starts = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     writer = RoutineWriter("dynamic_update_slice", len(avals) + 1)
     copy_operand(writer, operand)
     if update.size:
         type_ = unit(operand.dtype.itemsize)
-        loops = merged(update.shape, row_major(operand.shape), row_major(update.shape))
+        loops = merged(update.shape, contiguous_strides(operand.shape), contiguous_strides(update.shape))
         tasks, outermost = _tasks(loops[0], operand.dtype.itemsize)
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
@@ -267,7 +276,7 @@ def _corner(
     for pointer, aval, full, size in zip(starts, avals, operand.shape, sizes, strict=True):
         index = f.load(f"i{8 * aval.dtype.itemsize}", pointer, aval.dtype.itemsize)
         positions.append(clamped(f, widened(f, index, aval.dtype.kind == "i"), full - size))
-    return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, row_major(operand.shape)))
+    return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, contiguous_strides(operand.shape)))
 
 
 # Gather: windows of the operand copied into the result.
@@ -290,7 +299,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool =
     operand = avals[0]
     result = gather_p.result_avals(avals, params)
     if not result.size:
-        return nothing()
+        return empty_routine()
     windows = gather_of(avals, params)
     fill = bits(default_fill(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
     added = operand.shape[windows.starts.addressed[0][0]] if wraps else 0
@@ -466,7 +475,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     combines = PRIMITIVES[name].combines
     operand, indices, updates = avals
     if not operand.size:
-        return nothing()
+        return empty_routine()
     summed = combines is not None and combines.rounds
     dtype = accumulator(operand.dtype) if summed else operand.dtype
     if combines and not supports(combines.step, (dtype, dtype), {}):
@@ -492,7 +501,7 @@ def _described(
     operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combines: Reduction | None, dtype: np.dtype
 ) -> _Scatter:
     starts, sizes, layout = scatter_of((operand, indices, updates), params)
-    strides = row_major(operand.shape)
+    strides = contiguous_strides(operand.shape)
     window = math.prod(sizes) * operand.dtype.itemsize
     candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.dimensions]
     if not candidates:
@@ -531,7 +540,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         return start, mine
 
     def fetch_later(number: Value) -> None:
-        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
+        later = least(f, f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
         def fetch() -> None:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.indices import Axis, Windows, over_taps, row_major, windows_of
+from volta_fn.codegen.windows import Axis, Windows, over_taps, windows_of
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, element_of, greatest, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, lanes_for, map_run, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, map_run, task_range
 from volta_fn.targets.cpu.library.movement import StridedLanes, first_lanes, flags, narrow, read
 from volta_fn.targets.cpu.library.movement import steps as lane_steps
 from volta_fn.targets.cpu.routine import Routine
@@ -95,7 +96,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
         return
     vector_end = a + (b - a) // (lanes * most) * lanes * most
     if vector_end > a:
-        f.loop(begin, i64(vector_end), lanes * most, [], full(most), once=True)
+        f.loop(begin, i64(vector_end), lanes * most, [], full(most), nonempty=True)
     if vector_end < b:
         vectors, rest_size = divmod(b - vector_end, lanes)
         write(i64(vector_end), [None] * vectors + ([i64(rest_size)] if rest_size else []))
@@ -135,7 +136,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     (operand,) = avals
     windows = windows_of(operand.shape, params)
     if not windows.number:
-        return nothing()
+        return empty_routine()
     dtype = accumulator(operand.dtype)
     if not supports(reduction.step, (dtype, dtype), {}):
         return None
@@ -286,7 +287,7 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
     if not 1 < stride <= 4:
         return load(f, dtype, pointer, lanes, stride=stride)
     close = load(f, dtype, pointer, lanes * stride)
-    return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.components]))
+    return Number(dtype, tuple([Lanes(f, p).shuffle(range(0, lanes * stride, stride)).value for p in close.components]))
 
 
 # Pooling's cotangents: each element gets those of the windows that it wins.
@@ -304,7 +305,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     if selection is None:
         return None
     if not operand.size:
-        return nothing()
+        return empty_routine()
     windows, dtype = selection.windows, accumulator(source.dtype)
     plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
     work = plane + results * windows.taps
@@ -366,7 +367,7 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
         return [f.binary("add", f.splat(narrow(f, first), lanes), lane_steps(lanes, windows.across.stride))]
 
     def row(position: list[Value]) -> None:
-        first = f.times(f.dotted(position, row_major(counts)), windows.across.positions)
+        first = f.times(f.dotted(position, contiguous_strides(counts)), windows.across.positions)
 
         def select_vector(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
@@ -389,7 +390,7 @@ def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, o
     cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
-        first = f.times(f.dotted(position, row_major(sizes)), windows.across.size)
+        first = f.times(f.dotted(position, contiguous_strides(sizes)), windows.across.size)
 
         def sum_vector(i: Value, _: int, count: Value | None) -> None:
             mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))
@@ -551,7 +552,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     windows, lanes = selection.windows, selection.lanes
     rows, across = windows.outer * windows.results, windows.across.positions
     if not rows * across:
-        return nothing()
+        return empty_routine()
     tasks = chunk_count(rows, max(1, _ARGMAX_TASK // (across * windows.taps + 1)))
 
     def row(f: Function, pointers: list[Value], number: Value) -> None:

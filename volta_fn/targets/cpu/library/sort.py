@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import is_float, number_of_key, row_offset, sort_key
+from volta_fn.codegen.indices import row_offset
+from volta_fn.codegen.scalars import is_float, number_of_key, sort_key
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.machine import sort_address as address
-from volta_fn.runtime.llvm.machine import symbol
+from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, nothing, task_range
+from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
@@ -104,7 +104,7 @@ def clear(f: Function, counts: Value, buckets: int) -> None:
     def clear_vector(i: Value, _: list[Value]) -> None:
         f.store(Value(f"<{lanes} x i32>", "zeroinitializer"), f.at(counts, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, nonempty=True)
 
 
 def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
@@ -114,7 +114,7 @@ def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) ->
         f.store(carried[0], f.at(positions, "i32", i), 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(counts, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, nonempty=True)
 
 
 def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
@@ -133,18 +133,18 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
             before = f.select(f.compare("icmp slt", p, chunk), frequencies, zero)
             return [f.binary("add", carried[0], frequencies), f.binary("add", carried[1], before)]
 
-        total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
+        total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, nonempty=True)
         f.store(total, f.at(totals, "i32", i), 4)
         f.store(earlier, f.at(positions, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, nonempty=True)
 
     def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         at = f.at(positions, "i32", i)
         f.store(f.binary("add", f.load("i32", at, 4), carried[0]), at, 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(totals, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, nonempty=True)
 
 
 def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:
@@ -247,14 +247,14 @@ def sort_by_numpy(rows: SortProblem) -> Routine | None:
     """Return the routine for rows that NumPy's functions can sort; None for others."""
     first, *others = rows.keys
     if len(rows.avals) == 1 and not rows.falling:
-        return _Alone(rows).routine() if first.dtype in _SORTED and first.components == 1 and address(first.dtype) else None
+        return _Alone(rows).routine() if first.dtype in _SORTED and first.components == 1 and sort_address(first.dtype) else None
     fits = not others and first.components == 1 and first.dtype.itemsize <= 4
-    return _Packed(rows).routine() if fits and address(_PACKED) else None
+    return _Packed(rows).routine() if fits and sort_address(_PACKED) else None
 
 
 def _emit_sort(f: Function, dtype: np.dtype, start: Value, size: int) -> None:
-    f.module.declare(symbol(dtype), f"declare i32 @{symbol(dtype)}(ptr, i64, ptr)")
-    f.call(symbol(dtype), "i32", start, i64(size), Value("ptr", "null"))
+    f.module.declare(sort_symbol(dtype), f"declare i32 @{sort_symbol(dtype)}(ptr, i64, ptr)")
+    f.call(sort_symbol(dtype), "i32", start, i64(size), Value("ptr", "null"))
 
 
 def _cost(rows: SortProblem) -> float:
@@ -466,7 +466,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     """Return the routine of the primitive."""
     shape, axis = avals[0].shape, params["dimension"]
     if not avals[0].size or shape[axis] >= 1 << 31:
-        return None if avals[0].size else nothing()
+        return None if avals[0].size else empty_routine()
     keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = SortProblem(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)

@@ -13,7 +13,7 @@ from volta_fn.codegen.indices import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, nothing, task_range
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, unit
 from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, fill_padding, padded, rank_of, widen
 from volta_fn.targets.cpu.routine import Routine
@@ -36,7 +36,7 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | N
     k, axis = params["k"], params["dimension"]
     size = operand.shape[axis]
     if not k * operand.size:
-        return nothing()
+        return empty_routine()
     if size >= 1 << 31:
         return None
     columns = math.prod(operand.shape[axis + 1 :])

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
+from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
-from volta_fn.targets.cpu.loops.schedule import Grid, InterleavedStores, LoopSchedule, TransposeTiles
-from volta_fn.targets.cpu.routine import Launch
+from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
+from volta_fn.targets.cpu.loops.tiles import InterleavedStores, TransposeTiles
+from volta_fn.targets.cpu.routine import BEGIN, END, Launch, buffer_pointer
 
 # Kernels that copy long ranges as they are, such as concatenations.
 #
@@ -31,13 +32,12 @@ class Copies:
         """Emit the copies between two positions along the axis."""
         f: Function = scope.nest.f
         scope.nest.pending.discard(0)
-        f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))
             high = greatest(f, low, least(f, stop, i64(segment.end)))
             inner = scope.child({self.vectors.axis: low})
             size = f.times(f.minus(high, low), self.itemsize)
-            f.run("llvm.memcpy.p0.p0.i64", inner.pointer(("store", 0)), inner.pointer(("load", source)), size, Value("i1", "false"))
+            f.memcpy(inner.pointer(("store", 0)), inner.pointer(("load", source)), size)
 
 
 def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
@@ -71,10 +71,7 @@ def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None
 
 # A kernel's schedule as a routine.
 
-BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
-
-
-#: Emits one row, given its number and the range of the other axis.
+#: ``body(row, start, stop)`` emits one row, and of the grid's axis the iterations from `start` up to `stop`.
 Body = Callable[[Value, Value, Value], None]
 
 
@@ -86,15 +83,15 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
     elif schedule.interleaved is not None:
-        body = _emit_interleaved(schedule, root, schedule.interleaved)
+        body = _interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
         body = _along_rows(schedule, root)
     else:
         body = _across_rows(schedule, root)
-    over_tasks(nest.f, schedule.cut, body)
+    over_tasks(nest.f, schedule.grid, body)
     nest.pending.check()
     nest.f.finish()
-    return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
+    return Launch(nest.f.name, schedule.grid.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
 
 
 def streams_of(schedule: LoopSchedule) -> frozenset[int]:
@@ -103,24 +100,14 @@ def streams_of(schedule: LoopSchedule) -> frozenset[int]:
     return frozenset() if prefetch is False else schedule.analysis.streams(schedule.axis, at_any_length=prefetch is True)
 
 
-def entry(module: Module, symbol: str) -> Function:
-    """Return an entry point."""
-    return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
-
-
 def nest_of(f: Function, analysis: KernelAnalysis) -> LoopNest:
     """Return the loop nest of a kernel in an entry point.
 
     The kernel's inputs are the first buffers, its outputs the next ones.
     """
     count = len(analysis.kernel.inputs)
-    pointers = [buffer(f, n) for n in range(count + len(analysis.kernel.stores))]
+    pointers = [buffer_pointer(f, n) for n in range(count + len(analysis.kernel.stores))]
     return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set(), PendingStores(analysis.kernel))
-
-
-def buffer(f: Function, number: int) -> Value:
-    """Emit the address of a buffer."""
-    return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
 
 
 def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScope:
@@ -133,22 +120,22 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScop
     return scope.child(bound)
 
 
-def over_tasks(f: Function, cut: Grid, body: Body) -> None:
+def over_tasks(f: Function, grid: Grid, body: Body) -> None:
     """Emit the loops over an entry point's tasks and their rows."""
 
     def task(number: Value, _: list[Value]) -> None:
-        block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
-        start = f.times(chunk, cut.chunk) if cut.chunks > 1 else i64(0)
-        stop = least(f, f.plus(start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
-        first = f.times(block, cut.rows_per_task)
-        if cut.rows_per_task == 1:
-            body(first if cut.rows > 1 else i64(0), start, stop)
+        block, chunk = f.divided(number, grid.chunks) if grid.rows > 1 else (i64(0), number)
+        start = f.times(chunk, grid.chunk) if grid.chunks > 1 else i64(0)
+        stop = least(f, f.plus(start, i64(grid.chunk)), i64(grid.size)) if grid.chunks > 1 else i64(grid.size)
+        first = f.times(block, grid.rows_per_task)
+        if grid.rows_per_task == 1:
+            body(first if grid.rows > 1 else i64(0), start, stop)
             return
 
         def row(number: Value, _: list[Value]) -> None:
             body(number, start, stop)
 
-        f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
+        f.loop(first, least(f, f.plus(first, i64(grid.rows_per_task)), i64(grid.rows)), 1, [], row, nonempty=True)
 
     f.loop(BEGIN, END, 1, [], task)
 
@@ -205,7 +192,7 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _emit_interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
+def _interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
     """Return the body for results whose innermost axis is short."""
     analysis, vectors = schedule.analysis, schedule.vectors
     stores = InterleavedStores(analysis, vectors, inner)
@@ -232,10 +219,10 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
         return []
 
     def loop(low: Value, high: Value, step: int, _: States, body: Callable[[Value, States], States]) -> States:
-        def once(i: Value, _: list[Value]) -> None:
+        def without_carry(i: Value, _: list[Value]) -> None:
             body(i, [])
 
-        f.loop(low, high, step, [], once)
+        f.loop(low, high, step, [], without_carry)
         return []
 
     vectors.walk(f, start, stop, [], iteration, loop)

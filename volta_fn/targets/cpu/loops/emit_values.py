@@ -37,6 +37,7 @@ class SpillSlot(NamedTuple):
     """Memory in which a pass over a row keeps a node's values for a later pass."""
 
     memory: Value
+    #: The offset of a value, in units of as many elements as a vector of rows has (1 where lanes are elements of one row).
     offset: Affine
     unit: int
 
@@ -307,7 +308,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], node_number: int) -> None:
     read = [_joined(nest.f, [scope.spread(i) for scope in scopes]) for i in node.operands]
     full = apply(nest.f, node.op, read, node.dtype, dict(node.params))
     for k, scope in enumerate(scopes):
-        scope.values[node_number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
+        scope.values[node_number] = _shuffle(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
@@ -315,12 +316,12 @@ def _joined(f: Function, numbers: Sequence[Number]) -> Number:
     while len(numbers) > 1:
         order = range(2 * numbers[0].lanes)
         pairs = [zip(x.components, y.components, strict=True) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
-        numbers = [Number(numbers[0].dtype, tuple([f.taken(a, order, b) for a, b in pair])) for pair in pairs]
+        numbers = [Number(numbers[0].dtype, tuple([f.shuffle(a, order, b) for a, b in pair])) for pair in pairs]
     return numbers[0]
 
 
-def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
-    return Number(x.dtype, tuple([f.taken(v, lanes) for v in x.components]))
+def _shuffle(f: Function, x: Number, lanes: Sequence[int]) -> Number:
+    return Number(x.dtype, tuple([f.shuffle(v, lanes) for v in x.components]))
 
 
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
@@ -339,4 +340,4 @@ def first_lane(f: Function, x: Number) -> Number:
 
 def reversed_lanes(f: Function, x: Number) -> Number:
     """Emit the lanes from last to first."""
-    return _taken(f, x, range(x.lanes)[::-1])
+    return _shuffle(f, x, range(x.lanes)[::-1])

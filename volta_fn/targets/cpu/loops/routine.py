@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from volta_fn.codegen.loops import Nodes, closure
+from volta_fn.codegen.loops import NodeBuilder, closure
 from volta_fn.compiler.ir.axes import KernelAnalysis, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, rounded_down
-from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, streams_of, write
+from volta_fn.targets.cpu.loops.emit import nest_of, over_tasks, plain_walk, rows_in, streams_of, write
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import (
@@ -28,7 +28,7 @@ from volta_fn.targets.cpu.loops.schedule import (
     legal_options,
     schedule_of,
 )
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars import load, store, supports
 
 # Split reductions of long rows: one launch reduces chunks, another combines.
@@ -36,21 +36,24 @@ from volta_fn.targets.cpu.scalars import load, store, supports
 # The second launch is a kernel itself: it reduces over the chunks, and does what is per row.
 
 #: Fewer tasks than this, and rows are cut.
-_FEW = 16
+_FEW_TASKS = 16
 
 #: Rows that are added up before they are added to sums in memory.
-_TOGETHER = 4
+_ROWS_TOGETHER = 4
 
 
-def is_split(schedule: LoopSchedule) -> bool:
-    """Return True if rows are to be split: much to do in few tasks and one pass."""
+def pays_to_split(schedule: LoopSchedule) -> bool:
+    """Return True if rows are best split.
+
+    They are if there is much to do in few tasks, in one pass.
+    """
     if not can_split(schedule) or schedule.options.split is not None:
         return bool(schedule.options.split) and can_split(schedule)
-    few = schedule.cut.tasks < _FEW or is_wide(schedule)
+    few = schedule.grid.tasks < _FEW_TASKS or pays_to_stream(schedule)
     return few and schedule.iteration_cost * schedule.analysis.size(range(len(schedule.analysis.kernel.sizes))) > 3 * GRAIN
 
 
-def is_wide(schedule: LoopSchedule) -> bool:
+def pays_to_stream(schedule: LoopSchedule) -> bool:
     """Return True if a matrix is so wide that its rows are best read in full."""
     analysis, axis = schedule.analysis, schedule.axis
     if not can_be_wide(schedule) or schedule.options.wide is not None:
@@ -58,8 +61,8 @@ def is_wide(schedule: LoopSchedule) -> bool:
     return analysis.kernel.sizes[axis] > 8 * schedule.vectors.lanes and analysis.size(analysis.reduction_axes) >= 64
 
 
-class Split:
-    """A schedule as two launches."""
+class SplitReduction:
+    """The routine of a reduction of long rows: two launches."""
 
     def __init__(self, schedule: LoopSchedule) -> None:
         self.schedule = schedule
@@ -75,54 +78,54 @@ class Split:
         iteration_cost = schedule.iteration_cost * GRAIN / schedule.options.grain
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.lanes_are_elements:
-            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
+            self.grid: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
         else:
-            self.cut = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
+            self.grid = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
         #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
         self.workspace = 0
         for n, node in self.analysis.reduces.items():
             self.offsets[n] = self.workspace
-            self.workspace += -(-node.dtype.itemsize * self.rows * self.cut.chunks // 64) * 64
+            self.workspace += -(-node.dtype.itemsize * self.rows * self.grid.chunks // 64) * 64
 
     def routine(self) -> Routine:
         """Return the routine of both launches."""
         module = Module()
-        launches = (self.first(module), self.second(module))
+        launches = (self.reduce_chunks(module), self.combine_chunks(module))
         return Routine(str(module), launches, self.workspace)
 
-    def memory(self, f: Function) -> Value:
+    def workspace_pointer(self, f: Function) -> Value:
         """Emit the address of the workspace."""
-        return buffer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
+        return buffer_pointer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
 
     @property
-    def later(self) -> list[int]:
+    def later_stores(self) -> list[int]:
         """The stores that the second launch does."""
         return [s for s in range(len(self.analysis.kernel.stores)) if s not in self.schedule.passes[0].stores]
 
     # chunks
 
-    def first(self, module: Module) -> Launch:
+    def reduce_chunks(self, module: Module) -> Launch:
         """Return the launch that reduces the chunks."""
-        schedule, f = self.schedule, entry(module, "chunks")
+        schedule, f = self.schedule, entry_point(module, "chunks")
         row_pass = replace(schedule.passes[0], row_stores=[], keeps=[])
         nest = nest_of(f, self.analysis)._replace(streams=streams_of(schedule))
         root = VectorScope(nest, (), {}, None)
         code = RowCode(nest, [row_pass], schedule.vectors, resident=False)
-        memory = self.memory(f)
+        memory = self.workspace_pointer(f)
         root.prepare(row_pass.targets(self.analysis))
 
         def body(number: Value, start: Value, stop: Value) -> None:
             code.bounds[self.axis] = (start, stop)
-            chunk = f.divided(start, self.cut.chunk)[0]
+            chunk = f.divided(start, self.grid.chunk)[0]
             for n, node in self.analysis.reduces.items():
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
                 nest.slots[n] = SpillSlot(position, self.row_number, 1)
-            if is_wide(schedule):
-                self.stream(code, root, start, stop)
+            if pays_to_stream(schedule):
+                self.stream_rows(code, root, start, stop)
             elif self.lanes_are_elements:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
@@ -131,11 +134,11 @@ class Split:
             else:
                 self.rows_as_lanes(code, root)
 
-        over_tasks(f, self.cut, body)
-        nest.pending.check(self.later)
+        over_tasks(f, self.grid, body)
+        nest.pending.check(self.later_stores)
         f.finish()
         iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
-        return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
+        return Launch(f.name, self.grid.tasks, schedule.iteration_cost * iterations)
 
     def rows_as_lanes(self, code: RowCode, root: VectorScope) -> None:
         """Emit a chunk of all rows, which are the lanes."""
@@ -153,25 +156,25 @@ class Split:
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
 
-        root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, once=True)
+        root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, nonempty=True)
 
-    def stream(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
+    def stream_rows(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
         """Emit a chunk of all columns of the matrix, some rows at a time.
 
         Memory is read in its order. Sums are in the workspace, which stays in the cache.
         """
         f = root.nest.f
-        self.clear(code, root)
-        middle = f.plus(start, rounded_down(f, f.minus(stop, start), _TOGETHER))
-        for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
+        self.clear_sums(code, root)
+        middle = f.plus(start, rounded_down(f, f.minus(stop, start), _ROWS_TOGETHER))
+        for low, high, step in ((start, middle, _ROWS_TOGETHER), (middle, stop, 1)):
             f.loop(low, high, step, [], partial(self.add_rows, code, root, step))
 
-    def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
+    def walk_columns(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
         """Emit a walk along all columns of the matrix."""
         vectors = self.schedule.vectors._replace(unroll=2)
         plain_walk(code.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), body)
 
-    def clear(self, code: RowCode, scope: VectorScope) -> None:
+    def clear_sums(self, code: RowCode, scope: VectorScope) -> None:
         """Emit the identities that sums begin with."""
         row_pass, vectors = code.passes[0], self.schedule.vectors
 
@@ -181,7 +184,7 @@ class Split:
                     start = accumulator.result(accumulator.start(vectors.lanes))
                     store(code.f, start, column.pointer(("slot", n)), count=count)
 
-        self.walk(code, iteration)
+        self.walk_columns(code, iteration)
 
     def add_rows(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
         """Emit the addition of some rows to the sums."""
@@ -204,45 +207,45 @@ class Split:
                     for t in iterations:
                         t[k].store(s)
 
-        self.walk(code, iteration)
+        self.walk_columns(code, iteration)
 
     # rows
 
-    def second(self, module: Module) -> Launch:
+    def combine_chunks(self, module: Module) -> Launch:
         """Return the launch that combines partial results."""
-        f = entry(module, "rows")
-        kernel, numbers = self.combining()
+        f = entry_point(module, "rows")
+        kernel, numbers = self.combining_kernel()
         analysis = KernelAnalysis(simplified(kernel))
         analysis = analysis if analysis.kernel.sizes else KernelAnalysis(replace(analysis.kernel, sizes=(1,), parallel=1))
         count = len(self.analysis.kernel.inputs)
-        memory = self.memory(f)
+        memory = self.workspace_pointer(f)
         addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.analysis.reduces]
-        inputs = [*[buffer(f, n) for n in range(count)], *addresses]
-        outputs = [buffer(f, count + s) for s in numbers]
+        inputs = [*[buffer_pointer(f, n) for n in range(count)], *addresses]
+        outputs = [buffer_pointer(f, count + s) for s in numbers]
         return write(LoopNest(f, analysis, inputs, outputs, {}, set(), PendingStores(analysis.kernel)), schedule_of(analysis))
 
-    def combining(self) -> tuple[Kernel, list[int]]:
+    def combining_kernel(self) -> tuple[Kernel, list[int]]:
         """Return the kernel of the second launch, and the numbers of its stores.
 
         Its inputs are the old ones and the partial results of every reduction.
         """
         old = self.analysis.kernel
-        numbers = self.later
-        targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
+        numbers = self.later_stores
+        targets, nodes = [old.stores[s].value for s in numbers], NodeBuilder(old)
         needed = closure(old, targets, self.analysis.reduces)
         for k, (n, node) in enumerate(self.analysis.reduces.items()):
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
-                nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
+                nodes.numbers[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
         nodes.copy(targets)
-        buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.analysis.reduces.values()]
-        stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
-        sizes = (*old.sizes[: old.parallel], self.cut.chunks)
+        buffers = [Buffer(self.rows * self.grid.chunks, node.dtype) for node in self.analysis.reduces.values()]
+        stores = tuple([replace(old.stores[s], value=nodes.numbers[old.stores[s].value]) for s in numbers])
+        sizes = (*old.sizes[: old.parallel], self.grid.chunks)
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
     def chunk_result(self, dtype: np.dtype, number: int) -> Load:
         """Return the load of a partial result."""
         index = (along(self.analysis.kernel.parallel), self.row_number)
-        return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))
+        return Load(dtype, number, (self.grid.chunks, self.rows), index, (), Constant.of(0, dtype))
 
 
 # Routines of kernels.
@@ -254,10 +257,10 @@ def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
     if analysis is None:
         return None
     schedule = schedule_of(analysis, options)
-    if is_split(schedule):
-        return Split(schedule).routine()
+    if pays_to_split(schedule):
+        return SplitReduction(schedule).routine()
     module = Module()
-    launch = write(nest_of(entry(module, "kernel"), analysis), schedule)
+    launch = write(nest_of(entry_point(module, "kernel"), analysis), schedule)
     return Routine(str(module), (launch,))
 
 

@@ -1,270 +1,25 @@
 """Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
 
-Transposes are traversed in tiles. Kernels whose innermost axis is short interleave their results.
+`schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
+kernel may have, so that tests run it in every way.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from volta_fn import dtypes
+from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply
+from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
-from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
-from volta_fn.targets.cpu.loops.emit_values import CHAINS, VectorAxis, VectorScope, fetch_ahead
-from volta_fn.targets.cpu.loops.rows import Segment, Vectors, cost_of, row_passes
-from volta_fn.targets.cpu.scalars import Number, store
-from volta_fn.targets.cpu.scalars.number import element
-from volta_fn.targets.cpu.scalars.values import bits_of
-
-# Kernels whose innermost axis is short: interleaved results.
-#
-# `repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in
-# memory. So the elements of all indices along the short axis are computed together, and their lanes are interleaved before the store.
-
-#: The most elements of the short axis.
-_LONGEST_SHORT_AXIS = 4
-
-
-def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | None:
-    """Return the short axis along which all results are contiguous.
-
-    None if there is none, or if vectors along `axis` can be stored as they are.
-    """
-    kernel = analysis.kernel
-    is_complex = dtypes.COMPLEX.intersection([kernel.nodes[s.value].dtype for s in kernel.stores])
-    if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or is_complex:
-        return None
-    for inner, size in enumerate(kernel.sizes):
-        others = analysis.reduction_axes - {inner}
-        if inner == axis or others or not 2 <= size <= _LONGEST_SHORT_AXIS:
-            continue
-        if all((coefficient(offset, inner), coefficient(offset, axis)) == (1, size) for offset in analysis.store_offsets):
-            return inner
-    return None
-
-
-class InterleavedStores:
-    """Writes vectors of a kernel with a short innermost axis."""
-
-    def __init__(self, analysis: KernelAnalysis, vectors: Vectors, inner: int) -> None:
-        self.analysis = analysis
-        self.vectors = vectors
-        self.inner = inner
-        kernel = analysis.kernel
-        self.targets = [s.value for s in kernel.stores]
-        ranges = {r for n in range(len(kernel.nodes)) for r in analysis.ranges(n) if r.value.axes == {inner}}
-        #: For each index along the short axis, which conditions on it hold.
-        self.decided = [{r: _holds(r, inner, k) for r in ranges} for k in range(kernel.sizes[inner])]
-
-    def emit(self, scope: VectorScope, segment: Segment, start: Value, count: Value | None, unroll: int) -> None:
-        """Emit some vectors from a position on."""
-        vector_axis = VectorAxis(self.vectors.axis, self.vectors.lanes, count)
-        for column in scope.vectors(vector_axis, start, unroll, segment.decided):
-            column.hoist(self.targets)
-            cells = []
-            for index, decided in enumerate(self.decided):
-                cells.append(column.child({self.inner: i64(index)}))
-                cells[-1].decided.update(decided)
-            # All before the first store, as a result may share the memory of another one's operand.
-            results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
-            wide = None if count is None else scope.nest.f.times(count, len(cells))
-            for number, result in enumerate(results):
-                scope.nest.pending.discard(number)
-                store(scope.nest.f, result, cells[0].pointer(("store", number)), count=wide)
-
-
-def _interleaved(f: Function, vectors: Sequence[Number]) -> Number:
-    """Emit the first lanes of all vectors, then the second ones, and so on."""
-    lanes, size, components = vectors[0].lanes, len(vectors), [vector.components[0] for vector in vectors]
-    order = [lanes * k + lane for lane in range(lanes) for k in range(size)]
-    if size % 2:
-        components, order = _blended(f, components, lanes), list(range(lanes * size))
-        components += [components[-1]]
-    pairs = [f.taken(x, range(2 * lanes), y) for x, y in zip(components[::2], components[1::2], strict=True)]
-    return Number(vectors[0].dtype, (f.taken(pairs[0], order, pairs[1] if len(pairs) > 1 else None),))
-
-
-def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
-    """Emit an odd number of vectors interleaved, by one permutation of each.
-
-    No two lanes of a vector go to the same lane of results.
-    """
-    size = len(vectors)
-    rotated = [f.taken(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
-    results = [rotated[0]] * size
-    for k, x in enumerate(rotated[1:], 1):
-        results = [f.taken(y, [j + lanes * ((lanes * i + j) % size == k) for j in range(lanes)], x) for i, y in enumerate(results)]
-    return results
-
-
-def _holds(condition: Range, axis: int, index: int) -> bool:
-    value = condition.value.offset + coefficient(condition.value, axis) * index
-    return condition.low <= value < condition.high
-
-
-# Transposes: kernels whose loads and stores are contiguous along different axes.
-#
-# Square tiles of vectors are loaded along the loads' axis, transposed in registers, stored on the stack, and used along
-# the stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
-
-#: Iterations along either axis after which a block of tiles ends.
-BLOCK = 64
-
-
-def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
-    """Return the loads that cross the vectors' axis, and their contiguous axis.
-
-    None if tiles do not help.
-    """
-    if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
-        return None
-    candidate = crossing_loads(analysis, axis, lanes, backward=False)
-    if candidate is None or any(r.value.axes & {axis, candidate[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
-        return None
-    return candidate
-
-
-class TransposeTiles:
-    """Writes blocks of tiles over two axes of a kernel without inner axes."""
-
-    def __init__(self, analysis: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
-        self.analysis = analysis
-        self.f = f
-        self.axis = axis
-        self.other = other
-        self.lanes = lanes
-        self.loads = loads
-        #: Tiles of a block along the vectors' axis.
-        self.columns = -(-BLOCK // lanes)
-        #: The tile of every part of every load.
-        self.tiles: dict[int, list[Value]] = {}
-
-    def strip(self, scope: VectorScope, start: Value, stop: Value) -> None:
-        """Emit the full extent of the vectors' axis, for a strip along the other one."""
-        f, size = self.f, self.analysis.kernel.sizes[self.axis]
-
-        def block(first: Value, _: list[Value]) -> None:
-            end = least(f, f.plus(first, i64(BLOCK)), i64(size))
-
-            def across(u: Value, _: list[Value]) -> None:
-                wide = i64(self.lanes) if self.is_full else least(f, i64(self.lanes), f.minus(stop, u))
-                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
-                f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), once=True)
-
-            f.loop(start, stop, self.lanes, [], across, once=True)
-
-        f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
-
-    @property
-    def is_full(self) -> bool:
-        """True if all tiles are full."""
-        sizes = self.analysis.kernel.sizes
-        return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
-
-    def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> None:
-        """Emit the load of one tile, of which some may be beyond the ends."""
-        f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
-        if self.is_full:
-            self.stage_tile(scope, u, None, v, None, column)
-            return
-        high = least(f, i64(self.lanes), f.minus(end, v))
-        full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
-        f.branch(full, lambda: self.stage_tile(scope, u, None, v, None, column), lambda: self.stage_tile(scope, u, wide, v, high, column))
-
-    def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
-        """Emit the work on a row of a block of tiles, along the vectors' axis."""
-        f, targets = self.f, [store.value for store in self.analysis.kernel.stores]
-        outside = scope.child({self.other: f.plus(u, i)})
-        outside.prepare(targets, range(len(targets)))
-
-        def iteration(v: Value, _: list[Value]) -> None:
-            count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
-            inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
-            column = f.divided(f.minus(v, first), self.lanes)[0]
-            for node, tiles in self.tiles.items():
-                inside.values[node] = self.load_tile_row(node, tiles, f.plus(f.times(i, self.columns), column))
-            for node in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
-                inside.value(node)
-            for s in range(len(targets)):
-                inside.store(s)
-
-        f.loop(first, end, self.lanes, [], iteration, once=True)
-
-    def stage_tile(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
-        """Emit the loads and the transpose of a tile, and store it on the stack."""
-        for node in self.loads:
-            rows = []
-            for k in range(self.lanes):
-                count = wide
-                if wide is not None and high is not None:
-                    count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
-                row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, VectorAxis(self.other, self.lanes, count))
-                rows.append(row.value(node).components)
-                fetch_ahead(self.f, row.pointer(("load", node)), self.analysis.kernel.nodes[node].dtype.itemsize * self.lanes)
-            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[node].dtype), self.lanes)
-            for component, columns in enumerate(zip(*rows, strict=True)):
-                self.store_tile(node, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
-
-    def store_tile(self, node: int, component: int, vectors: Sequence[Value], column: Value) -> None:
-        """Emit the stores of a tile on the stack."""
-        tiles, type_ = self.tiles.setdefault(node, []), vectors[0].type
-        if component == len(tiles):
-            tiles.append(self.f.alloca(type_, self.lanes * self.columns))
-        for k, vector in enumerate(vectors):
-            slot = self.f.plus(i64(k * self.columns), column)
-            self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
-
-    def load_tile_row(self, node: int, tiles: Sequence[Value], i: Value) -> Number:
-        """Emit the load of a row of a tile on the stack."""
-        dtype = self.analysis.kernel.nodes[node].dtype
-        components = []
-        for tile in tiles:
-            type_ = vector_of(_tile_element(dtype), self.lanes)
-            x = self.f.load(type_, self.f.at(tile, type_, i), _align(type_))
-            components.append(self.f.cast("trunc", x, vector_of("i1", self.lanes)) if dtype.kind == "b" else x)
-        return Number(dtype, tuple(components))
-
-
-def _tile_element(dtype: np.dtype) -> str:
-    return "i8" if dtype.kind == "b" else element(dtype)
-
-
-def _align(type_: str) -> int:
-    return min(64, bits_of(type_) // 8 * vector_lanes(type_))
-
-
-def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Emit the transpose of a square of vectors, by swaps of growing blocks."""
-    result, lanes = list(rows), len(rows)
-    step = 1
-    while step < lanes:
-        upper = [j if not j & step else lanes + j - step for j in range(lanes)]
-        lower = [j + step if not j & step else lanes + j for j in range(lanes)]
-        for i in [i for i in range(lanes) if not i & step]:
-            a, b = result[i], result[i + step]
-            result[i], result[i + step] = _shuffled(f, a, b, upper), _shuffled(f, a, b, lower)
-        step *= 2
-    return result
-
-
-def _shuffled(f: Function, a: Value, b: Value, order: Sequence[int]) -> Value:
-    mask = ", ".join(f"i32 {p}" for p in order)
-    return f.let(a.type, f"shufflevector {a}, {b}, <{len(order)} x i32> <{mask}>")
-
-
-# Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
-#
-# `schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
-# kernel may have, so that tests run it in every way.
+from volta_fn.targets.cpu.loops.emit_values import CHAINS
+from volta_fn.targets.cpu.loops.rows import Segment, Vectors
+from volta_fn.targets.cpu.scalars.operations import cost
 
 #: Nanoseconds that a task should take.
 GRAIN = 40_000.0
@@ -290,7 +45,7 @@ class Grid(NamedTuple):
 
     rows: int
     rows_per_task: int
-    #: The axis that is cut, its size, and how much of it a task does.
+    #: The size of the axis that is cut into chunks, and the iterations of a chunk.
     size: int
     chunk: int
 
@@ -347,8 +102,8 @@ class LoopSchedule(NamedTuple):
     crossing: tuple[int, list[int]] | None
     #: The short axis along which results are interleaved.
     interleaved: int | None
-    #: The tasks, if rows are not cut.
-    cut: Grid
+    #: The tasks, if reductions are not split into two launches.
+    grid: Grid
     options: LoopOptions
 
     @property
@@ -362,7 +117,7 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
         # Rows are lanes: each lane reduces for itself, even what is the same in all of them, so that results are vectors.
-        analysis = KernelAnalysis(analysis.kernel, each=frozenset({axis}))
+        analysis = KernelAnalysis(analysis.kernel, private_axes=frozenset({axis}))
     lanes = vector_lanes_of(analysis)
     segments = segments_of(analysis, axis)
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
@@ -374,8 +129,8 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
     transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
     inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
-    cut = _tasks_of_rows(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, cut, options)
+    row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, row_grid, options)
 
 
 def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
@@ -417,7 +172,7 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
     return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
-def _tasks_of_rows(
+def _row_grid(
     analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
 ) -> Grid:
     """Return the tasks: rows, vectors of rows, or strips of tiles."""
@@ -524,3 +279,100 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
     if size <= 1.5 * wanted or size <= unit:
         return Grid(count, max(1, min(count, int(wanted / size))), size, size)
     return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))
+
+
+# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`tiles`).
+
+#: The most elements of the short axis.
+_LONGEST_SHORT_AXIS = 4
+
+
+def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | None:
+    """Return the short axis along which all results are contiguous.
+
+    None if there is none, or if vectors along `axis` can be stored as they are.
+    """
+    kernel = analysis.kernel
+    is_complex = dtypes.COMPLEX.intersection([kernel.nodes[s.value].dtype for s in kernel.stores])
+    if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or is_complex:
+        return None
+    for inner, size in enumerate(kernel.sizes):
+        others = analysis.reduction_axes - {inner}
+        if inner == axis or others or not 2 <= size <= _LONGEST_SHORT_AXIS:
+            continue
+        if all((coefficient(offset, inner), coefficient(offset, axis)) == (1, size) for offset in analysis.store_offsets):
+            return inner
+    return None
+
+
+#: Iterations along either axis after which a block of tiles ends.
+BLOCK = 64
+
+
+def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
+    """Return the loads that cross the vectors' axis, and their contiguous axis.
+
+    None if tiles do not help.
+    """
+    if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
+        return None
+    candidate = crossing_loads(analysis, axis, lanes, backward=False)
+    if candidate is None or any(r.value.axes & {axis, candidate[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
+        return None
+    return candidate
+
+
+# The values that a pass over a row keeps for later passes, by their costs.
+
+#: Nanoseconds per element of recomputation from which on a value is kept instead.
+_KEPT = 0.15
+
+
+def row_passes(analysis: KernelAnalysis, keeping: bool) -> list[RowPass]:
+    """Return the passes; if `keeping`, they keep what is expensive to compute again."""
+    result = loops.row_passes(analysis)
+    if keeping:
+        _keep(analysis, result)
+    return result
+
+
+def _keep(analysis: KernelAnalysis, passes: list[RowPass]) -> None:
+    """Have passes keep what is expensive and needed again."""
+    computed: dict[int, int] = {}
+    for k, row_pass in enumerate(passes):
+        for n in _closure(analysis, row_pass, computed, passes):
+            computed.setdefault(n, k)
+
+
+def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, int], passes: list[RowPass]) -> set[int]:
+    closure: set[int] = set()
+    waiting = row_pass.targets(analysis)
+    while waiting:
+        n = waiting.pop()
+        node = analysis.kernel.nodes[n]
+        if n in closure or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
+            continue
+        closure.add(n)
+        if n in computed and cost_of(analysis, [n]) > _KEPT:
+            if n not in passes[computed[n]].keeps:
+                passes[computed[n]].keeps.append(n)
+            continue
+        waiting += operands(node)
+    return closure
+
+
+def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
+    """Estimate the nanoseconds per element to compute nodes, without loads."""
+    visited: set[int] = set()
+    waiting = list(targets)
+    total = 0.0
+    while waiting:
+        n = waiting.pop()
+        node = analysis.kernel.nodes[n]
+        if n in visited or isinstance(node, Reduce | Constant | Load):
+            continue
+        visited.add(n)
+        if isinstance(node, Apply):
+            total += cost(node.op, tuple([analysis.kernel.nodes[i].dtype for i in node.operands]))
+        waiting += operands(node)
+    return total

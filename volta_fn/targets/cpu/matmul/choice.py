@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions import Operand, merged, problem_of
+from volta_fn.compiler.contractions import Contraction, Operand, contraction_of, merged, problem_of
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel
-from volta_fn.compiler.ir.nodes import Contraction, contraction_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions

@@ -7,19 +7,19 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Walk
+from volta_fn.compiler.contractions import Contraction, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Kernel, PendingStores
-from volta_fn.compiler.ir.nodes import Contraction
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
-from volta_fn.targets.cpu.loops.emit import buffer, rows_in
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
+from volta_fn.targets.cpu.loops.emit import rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
-from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors, row_passes
-from volta_fn.targets.cpu.loops.schedule import vector_lanes_of
-from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
+from volta_fn.targets.cpu.loops.schedule import row_passes, vector_lanes_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking
+from volta_fn.targets.cpu.matmul.emission import each, offset_of, parameters_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
-from volta_fn.targets.cpu.routine import Launch
+from volta_fn.targets.cpu.routine import Launch, buffer_pointer, entry_point
 
 # Epilogues: from a tile's sums to results, and the partial sums of split-K.
 
@@ -49,7 +49,7 @@ class StoreSums:
 
     def _start(self, f: Function, tile: ResultTile) -> Value:
         m, n = self.sizes
-        matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
+        matrix = self._move(f, buffer_pointer(f, self.buffer, tile.buffers), _times(f, tile.batch, m * n))
         return self._move(f, self._move(f, matrix, _times(f, tile.row, n)), tile.column)
 
     def write(self, f: Function, tile: ResultTile) -> None:
@@ -84,7 +84,7 @@ class StoreStrided:
     def _columns(self, f: Function, tile: ResultTile) -> Value:
         """Emit where the tile's columns begin in the first of all rows."""
         element = f"[{self.dtype.itemsize} x i8]"
-        array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
+        array = buffer_pointer(f, self.buffer, tile.buffers)
         return f.at(f.at(array, element, offset_of(f, self.stack, tile.batch)), element, tile.column)
 
     def write(self, f: Function, tile: ResultTile) -> None:
@@ -113,19 +113,19 @@ class PartialSums(NamedTuple):
 
     buffer: int
     offset: int
-    plan: Blocking
+    blocking: Blocking
 
     def address(self, f: Function, tile: ResultTile, split: Value) -> TileAddress:
         """Emit where a tile's sums belong."""
-        return TileAddress(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
+        return TileAddress(self._start(f, tile, split), i64(self.blocking.n * tile.work.itemsize))
 
     def _start(self, f: Function, tile: ResultTile, split: Value) -> Value:
-        plan, type_ = self.plan, tile.work.type
-        start = f.at(f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), "i8", i64(self.offset))
-        if plan.splits > 1:
-            start = f.at(start, f"[{plan.batch * plan.m * plan.n} x {type_}]", split)
-        matrix = f.at(start, f"[{plan.m * plan.n} x {type_}]", tile.batch)
-        return f.at(f.at(matrix, f"[{plan.n} x {type_}]", tile.row), type_, tile.column)
+        blocking, type_ = self.blocking, tile.work.type
+        start = f.at(buffer_pointer(f, self.buffer, tile.buffers), "i8", i64(self.offset))
+        if blocking.splits > 1:
+            start = f.at(start, f"[{blocking.batch * blocking.m * blocking.n} x {type_}]", split)
+        matrix = f.at(start, f"[{blocking.m * blocking.n} x {type_}]", tile.batch)
+        return f.at(f.at(matrix, f"[{blocking.n} x {type_}]", tile.row), type_, tile.column)
 
     def add(self, f: Function, tile: ResultTile, split: Value) -> list[Value]:
         """Emit a tile's sums plus what the array holds."""
@@ -145,14 +145,14 @@ class PartialSums(NamedTuple):
                 write(f, work, dtype, sums, work.lanes, self._vector(f, tile, start, i, v), tile.mask(v))
 
     def _vector(self, f: Function, tile: ResultTile, start: Value, i: int, v: int) -> Value:
-        return f.at(start, tile.work.type, i64(i * self.plan.n + v * tile.work.lanes))
+        return f.at(start, tile.work.type, i64(i * self.blocking.n + v * tile.work.lanes))
 
 
-def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partial: PartialSums, epilogue: Epilogue) -> Launch:
+def combine(module: Module, name: str, work: ComputeType, blocking: Blocking, partial: PartialSums, epilogue: Epilogue) -> Launch:
     """Write the launch that adds the splits in order; a row of the result is a task."""
-    f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+    f = entry_point(module, name)
     buffers, begin, end = f.parameters
-    width = plan.width
+    width = blocking.width
     vectors = width // work.lanes
 
     def row_of_panel(batch: Value, row: Value, column: Value, count: int) -> None:
@@ -162,23 +162,25 @@ def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partia
         def add_split(split: Value, sums: list[Value]) -> list[Value]:
             return partial.add(f, empty._replace(sums=[sums]), split)
 
-        sums = f.loop(i64(0), i64(plan.splits), 1, [work.zero()] * across, add_split, once=True)
+        sums = f.loop(i64(0), i64(blocking.splits), 1, [work.zero()] * across, add_split, nonempty=True)
         epilogue.write(f, empty._replace(sums=[sums]))
 
     def task(number: Value) -> None:
-        batch, row = f.binary("udiv", number, i64(plan.m)), f.binary("urem", number, i64(plan.m))
+        batch, row = f.binary("udiv", number, i64(blocking.m)), f.binary("urem", number, i64(blocking.m))
 
         def panel(index: Value) -> None:
             row_of_panel(batch, row, f.binary("mul", index, i64(width)), width)
 
-        full_panels = plan.n // width
+        full_panels = blocking.n // width
         each(f, i64(0), i64(full_panels), panel)
-        if plan.n % width:
-            row_of_panel(batch, row, i64(full_panels * width), plan.n % width)
+        if blocking.n % width:
+            row_of_panel(batch, row, i64(full_panels * width), blocking.n % width)
 
     each(f, begin, end, task)
     f.finish()
-    return Launch(name, plan.batch * plan.m, plan.batch * plan.m * -(-plan.n // width) * vectors * plan.splits * _ROW_COST)
+    return Launch(
+        name, blocking.batch * blocking.m, blocking.batch * blocking.m * -(-blocking.n // width) * vectors * blocking.splits * _ROW_COST
+    )
 
 
 # Epilogues that are kernels, fused into a product.
@@ -249,8 +251,8 @@ class FusedEpilogue:
         strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
         analysis = KernelAnalysis(kernel)
         first = len(self.contraction.kernel.inputs)
-        loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
-        outputs = [buffer(f, first + number) for number in range(len(kernel.stores))]
+        loads = [self._base(f, strip), *[buffer_pointer(f, number) for number in inputs]]
+        outputs = [buffer_pointer(f, first + number) for number in range(len(kernel.stores))]
         nest = LoopNest(f, analysis, loads, outputs, {}, set(), PendingStores(kernel))
         root = VectorScope(nest, (), {}, None)
         targets = [store.value for store in kernel.stores]
@@ -286,7 +288,7 @@ class FusedEpilogue:
             start = f.times(block, size)
             column = rows_in(scope, tuple(others), block)
             column.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
-            low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
+            low = greatest(f, f.minus(strip.column, start), i64(0))
             self._columns_of_block(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
 
         first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]
@@ -350,7 +352,7 @@ class TileWriter:
     def __init__(
         self,
         work: ComputeType,
-        plan: Blocking,
+        blocking: Blocking,
         a_strides: tuple[int, int],
         b_inner: int | None,
         epilogue: Epilogue,
@@ -358,9 +360,16 @@ class TileWriter:
         strips: bool | None = None,
     ) -> None:
         """Take A's strides in elements, and B's along k, or None where it is packed."""
-        self.work, self.plan, self.a_strides, self.b_inner, self.epilogue, self.partial = work, plan, a_strides, b_inner, epilogue, partial
-        self.strip_width = plan.task_columns * plan.width
-        short = plan.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
+        self.work, self.blocking, self.a_strides, self.b_inner, self.epilogue, self.partial = (
+            work,
+            blocking,
+            a_strides,
+            b_inner,
+            epilogue,
+            partial,
+        )
+        self.strip_width = blocking.task_columns * blocking.width
+        short = blocking.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
         #: The epilogue, if it runs when all columns of some rows are done.
         self.strips = epilogue if isinstance(epilogue, FusedEpilogue) and short and strips is not False else None
         self.direct = epilogue if isinstance(epilogue, StoreSums | StoreStrided) and epilogue.direct else None
@@ -368,7 +377,7 @@ class TileWriter:
     def write(self, f: Function, rows: int, count: int, arguments: TileArguments) -> None:
         """Emit a tile of `rows` rows and `count` columns for one block of k."""
         tile = arguments.tile(self.work, count)
-        if self.plan.splits > 1:
+        if self.blocking.splits > 1:
             self._multiply(f, rows, arguments, tile, None)
         elif self.strips is not None and is_itself(self.work, self.strips.dtype):
             self._multiply(f, rows, arguments, tile, TileAddress(arguments.strip, i64(self.strip_width * self.work.itemsize)))
@@ -386,7 +395,7 @@ class TileWriter:
             arguments, width = TileArguments(*f.parameters), self._width_of(count)
             tile, sums = arguments.tile(self.work, count), f.alloca(self.work.type, rows * width)
             self._multiply(f, rows, arguments, tile, TileAddress(sums, i64(width * self.work.itemsize)))
-            if self.plan.blocks == 1:
+            if self.blocking.blocks == 1:
                 self._end(f, tile, sums, rows, arguments.strip)
             else:
                 last = f.compare("icmp ne", f.binary("and", arguments.state, i64(BlockState.LAST)), i64(0))
@@ -409,7 +418,7 @@ class TileWriter:
     ) -> tuple[TileAddress, TileAddress]:
         """Emit the addresses that sums are read from and stored to."""
         null = Value("ptr", "null")
-        if self.plan.blocks == 1 and result is not None:
+        if self.blocking.blocks == 1 and result is not None:
             return TileAddress(null, i64(0)), result
         partial = self.partial.address(f, tile, arguments.split)
         first, last = [f.compare("icmp ne", f.binary("and", arguments.state, i64(bit)), i64(0)) for bit in BlockState]

@@ -13,20 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions import Problem
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import (
-    CHOSEN,
-    BlockingOptions,
-    Packing,
-    choose_blocking,
-    each,
-    entry,
-    flat_index,
-    indices_of,
-    legal_blockings,
-    parameters_of,
-    range_of,
-)
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
+from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions, Packing, choose_blocking, legal_blockings
+from volta_fn.targets.cpu.matmul.emission import each, flat_index, indices_of, parameters_of, range_of
 from volta_fn.targets.cpu.matmul.epilogues import (
     BlockState,
     Epilogue,
@@ -39,7 +28,7 @@ from volta_fn.targets.cpu.matmul.epilogues import (
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
@@ -81,35 +70,38 @@ class Gemm:
         """Take a problem whose operands are these buffers."""
         lhs, rhs = [StridedOperand(work, operand, buffer) for operand, buffer in zip(problem[:2], operands, strict=True)]
         sizes = problem.batch, problem.m, problem.n, problem.k
-        plan = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None, options=options)
-        self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
+        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None, options=options)
+        self.work, self.blocking, self.lhs, self.rhs, self.epilogue, self.name = work, blocking, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()
         self.workspace = 0
         in_place = lhs.in_place()
-        packs_rows = plan.pack_rows is not Packing.NONE
-        self.pitch = plan.tallest + plan.tallest % 2
+        packs_rows = blocking.pack_rows is not Packing.NONE
+        self.pitch = blocking.tallest + blocking.tallest % 2
         self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
         self.packed = self._reserve(self._packed_bytes())
-        rows_ahead = plan.pack_rows is Packing.AHEAD
-        self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * rows_ahead)
+        rows_ahead = blocking.pack_rows is Packing.AHEAD
+        self.packed_rows = self._reserve(
+            blocking.batch * blocking.blocks * blocking.row_panels * self._rows_elements * work.itemsize * rows_ahead
+        )
         self.partial = self._partial()
-        columns = rhs.in_place() if plan.pack_columns is Packing.NONE else None
-        self.tiles = TileWriter(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial, options.strips)
+        columns = rhs.in_place() if blocking.pack_columns is Packing.NONE else None
+        self.tiles = TileWriter(work, blocking, self.a_strides, columns[1] if columns else None, epilogue, self.partial, options.strips)
 
     def routine(self) -> Routine:
         """Write the code."""
-        plan = self.plan
+        blocking = self.blocking
         launches = []
-        steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
-        if not plan.batch * plan.m * plan.n:
+        panel_steps = (blocking.rows + 1) * (blocking.width // self.work.lanes) * blocking.k
+        steps = blocking.batch * blocking.row_panels * blocking.column_panels * panel_steps
+        if not blocking.batch * blocking.m * blocking.n:
             return Routine("", (), 0)
-        if Packing.AHEAD in (plan.pack_rows, plan.pack_columns):
+        if Packing.AHEAD in (blocking.pack_rows, blocking.pack_columns):
             launches.append(self._write_packing())
         self._write_multiplying()
-        launches.append(Launch(self.name, plan.tasks, steps * _STEP))
-        if plan.splits > 1:
-            launches.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+        launches.append(Launch(self.name, blocking.tasks, steps * _STEP))
+        if blocking.splits > 1:
+            launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
         return Routine(str(self.module), tuple(launches), self.workspace, tuple(self.module.shared.values()))
 
     # the workspace
@@ -120,25 +112,24 @@ class Gemm:
         return start
 
     def _packed_bytes(self) -> int:
-        plan = self.plan
-        if plan.pack_columns is Packing.AHEAD:
-            return plan.batch * plan.blocks * plan.column_panels * plan.width * plan.depth * self.work.itemsize
-        if plan.pack_columns is Packing.TASK and not plan.on_stack(self.work.itemsize):
-            return plan.tasks * plan.block_elements * self.work.itemsize
+        blocking = self.blocking
+        if blocking.pack_columns is Packing.AHEAD:
+            return blocking.batch * blocking.blocks * blocking.column_panels * blocking.width * blocking.depth * self.work.itemsize
+        if blocking.pack_columns is Packing.TASK and not blocking.on_stack(self.work.itemsize):
+            return blocking.tasks * blocking.block_elements * self.work.itemsize
         return 0
 
     def _partial(self) -> PartialSums:
-        plan = self.plan
-        size = plan.batch * plan.m * plan.n * self.work.itemsize
-        if plan.splits > 1:
-            return PartialSums(self.workspace_buffer, self._reserve(size * plan.splits), plan)
+        blocking = self.blocking
+        size = blocking.batch * blocking.m * blocking.n * self.work.itemsize
+        if blocking.splits > 1:
+            return PartialSums(self.workspace_buffer, self._reserve(size * blocking.splits), blocking)
         if self.epilogue.holds_sums is not None:
-            return PartialSums(self.epilogue.holds_sums, 0, plan)
-        return PartialSums(self.workspace_buffer, self._reserve(size) if plan.blocks > 1 else 0, plan)
+            return PartialSums(self.epilogue.holds_sums, 0, blocking)
+        return PartialSums(self.workspace_buffer, self._reserve(size) if blocking.blocks > 1 else 0, blocking)
 
     def _workspace_at(self, f: Function, buffers: Value, offset: int) -> Value:
-        start = f.load("ptr", f.at(buffers, "ptr", i64(self.workspace_buffer)), 8)
-        return f.at(start, "i8", i64(offset))
+        return f.at(buffer_pointer(f, self.workspace_buffer, buffers), "i8", i64(offset))
 
     # packing B
 
@@ -160,35 +151,40 @@ class Gemm:
 
     def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Emit the address of a panel of B that was packed ahead."""
-        plan = self.plan
-        number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
+        blocking = self.blocking
+        number = flat_index(f, (batch, blocking.batch), (block, blocking.blocks), (panel, blocking.column_panels))
         start = self._workspace_at(f, buffers, self.packed)
-        return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
+        return f.at(start, f"[{blocking.width * blocking.depth * self.work.itemsize} x i8]", number)
 
     def _write_packing(self) -> Launch:
         """Write the launch that packs operands ahead: first tasks for B, then for A."""
-        plan = self.plan
-        f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
-        sides = [self._columns_ahead(f, buffers)] if plan.pack_columns is Packing.AHEAD else []
-        sides += [self._rows_ahead(f, buffers)] if plan.pack_rows is Packing.AHEAD else []
+        blocking = self.blocking
+        f = entry_point(self.module, f"{self.name}_pack")
+        buffers, begin, end = f.parameters
+        sides = [self._columns_ahead(f, buffers)] if blocking.pack_columns is Packing.AHEAD else []
+        sides += [self._rows_ahead(f, buffers)] if blocking.pack_rows is Packing.AHEAD else []
         first = 0
         for tasks, write in sides:
-            start = f.intrinsic("llvm.smax.i64", "i64", begin, i64(first))
-            stop = f.intrinsic("llvm.smin.i64", "i64", end, i64(first + tasks))
+            start = greatest(f, begin, i64(first))
+            stop = least(f, end, i64(first + tasks))
             each(f, f.binary("sub", start, i64(first)), f.binary("sub", stop, i64(first)), write)
             first += tasks
         f.finish()
-        elements = plan.k * plan.batch * (plan.n * (plan.pack_columns is Packing.AHEAD) + plan.m * (plan.pack_rows is Packing.AHEAD))
+        elements = (
+            blocking.k
+            * blocking.batch
+            * (blocking.n * (blocking.pack_columns is Packing.AHEAD) + blocking.m * (blocking.pack_rows is Packing.AHEAD))
+        )
         return Launch(f.name, first, elements * _ELEMENT)
 
     def _columns_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """Return the tasks that pack B ahead."""
-        plan, address = self.plan, partial(self._packed_panel, f, buffers)
+        blocking, address = self.blocking, partial(self._packed_panel, f, buffers)
         if self.rhs.in_rows():
-            panel_bytes = plan.width * plan.depth * self.work.itemsize
-            row_packing = RowPacking(self.work, plan, self.rhs, column_sections(plan, self._width_of(plan.edge)), panel_bytes)
+            panel_bytes = blocking.width * blocking.depth * self.work.itemsize
+            row_packing = RowPacking(self.work, blocking, self.rhs, column_sections(blocking, self._width_of(blocking.edge)), panel_bytes)
             return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
-        columns = PackTasks(plan, plan.column_panels, _GROUP)
+        columns = PackTasks(blocking, blocking.column_panels, _GROUP)
 
         def write(number: Value) -> None:
             batch, block, panels = columns.decode(f, number)
@@ -199,7 +195,7 @@ class Gemm:
     def _rows_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """Return the tasks that pack A ahead, which is contiguous along m then."""
         row_packing = RowPacking(
-            self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize
+            self.work, self.blocking, self.lhs, row_sections(self.blocking, self.pitch), self._rows_elements * self.work.itemsize
         )
         address = partial(self._packed_rows, f, buffers)
         return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
@@ -223,10 +219,10 @@ class Gemm:
 
     def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
         """Pack a range of panels of B from `start` on."""
-        panel_type = f"[{self.plan.width * self.plan.depth * self.work.itemsize} x i8]"
+        panel_type = f"[{self.blocking.width * self.blocking.depth * self.work.itemsize} x i8]"
 
         def pack(panel: Value, subspan: Span, k: Value) -> None:
-            subspan = subspan._replace(outer=f.binary("mul", panel, i64(self.plan.width)))
+            subspan = subspan._replace(outer=f.binary("mul", panel, i64(self.blocking.width)))
             address = f.at(start, panel_type, panel)
 
             def sized(count: int) -> None:
@@ -236,44 +232,44 @@ class Gemm:
             self._for_width(f, panel, sized)
 
         def prefetch(subspan: Span) -> None:
-            first, end = [f.binary("mul", panel, i64(self.plan.width)) for panel in panels]
+            first, end = [f.binary("mul", panel, i64(self.blocking.width)) for panel in panels]
             self.rhs.prefetch(f, subspan._replace(outer=first), f.binary("sub", end, first))
 
         pack_panels(f, span, panels, self.rhs.chunk, pack, prefetch)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
         """Call `body` for the panel's number of columns."""
-        plan = self.plan
-        if plan.edge == plan.width:
-            body(plan.width)
-        elif plan.column_panels == 1:
-            body(plan.edge)
+        blocking = self.blocking
+        if blocking.edge == blocking.width:
+            body(blocking.width)
+        elif blocking.column_panels == 1:
+            body(blocking.edge)
         else:
-            last = f.compare("icmp eq", panel, i64(plan.column_panels - 1))
-            f.branch(last, lambda: body(plan.edge), lambda: body(plan.width))
+            last = f.compare("icmp eq", panel, i64(blocking.column_panels - 1))
+            f.branch(last, lambda: body(blocking.edge), lambda: body(blocking.width))
 
     def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
         """Call `body` for the first row of a panel of A and its number of rows."""
-        plan, row = self.plan, self._first_row(f, panel)
-        if not plan.taller:
-            body(row, plan.rows)
+        blocking, row = self.blocking, self._first_row(f, panel)
+        if not blocking.taller:
+            body(row, blocking.rows)
             return
-        tall = f.compare("icmp slt", panel, i64(plan.taller))
-        f.branch(tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
+        tall = f.compare("icmp slt", panel, i64(blocking.taller))
+        f.branch(tall, lambda: body(row, blocking.rows + 1), lambda: body(row, blocking.rows))
 
     def _first_row(self, f: Function, panel: Value) -> Value:
-        row = f.binary("mul", panel, i64(self.plan.rows))
-        if not self.plan.taller:
+        row = f.binary("mul", panel, i64(self.blocking.rows))
+        if not self.blocking.taller:
             return row
-        return f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(self.plan.taller)))
+        return f.binary("add", row, least(f, panel, i64(self.blocking.taller)))
 
     def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
         """Emit the first k of a block, and its number of k."""
-        plan = self.plan
-        if plan.blocks == 1:
-            return i64(0), i64(plan.k)
-        first = f.binary("mul", block, i64(plan.depth))
-        return first, f.intrinsic("llvm.smin.i64", "i64", i64(plan.depth), f.binary("sub", i64(plan.k), first))
+        blocking = self.blocking
+        if blocking.blocks == 1:
+            return i64(0), i64(blocking.k)
+        first = f.binary("mul", block, i64(blocking.depth))
+        return first, least(f, i64(blocking.depth), f.binary("sub", i64(blocking.k), first))
 
     # packing A
 
@@ -291,33 +287,38 @@ class Gemm:
 
     def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Emit the address of a panel of A that was packed ahead."""
-        plan = self.plan
-        number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
+        blocking = self.blocking
+        number = flat_index(f, (batch, blocking.batch), (block, blocking.blocks), (panel, blocking.row_panels))
         return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
 
     @property
     def _rows_elements(self) -> int:
         """The size of a packed panel of A."""
-        return self.plan.depth * self.pitch
+        return self.blocking.depth * self.pitch
 
     # multiplying
 
     def _write_multiplying(self) -> None:
-        plan = self.plan
-        f, buffers, begin, end = entry(self.module, self.name)
-        column_block = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
-        rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
-        strip = f.alloca(self.work.type, plan.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
+        blocking = self.blocking
+        f = entry_point(self.module, self.name)
+        buffers, begin, end = f.parameters
+        column_block = f.alloca(self.work.type, blocking.block_elements) if self._own_stack else Value("ptr", "null")
+        rows = (
+            f.alloca(self.work.type, self._rows_elements * blocking.row_group)
+            if blocking.pack_rows is Packing.TASK
+            else Value("ptr", "null")
+        )
+        strip = f.alloca(self.work.type, blocking.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
 
         def task(number: Value) -> None:
-            batch, split, column, row = indices_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
-            first_row, end_row = range_of(f, row, plan.row_tasks, plan.row_panels)
-            first_column, end_column = range_of(f, column, plan.column_tasks, plan.column_panels)
+            batch, split, column, row = indices_of(f, number, blocking.batch, blocking.splits, blocking.column_tasks, blocking.row_tasks)
+            first_row, end_row = range_of(f, row, blocking.row_tasks, blocking.row_panels)
+            first_column, end_column = range_of(f, column, blocking.column_tasks, blocking.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
-            if plan.blocks == 1:
+            if blocking.blocks == 1:
                 self._block_of_task(f, buffers, item, i64(0), i64(BlockState.FIRST | BlockState.LAST), _Scratch(column_block, rows, strip))
                 return
-            start, stop = range_of(f, split, plan.splits, plan.blocks)
+            start, stop = range_of(f, split, blocking.splits, blocking.blocks)
             final = f.binary("sub", stop, i64(1))
 
             def block(k: Value) -> None:
@@ -333,79 +334,79 @@ class Gemm:
 
     @property
     def _own_stack(self) -> bool:
-        return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
+        return self.blocking.pack_columns is Packing.TASK and self.blocking.on_stack(self.work.itemsize)
 
     def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, scratch: _Scratch) -> None:
         """Emit all tiles of a task, for one block of k."""
-        plan = self.plan
+        blocking = self.blocking
         first, depth = self._block(f, block)
         span = Span(buffers, task.batch, i64(0), first, depth)
         columns = self._columns_of_task(f, task, block, span, scratch)
 
         def row_group(start_row: Value) -> None:
-            stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
+            stop = least(f, f.binary("add", start_row, i64(blocking.row_group)), task.end_row)
             rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
 
             def packed_panel(panel: Value) -> Value:
                 return f.at(scratch.rows, rows_type, f.binary("sub", panel, start_row))
 
-            if plan.pack_rows is Packing.TASK:
+            if blocking.pack_rows is Packing.TASK:
                 self._pack_row_panels(f, span, (start_row, stop), packed_panel)
 
             def row_panel(panel: Value) -> None:
                 def sized(row: Value, count: int) -> None:
                     of_rows = span._replace(outer=row)
-                    if plan.pack_rows is Packing.AHEAD:
+                    if blocking.pack_rows is Packing.AHEAD:
                         a = self._packed_rows(f, buffers, task.batch, block, panel)
                     else:
-                        a = packed_panel(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
+                        a = packed_panel(panel) if blocking.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
                     self._across(f, task, of_rows, a, columns, count, state, scratch.strip)
 
                 self._for_height(f, panel, sized)
 
             each(f, start_row, stop, row_panel)
 
-        each(f, task.first_row, task.end_row, row_group, plan.row_group)
+        each(f, task.first_row, task.end_row, row_group, blocking.row_group)
 
     def _columns_of_task(self, f: Function, task: Task, block: Value, span: Span, scratch: _Scratch) -> Value:
         """Emit the address of B's panels, after packing them if each task packs its own."""
-        plan = self.plan
-        if plan.pack_columns is Packing.AHEAD:
+        blocking = self.blocking
+        if blocking.pack_columns is Packing.AHEAD:
             return self._packed_panel(f, span.buffers, task.batch, block, i64(0))
-        if plan.pack_columns is not Packing.TASK:
+        if blocking.pack_columns is not Packing.TASK:
             return scratch.columns
         start = scratch.columns
         if not self._own_stack:
-            elements = f"[{plan.block_elements * self.work.itemsize} x i8]"
+            elements = f"[{blocking.block_elements * self.work.itemsize} x i8]"
             start = f.at(self._workspace_at(f, span.buffers, self.packed), elements, task.number)
-        back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
+        back = f.binary("mul", task.first_column, i64(-blocking.width * blocking.depth * self.work.itemsize))
         start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
         self._pack_block(f, span, (task.first_column, task.end_column), start)
         return start
 
     def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
         """Emit the tiles of a panel of `count` rows of A with the task's columns."""
-        plan, itemsize, strips = self.plan, self.work.itemsize, self.tiles.strips
+        blocking, itemsize, strips = self.blocking, self.work.itemsize, self.tiles.strips
         strip_itemsize = itemsize if strips is None else strips.dtype.itemsize
 
         def column_panel(panel: Value) -> None:
-            column = f.binary("mul", panel, i64(plan.width))
-            if plan.pack_columns is Packing.NONE:
+            column = f.binary("mul", panel, i64(blocking.width))
+            if blocking.pack_columns is Packing.NONE:
                 b = self.rhs.address(f, span._replace(outer=column))
             else:
-                b = f.at(columns, f"[{plan.width * plan.depth * itemsize} x i8]", panel)
-            strip = f.at(sums, f"[{plan.width * strip_itemsize} x i8]", f.binary("sub", panel, task.first_column))
+                b = f.at(columns, f"[{blocking.width * blocking.depth * itemsize} x i8]", panel)
+            strip = f.at(sums, f"[{blocking.width * strip_itemsize} x i8]", f.binary("sub", panel, task.first_column))
             arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
             self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, arguments))
 
         each(f, task.first_column, task.end_column, column_panel)
-        if strips is not None and plan.splits == 1:
+        if strips is not None and blocking.splits == 1:
             self._finish_strip(f, strips, task, span, count, state, sums)
 
     def _finish_strip(self, f: Function, epilogue: FusedEpilogue, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
         """Emit the epilogue of a panel of A's rows, after the last block of k."""
-        first = f.binary("mul", task.first_column, i64(self.plan.width))
-        end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
+        first = f.binary("mul", task.first_column, i64(self.blocking.width))
+        end = least(f, f.binary("mul", task.end_column, i64(self.blocking.width)), i64(self.blocking.n))
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
         last = f.compare("icmp ne", f.binary("and", state, i64(BlockState.LAST)), i64(0))
         f.branch(last, lambda: epilogue.finish(f, strip))

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand, Problem
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, origin, unpacked_blocking
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
+from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
+from volta_fn.targets.cpu.matmul.emission import each, offset_of, origin
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, ResultTile, first_lanes, lanes_below, read
-from volta_fn.targets.cpu.routine import Launch, Routine
+from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point
 
 # Products of few rows with many, all contiguous along k, as dot products.
 #
@@ -70,27 +71,27 @@ class DotProducts:
             splits = -(-k // _LONG) if problem.batch * self.groups < 16 else 1
         self.split_depth = -(-k // splits)
         self.split_depth += -self.split_depth % 64 if splits > 1 else 0
-        self.plan: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)
-        self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.plan.splits)))
-        self.partial = PartialSums(buffers, 0, self.plan)
+        self.blocking: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)
+        self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.blocking.splits)))
+        self.partial = PartialSums(buffers, 0, self.blocking)
 
     def routine(self) -> Routine:
         """Write the code."""
-        plan, problem = self.plan, self.problem
-        tasks = problem.batch * plan.splits * -(-self.groups // self.each)
+        blocking, problem = self.blocking, self.problem
+        tasks = problem.batch * blocking.splits * -(-self.groups // self.each)
         vectors = problem.batch * problem.m * problem.n * -(-problem.k // self.work.lanes)
         self._write(-(-self.groups // self.each))
         read_once = problem.batch * max(problem.m, problem.n) * problem.k * self.work.itemsize
         launches = [Launch(self.name, tasks, vectors * (_DOT_STEP if read_once <= _NEAR else _FAR_STEP))]
-        if plan.splits == 1:
+        if blocking.splits == 1:
             return Routine(str(self.module), tuple(launches))
-        launches.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
-        size = plan.splits * problem.batch * problem.m * problem.n * self.work.itemsize
+        launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
+        size = blocking.splits * problem.batch * problem.m * problem.n * self.work.itemsize
         return Routine(str(self.module), tuple(launches), size)
 
     def _write(self, chunks: int) -> None:
-        plan = self.plan
-        f = Function(self.module, self.name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+        blocking = self.blocking
+        f = entry_point(self.module, self.name)
         buffers, begin, end = f.parameters
         largest = max(self.problem.m, self.problem.n)
         size = self.full.right if self.problem.m <= self.problem.n else self.full.left
@@ -98,11 +99,11 @@ class DotProducts:
 
         def task(number: Value) -> None:
             chunk, number = f.binary("urem", number, i64(chunks)), f.binary("udiv", number, i64(chunks))
-            split, batch = f.binary("urem", number, i64(plan.splits)), f.binary("udiv", number, i64(plan.splits))
+            split, batch = f.binary("urem", number, i64(blocking.splits)), f.binary("udiv", number, i64(blocking.splits))
             first = f.binary("mul", chunk, i64(self.each))
-            last = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", first, i64(self.each)), i64(self.groups))
+            last = least(f, f.binary("add", first, i64(self.each)), i64(self.groups))
             inner = f.binary("mul", split, i64(self.split_depth))
-            depth = f.intrinsic("llvm.smin.i64", "i64", i64(self.split_depth), f.binary("sub", i64(self.problem.k), inner))
+            depth = least(f, i64(self.split_depth), f.binary("sub", i64(self.problem.k), inner))
 
             def group(index: Value) -> None:
                 values = (buffers, batch, split, f.binary("mul", index, i64(size)), inner, depth)
@@ -124,7 +125,7 @@ class DotProducts:
         size = _TileSize(self.full.left, many) if by_columns else _TileSize(many, self.full.right)
 
         def write() -> None:
-            parameters = [Value("ptr", "%buffers"), *(Value("i64", f"%{x}") for x in ("batch", "split", "start", "inner", "depth"))]
+            parameters = [BUFFERS, *(Value("i64", f"%{x}") for x in ("batch", "split", "start", "inner", "depth"))]
             f = Function(self.module, name, parameters, "internal void")
             buffers, batch, split, start, inner, depth = f.parameters
             row, column = (i64(0), start) if by_columns else (start, i64(0))
@@ -133,7 +134,7 @@ class DotProducts:
             sums = self._sums(f, left, right, depth)
             rows = [self._as_vectors(f, sums[i * size.right : (i + 1) * size.right]) for i in range(size.left)]
             tile = ResultTile(self.work, buffers, batch, row, column, rows, size.right)
-            if self.plan.splits > 1:
+            if self.blocking.splits > 1:
                 self.partial.store(f, tile, split)
             else:
                 self.epilogue.write(f, tile)
@@ -147,7 +148,7 @@ class DotProducts:
     ) -> list[Value]:
         """Emit the addresses of `count` rows, from k = `inner` on."""
         element = f"[{operand.dtype.itemsize} x i8]"
-        array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
+        array = buffer_pointer(f, number, buffers)
         start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
         return [f.at(start, element, offset_of(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
 
@@ -193,7 +194,7 @@ class DotProducts:
         lanes = self.work.lanes
         while lanes > 1:
             lanes //= 2
-            halves = [f.taken(x, range(start, start + lanes), x) for start in (0, lanes)] if lanes > 1 else []
+            halves = [f.shuffle(x, range(start, start + lanes), x) for start in (0, lanes)] if lanes > 1 else []
             if lanes == 1:
                 halves = [f.let(self.work.type, f"extractelement {x}, i64 {lane}") for lane in (0, 1)]
             x = self.work.add(f, *halves)
@@ -245,10 +246,10 @@ class _Gemv:
         run = -(-problem.n // max(1, round(problem.n / _RUN)))
         self.run = run + -run % work.lanes
         self.chunks = -(-problem.n // self.run)
-        self.f = f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
+        self.f = f = entry_point(module, name)
         self.buffers, self.begin, self.end = f.parameters
         self.sums = f.alloca(work.type, self.run)
-        self.vector, self.matrix = [f.load("ptr", f.at(self.buffers, "ptr", i64(number)), 8) for number in operands]
+        self.vector, self.matrix = [buffer_pointer(f, number) for number in operands]
 
     def write(self) -> None:
         """Write the code."""

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function, vector_of
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, least, shared_function, vector_of
 from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 
@@ -144,9 +144,8 @@ def first_lanes(count: int, lanes: int) -> Value | None:
 
 def lanes_below(f: Function, count: Value, lanes: int) -> Value:
     """Emit the mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
-    numbers = Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
-    capped = f.intrinsic("llvm.smin.i64", "i64", count, i64(lanes))
-    return f.compare("icmp slt", numbers, f.splat(f.cast("trunc", capped, "i32"), lanes))
+    capped = least(f, count, i64(lanes))
+    return f.compare("icmp slt", counting(lanes, "i32"), f.splat(f.cast("trunc", capped, "i32"), lanes))
 
 
 def _half(dtype: np.dtype) -> bool:

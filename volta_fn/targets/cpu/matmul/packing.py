@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lanes_of, shared_function
-from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function
+from volta_fn.targets.cpu.matmul.blocking import Blocking
+from volta_fn.targets.cpu.matmul.emission import each, indices_of, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
     CACHE_LINE,
     ComputeType,
@@ -22,6 +23,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     store_lanes,
     type_name,
 )
+from volta_fn.targets.cpu.routine import buffer_pointer
 
 # Packing panels of operands, in the order in which their memory is best read.
 #
@@ -48,7 +50,7 @@ def pack_panels(
         return
 
     def chunk_index(k: Value) -> None:
-        depth = f.intrinsic("llvm.smin.i64", "i64", i64(chunk), f.binary("sub", span.depth, k))
+        depth = least(f, i64(chunk), f.binary("sub", span.depth, k))
         subspan = span._replace(inner=f.binary("add", span.inner, k), depth=depth)
         prefetch(subspan._replace(inner=f.binary("add", subspan.inner, i64(chunk))))
         each(f, *panels, lambda panel: pack(panel, subspan, k))
@@ -62,7 +64,7 @@ _TASK_BYTES = 64 << 10  # bytes that a task packs, about
 class PackTasks(NamedTuple):
     """Tasks that pack groups of panels of an operand, for a block of k each."""
 
-    plan: Blocking
+    blocking: Blocking
     panels: int
     group: int
 
@@ -74,11 +76,11 @@ class PackTasks(NamedTuple):
     @property
     def tasks(self) -> int:
         """All tasks."""
-        return self.plan.batch * self.plan.blocks * self.groups
+        return self.blocking.batch * self.blocking.blocks * self.groups
 
     def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
         """Emit a task's product of the stack, block of k and range of panels."""
-        batch, block, group = indices_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
+        batch, block, group = indices_of(f, number, self.blocking.batch, self.blocking.blocks, self.groups)
         return batch, block, range_of(f, group, self.groups, self.panels)
 
 
@@ -99,7 +101,7 @@ class RowPacking(NamedTuple):
     """
 
     work: ComputeType
-    plan: Blocking
+    blocking: Blocking
     source: StridedOperand
     sections: tuple[Section, ...]
     panel_bytes: int
@@ -113,12 +115,12 @@ class RowPacking(NamedTuple):
     @property
     def chunks(self) -> int:
         """Tasks of a block."""
-        return max(1, -(-self.plan.depth // self.run))
+        return max(1, -(-self.blocking.depth // self.run))
 
     @property
     def tasks(self) -> int:
         """All tasks."""
-        return self.plan.batch * self.plan.blocks * self.chunks
+        return self.blocking.batch * self.blocking.blocks * self.chunks
 
     def write(
         self, f: Function, number: Value, span: Callable[[Value, Value], Span], address: Callable[[Value, Value, Value], Value]
@@ -127,10 +129,10 @@ class RowPacking(NamedTuple):
 
         ``span(batch, block)`` is the span of a block.
         """
-        batch, block, chunk_index = indices_of(f, number, self.plan.batch, self.plan.blocks, self.chunks)
+        batch, block, chunk_index = indices_of(f, number, self.blocking.batch, self.blocking.blocks, self.chunks)
         block_span, k = span(batch, block), f.binary("mul", chunk_index, i64(self.run))
-        rest = f.intrinsic("llvm.smax.i64", "i64", f.binary("sub", block_span.depth, k), i64(0))
-        depth = f.intrinsic("llvm.smin.i64", "i64", rest, i64(self.run))
+        rest = greatest(f, f.binary("sub", block_span.depth, k), i64(0))
+        depth = least(f, rest, i64(self.run))
         subspan = block_span._replace(inner=f.binary("add", block_span.inner, k), depth=depth)
         for section in self.sections:
             row_type = f"[{section.width * self.work.itemsize} x i8]"
@@ -139,20 +141,20 @@ class RowPacking(NamedTuple):
             self.source.spread(f, subspan._replace(outer=i64(section.start)), section.each, section.width, target, panels)
 
 
-def column_sections(plan: Blocking, edge_width: int) -> tuple[Section, ...]:
+def column_sections(blocking: Blocking, edge_width: int) -> tuple[Section, ...]:
     """Return the sections of B: full panels, and the last one if it is narrower."""
-    block_span = plan.column_panels - (plan.edge < plan.width)
+    block_span = blocking.column_panels - (blocking.edge < blocking.width)
     sections = (
-        Section(0, block_span, 0, plan.width, plan.width),
-        Section(block_span, plan.column_panels - block_span, block_span * plan.width, plan.edge, edge_width),
+        Section(0, block_span, 0, blocking.width, blocking.width),
+        Section(block_span, blocking.column_panels - block_span, block_span * blocking.width, blocking.edge, edge_width),
     )
     return tuple(section for section in sections if section.panels)
 
 
-def row_sections(plan: Blocking, pitch: int) -> tuple[Section, ...]:
+def row_sections(blocking: Blocking, pitch: int) -> tuple[Section, ...]:
     """Return the sections of A: panels with one more row, and the others."""
-    tall = Section(0, plan.taller, 0, plan.rows + 1, pitch)
-    others = Section(plan.taller, plan.row_panels - plan.taller, plan.taller * (plan.rows + 1), plan.rows, pitch)
+    tall = Section(0, blocking.taller, 0, blocking.rows + 1, pitch)
+    others = Section(blocking.taller, blocking.row_panels - blocking.taller, blocking.taller * (blocking.rows + 1), blocking.rows, pitch)
     return tuple(section for section in (tall, others) if section.panels)
 
 
@@ -264,7 +266,7 @@ class StridedOperand:
         each(f, i64(0), span.depth, row)
 
     def _matrix(self, f: Function, span: Span) -> Value:
-        array = f.load("ptr", f.at(span.buffers, "ptr", i64(self.buffer)), 8)
+        array = buffer_pointer(f, self.buffer, span.buffers)
         return self._move(f, array, origin(f, self.operand, span.batch))
 
     def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
@@ -434,7 +436,7 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
     groups = list(groups)
     while len(groups) > 1:
         order = range(2 * lanes_of(groups[0].type))
-        groups = [f.taken(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+        groups = [f.shuffle(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
     return groups[0]
 
 
@@ -444,13 +446,13 @@ def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> lis
     starts = range(0, lanes, square)
     if square == 2:
         x, y = block
-        return [f.taken(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
+        return [f.shuffle(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
     w, x, y, z = block
-    low = [f.taken(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
-    high = [f.taken(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
+    low = [f.shuffle(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
+    high = [f.shuffle(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
     first = [s for b in starts for s in (b, b + 1, lanes + b, lanes + b + 1)]
     second = [s for b in starts for s in (b + 2, b + 3, lanes + b + 2, lanes + b + 3)]
-    return [f.taken(p, picks, q) for p, q in (low, high) for picks in (first, second)]
+    return [f.shuffle(p, picks, q) for p, q in (low, high) for picks in (first, second)]
 
 
 def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
@@ -460,5 +462,5 @@ def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
     result, order = first, [lane if vector == first else 0 for vector, lane in picks]
     for other in others or [first]:
         chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
-        result, order = f.taken(result, chosen, other), list(range(lanes))
+        result, order = f.shuffle(result, chosen, other), list(range(lanes))
     return result

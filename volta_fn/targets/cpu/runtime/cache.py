@@ -1,4 +1,18 @@
-"""The disk cache of the CPU: fingerprints of programs; programs and routines."""
+"""The disk cache of the CPU.
+
+A process keeps the entries that it has loaded in memory. There are three kinds of entries, each a file named by a hash of its key, the
+state of this package, the versions of what it uses, and the CPU:
+
+- an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
+  that routines share, by its name, so that another program with the same kernel need not compile it;
+- the *support code*: pool and executor (`support_code_of_process`);
+- a *program*: its commands with all objects, by the fingerprint of the traced program (`artifact.py`), so that a process that has the same
+  program need not lower it. One read loads it, instead of one for each of its routines.
+
+An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it,
+too: a file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other
+users.
+"""
 
 from __future__ import annotations
 
@@ -6,210 +20,20 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
-import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
-from enum import Enum
 from pathlib import Path
-from types import FunctionType, NoneType
 from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
 
-from volta_fn.core.array import ConcreteArray, host_buffer
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
-from volta_fn.core.jaxpr import Literal as JaxprLiteral
-from volta_fn.core.memory import pairs_of
-from volta_fn.core.primitive import Primitive, evaluation_of
-from volta_fn.dtypes import short_name
 from volta_fn.lazy_imports import is_installed
 from volta_fn.runtime import caches
-from volta_fn.runtime.caches import cache_dir
+from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.llvm.host import host, llvm
 
-# Fingerprints of programs: texts that are equal only for equal programs.
-#
-# A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
-# hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
-# without such a text, like a user's function, has no fingerprint.
-
-_PLAIN = frozenset({int, bool, str, bytes, NoneType})
-
-
-class Fingerprint(NamedTuple):
-    """A program's text, and the constants in it, in order."""
-
-    text: str
-    constants: tuple[np.ndarray, ...]
-
-
-class _NotSerializable(Exception):
-    """The program holds something that has no text."""
-
-
-def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Fingerprint | None:
-    """Return the fingerprint of a program with donated arguments, or None."""
-    writer = _Serializer()
-    try:
-        writer.program(closed)
-    except _NotSerializable:
-        return None
-    flags = "".join(["01"[bool(d)] for d in donated]) + "".join([f" {result}:{argument}" for result, argument in pairs_of(donated)])
-    return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
-
-
-class _Serializer:
-    """The texts of a program and of those in it, each written once."""
-
-    def __init__(self) -> None:
-        self.programs: list[str] = []
-        self.meanings: dict[Primitive, str] = {}
-        self.constants: list[np.ndarray] = []
-        self._numbers: dict[int, int] = {}
-        self._avals: dict[ShapedArray, str] = {}
-        self._constants: dict[int, str] = {}
-
-    def program(self, closed: ClosedJaxpr) -> str:
-        """Write a program, unless it has been, and return its number."""
-        if id(closed) not in self._numbers:
-            text = self._program(closed)
-            self._numbers[id(closed)] = len(self.programs)
-            self.programs.append(text)
-        return f"j{self._numbers[id(closed)]}"
-
-    def _program(self, closed: ClosedJaxpr) -> str:
-        jaxpr = closed.jaxpr
-        names: dict[Atom, str] = {}
-
-        def bound(variables: Sequence[Var]) -> str:
-            for v in variables:
-                names[v] = str(len(names))
-            return " ".join([self.aval(v.aval) for v in variables])
-
-        def read(atoms: Sequence[Atom]) -> str:
-            return " ".join([self.literal(a) if type(a) is JaxprLiteral else names[a] for a in atoms])
-
-        text_lines = [bound(jaxpr.constvars), " ".join([self.constant(c) for c in closed.consts]), bound(jaxpr.invars)]
-        for eqn in jaxpr.eqns:
-            operands = read(eqn.invars)
-            text_lines.append(f"{self.primitive(eqn.primitive)}{self.params(eqn)} {operands}:{bound(eqn.outvars)}")
-        return "\n".join([*text_lines, read(jaxpr.outvars)])
-
-    def primitive(self, primitive: Primitive) -> str:
-        """Return a primitive's name, and note its meaning."""
-        if primitive not in self.meanings:
-            self.meanings[primitive] = _meaning(primitive)
-        return primitive.name
-
-    def params(self, eqn: Equation) -> str:
-        """Write an equation's parameters."""
-        called = called_program(eqn)
-        if called is not None:
-            return self.value(called)
-        return f"[{','.join([f'{name}={self.value(v)}' for name, v in sorted(eqn.params.items())])}]"
-
-    def aval(self, aval: ShapedArray) -> str:
-        """Write a type."""
-        text = self._avals.get(aval)
-        if text is None:
-            text = f"{short_name(aval.dtype)}{list(aval.shape)}{'w' * aval.weak_type}".replace(" ", "")
-            self._avals[aval] = text
-        return text
-
-    def literal(self, literal: JaxprLiteral) -> str:
-        """Write a literal."""
-        return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
-
-    def constant(self, value: Any) -> str:
-        """Write a constant, by a hash of its bytes."""
-        text = self._constants.get(id(value))
-        if text is None:
-            buffer = host_buffer(value) if type(value) is ConcreteArray else None
-            if not isinstance(buffer, np.ndarray):
-                raise _NotSerializable
-            content = hashlib.blake2b(np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
-            text = self._constants[id(value)] = f"c{len(self.constants)}{self.aval(value.aval)}={content}"
-            self.constants.append(buffer)
-        return text
-
-    def value(self, value: Any) -> str:
-        """Write a parameter's value."""
-        kind = type(value)
-        if kind in _PLAIN:
-            return repr(value)
-        if kind is float:
-            return f"f{struct.pack('<d', value).hex()}"
-        if kind is complex:
-            return f"z{struct.pack('<dd', value.real, value.imag).hex()}"
-        if isinstance(value, ClosedJaxpr):
-            return self.program(value)
-        if isinstance(value, Enum):
-            return f"{_path(kind)}.{value.name}"
-        if kind in (tuple, list) or hasattr(kind, "_fields"):
-            return f"{'' if kind is tuple else _path(kind)}({''.join([self.value(v) + ',' for v in value])})"
-        if isinstance(value, np.dtype):
-            return f"d{short_name(value)}{value.str}"
-        if isinstance(value, np.generic):
-            return f"n{short_name(value.dtype)}{value.tobytes().hex()}"
-        if isinstance(value, ShapedArray):
-            return self.aval(value)
-        raise _NotSerializable
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-@functools.cache
-def _meaning(primitive: Primitive) -> str:
-    """Return a primitive's name and the names of its rules."""
-    rules = [primitive.abstract, evaluation_of(primitive), primitive.ufunc_for]
-    return f"{primitive.name} {' '.join(map(_rule, rules))}"
-
-
-def _rule(rule: Any) -> str:
-    """Return the name of a rule of this package or NumPy's.
-
-    Others may change unnoticed.
-    """
-    if isinstance(rule, functools.partial):
-        return f"{_rule(rule.func)}({_rules([*rule.args, *rule.keywords.values()])})"
-    name = getattr(rule, "__name__", "")
-    if rule is None or getattr(np, name, None) is rule:
-        return f"numpy.{name}"
-    if (getattr(rule, "__module__", None) or "").startswith("volta_fn.") and isinstance(rule, FunctionType | type):
-        cells = getattr(rule, "__closure__", None) or ()
-        return f"{rule.__module__}.{rule.__qualname__}({_rules([cell.cell_contents for cell in cells])})"
-    raise _NotSerializable
-
-
-def _rules(values: Sequence[Any]) -> str:
-    """Return the names of the functions among some values."""
-    return ",".join([_rule(value) for value in values if callable(value)])
-
-
-# The cache on disk. A process keeps the entries that it has loaded in memory.
-#
-# There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and
-# the CPU:
-#
-# - an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
-#   that routines share, by its name, so that another program with the same kernel need not compile it;
-# - the *support code*: pool and executor (`support_code_of_process`);
-# - a *program*: its commands with all objects, by the fingerprint of the traced program (`program.py`), so that a process that has the same
-#   program need not lower it. One read loads it, instead of one for each of its routines.
-#
-# An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it,
-# too: a file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other
-# users.
-
 T = TypeVar("T")
-#: Seconds after which writing a file again changes its time.
-_SETTLED = 2.0
 
 
 class CompiledLaunch(NamedTuple):
@@ -235,31 +59,6 @@ class Compiled(NamedTuple):
 def _circumstances() -> bytes:
     versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
     return repr((sources_digest(Path(__file__).parents[3], cache_dir()), versions, host())).encode()
-
-
-def sources_digest(root: Path, folder: Path | None) -> str:
-    """Hash the sources of a package by their contents.
-
-    Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
-    and the time of its last change (which, unlike that of its contents, cannot be set).
-    """
-    files, newest = [], 0.0
-    for directory, _, names in os.walk(root):
-        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
-            status = os.stat(path)
-            newest = max(newest, status.st_ctime)
-            files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    name = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
-    cached = None if folder is None else caches.read(folder, name)
-    if cached is not None:
-        return cached.decode()
-    digest = hashlib.sha256()
-    for path, *_ in sorted(files):
-        content = Path(path).read_bytes()
-        digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
-    if folder is not None and time.time() - newest > _SETTLED:
-        caches.write(folder, name, digest.hexdigest().encode())
-    return digest.hexdigest()
 
 
 def name_of(key: str) -> str:

@@ -128,7 +128,7 @@ def _write_take(module: Module) -> None:
         _repeat(f, take_task)
         return []
 
-    f.loop(i64(0), chunks, 1, [], chunk, once=True)
+    f.loop(i64(0), chunks, 1, [], chunk, nonempty=True)
     f.finish()
 
 
@@ -181,7 +181,7 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
         f.store(_start_of(f, chunk, tasks, chunks), _next_of(f, chunk), 8)
         return []
 
-    f.loop(i64(0), chunks, 1, [], begin, once=True)
+    f.loop(i64(0), chunks, 1, [], begin, nonempty=True)
     _write(f, _OPEN, i64(1))
     _add(f, _ROUND, 1)
 

@@ -18,7 +18,8 @@ from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
-from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, loaded_routines, written
+from volta_fn.targets.cpu.runtime.code_cache import LoadedLaunch, LoadedRoutine
+from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
 from volta_fn.targets.cpu.runtime.executor import Mode, Op
 from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
@@ -95,11 +96,11 @@ class TimedWriter(CommandWriter):
         #: How many words there were after the stamp at an item's end, if it is one of the program that is being written.
         self._after_end = -1
 
-    def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
         """Write a program; its time outside of items is that of the item that holds it."""
         self._programs.append(program)
         self._after_end = -1
-        super().body(program, inputs, targets, block)
+        super().body(program, inputs, destinations, block)
         self._programs.pop()
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -139,7 +140,7 @@ class TimedProgram:
         self._log[1] = _CAPACITY
         program = pipeline.lower(closed, TARGET)
         writer = TimedWriter(loaded_routines(program), self._log)
-        built = written(program, donated, writer)
+        built = assemble(program, donated, writer)
         self.items, self.lowered = writer.items, program
         self.lifetimes: list[Lifetime] = writer.slots.lifetimes()
         codes = [launch.code for launch in built.launches]

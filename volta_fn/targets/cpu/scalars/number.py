@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.codegen.scalars import kind
 from volta_fn.primitives.formulas.values import rounded_to_odd, with_sticky_bits
+from volta_fn.runtime.llvm import text
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
@@ -98,9 +99,7 @@ def splat(f: Function, x: Number, lanes: int) -> Number:
 
 def counting(f: Function, type_: str, lanes: int) -> Lanes:
     """Return the integers 0, 1, 2, … by lanes."""
-    if lanes == 1:
-        return Lanes(f, Value(type_, "0"))
-    return Lanes(f, Value(vector_of(type_, lanes), f"<{', '.join(f'{type_} {k}' for k in range(lanes))}>"))
+    return Lanes(f, text.counting(lanes, type_))
 
 
 # Numbers of one dtype as numbers of another: by value, and by bits.
@@ -239,7 +238,7 @@ def load(
         components = [_Stride(2 * stride, 2 * first + k, 2 * last + 1) for k in (0, 1)]
         return Number(dtype, tuple([_read(f, type_, pointer, lanes, count, each, size // 2).value for each in components]))
     both = _read(f, type_, pointer, 2 * lanes, _twice(f, count), _Stride(1), size // 2)
-    return Number(dtype, tuple([both.taken(range(k, 2 * lanes, 2)).value for k in (0, 1)]))
+    return Number(dtype, tuple([both.shuffle(range(k, 2 * lanes, 2)).value for k in (0, 1)]))
 
 
 def store(f: Function, x: Number, pointer: Value, *, count: Value | None = None, stride: int = 1) -> None:
@@ -252,7 +251,7 @@ def store(f: Function, x: Number, pointer: Value, *, count: Value | None = None,
         _write(components[0], pointer, count, 2 * stride, size // 2)
         return _write(components[1], f.at(pointer, stored_element(dtype), i64(1)), count, 2 * stride, size // 2)
     order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
-    return _write(components[0].taken(order, components[1]), pointer, _twice(f, count), 1, size // 2)
+    return _write(components[0].shuffle(order, components[1]), pointer, _twice(f, count), 1, size // 2)
 
 
 def _twice(f: Function, count: Value | None) -> Value | None:
@@ -278,7 +277,7 @@ def _to_memory(dtype: np.dtype, x: Lanes) -> Lanes:
 def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | None, stride: _Stride, align: int) -> Lanes:
     vector, step = vector_of(type_, lanes), stride.step
     if lanes > 1 and count is None and 2 <= step <= _SHUFFLED:
-        return Lanes(f, _shuffled(f, type_, pointer, lanes, stride, align))
+        return Lanes(f, _load_by_shuffles(f, type_, pointer, lanes, stride, align))
     if stride.first:
         pointer = f.at(pointer, type_, i64(stride.first))
     if lanes == 1:
@@ -289,7 +288,7 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
     if step == 1 and count is None:
         return Lanes(f, f.load(vector, pointer, align))
     if step == -1 and count is None:
-        return Lanes(f, f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1]))
+        return Lanes(f, f.shuffle(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1]))
     zero = Value(vector, "zeroinitializer")
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
     if step == 1:
@@ -298,7 +297,7 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
     return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
 
 
-def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
+def _load_by_shuffles(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
     """Load contiguous vectors, and shuffle their strided numbers into one."""
     step, end = stride.step, (lanes - 1) * stride.step + stride.last + 1
     positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
@@ -307,12 +306,12 @@ def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stri
     result = vectors[0]
     if step % 2 and end == lanes * step:  # as lanes are a power of two, no two wanted numbers are in the same lane
         for position, vector in zip(positions[1:], vectors[1:], strict=True):
-            result = f.taken(result, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
-        return f.taken(result, [number % lanes for number in wanted])
+            result = f.shuffle(result, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
+        return f.shuffle(result, [number % lanes for number in wanted])
     lane_of = wanted  # where the vector so far has the numbers that are wanted
     for vector, before, position in zip(vectors[1:], positions, positions[1:], strict=False):
         order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, wanted, strict=True)]
-        result, lane_of = f.taken(result, order, vector), list(range(lanes))
+        result, lane_of = f.shuffle(result, order, vector), list(range(lanes))
     return result
 
 
@@ -357,7 +356,7 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
                 for start in range(0, lanes, _HIDDEN):
                     chunk = range(start, min(start + _HIDDEN, lanes))
                     address = f.at(pointer, element_of(value.type), i64(start))
-                    masked_store(f, f.taken(value, chunk), address, align, f.taken(mask, chunk))
+                    masked_store(f, f.shuffle(value, chunk), address, align, f.shuffle(mask, chunk))
                 return
             mask = _hidden(f, mask)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
@@ -390,7 +389,7 @@ def _store_first(f: Function, value: Value, pointer: Value, align: int, count: i
     for size in (1 << k for k in range(count.bit_length() - 1, -1, -1)):
         if count & size:
             if size > 1:
-                component = f.taken(value, range(start, start + size))
+                component = f.shuffle(value, range(start, start + size))
             else:
                 component = f.let(type_, f"extractelement {value}, i64 {start}")
             f.store(component, f.at(pointer, type_, i64(start)), align)

@@ -186,12 +186,12 @@ def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
     """Combine the lanes, a power of two of them, by halves."""
     while x.lanes > 1:
         half = x.lanes // 2
-        x = combine(f, reduction, _taken(f, x, 0, half), _taken(f, x, half, half))
+        x = combine(f, reduction, _lane_range(f, x, 0, half), _lane_range(f, x, half, half))
     return x
 
 
-def _taken(f: Function, x: Number, start: int, count: int) -> Number:
+def _lane_range(f: Function, x: Number, start: int, count: int) -> Number:
     if count == 1:
         element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.components]
         return Number(x.dtype, tuple(element))
-    return Number(x.dtype, tuple([Lanes(f, p).taken(range(start, start + count)).value for p in x.components]))
+    return Number(x.dtype, tuple([Lanes(f, p).shuffle(range(start, start + count)).value for p in x.components]))

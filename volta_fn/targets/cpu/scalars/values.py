@@ -56,8 +56,8 @@ def _by_register(f: Function, name: str, operands: Callable[..., list[Value]], *
     lanes, width = lanes_of(args[0].type), _WIDTH[element_of(args[0].type)]
     if lanes * width > 512:
         halves = [range(lanes // 2), range(lanes // 2, lanes)]
-        low, high = [_by_register(f, name, operands, *[f.taken(a, half) for a in args]) for half in halves]
-        return f.taken(low, range(lanes), high)
+        low, high = [_by_register(f, name, operands, *[f.shuffle(a, half) for a in args]) for half in halves]
+        return f.shuffle(low, range(lanes), high)
     suffix = "ps" if width == 32 else "pd"
     return f.intrinsic(f"llvm.x86.avx512.mask.{name}.{suffix}.512", args[0].type, *operands(*args))
 
@@ -220,9 +220,9 @@ class Lanes(Values):
             return self.value
         return self.f.intrinsic(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", self.value)
 
-    def taken(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
+    def shuffle(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
         """Lanes of this vector and another (numbered on) in the given order."""
-        return self.new(self.f.taken(self.value, order, None if other is None else other.value))
+        return self.new(self.f.shuffle(self.value, order, None if other is None else other.value))
 
     # floats
 
@@ -350,7 +350,7 @@ class Lanes(Values):
             return [x.value for x in step(number, *map(self.new, carried))]
 
         end = i64(count) if isinstance(count, int) else self.f.cast("fptosi", count.greatest(), "i64")
-        return [self.new(x) for x in self.f.loop(i64(0), end, 1, [x.value for x in start], body, once=True)]
+        return [self.new(x) for x in self.f.loop(i64(0), end, 1, [x.value for x in start], body, nonempty=True)]
 
     def greatest(self) -> Value:
         """Return the greatest lane of a float, none of which is NaN."""

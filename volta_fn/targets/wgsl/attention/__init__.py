@@ -1,4 +1,4 @@
-"""Compute attention in WGSL, forward and backward, without storing all weights.
+"""Attention in WGSL, forward and backward, without storing all weights.
 
 In the order in which to read: `problem` (shapes, strides, the division of work), `blocks` (rows in memory, their products, masks), and
 `passes` (forward and backward).
@@ -10,7 +10,7 @@ from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Form
+from volta_fn.primitives.attention import Form
 from volta_fn.targets.wgsl.attention.passes import backward, forward
 from volta_fn.targets.wgsl.attention.problem import attention_of
 from volta_fn.targets.wgsl.routine import Routine
@@ -19,25 +19,25 @@ from volta_fn.targets.wgsl.routine import Routine
 _WIDEST, _SHORTEST = 128, 16
 
 
-def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the equation."""
-    return forward(attention_of(avals, params["form"]), device)
+    return forward(attention_of(avals, params["form"]), capabilities)
 
 
-def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the equation."""
-    return backward(attention_of(avals, params["form"]), device)
+    return backward(attention_of(avals, params["form"]), capabilities)
 
 
 #: Makers of routines by the name of the instruction.
 ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attention_gradient}
 
 
-def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, capabilities: TargetCapabilities) -> bool:
     """Return whether the routines serve these operands with mostly full blocks."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     if any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
     largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
-    return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= device.binding
+    return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= capabilities.binding

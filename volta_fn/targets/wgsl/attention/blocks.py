@@ -12,11 +12,11 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.problem import Attention, AttentionSchedule, PaddedRows, Rows
-from volta_fn.targets.wgsl.matmul.results import digits, times, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.scalars.number import literal
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Load and store rows of operands and results, in vectors of four elements.
 
@@ -29,7 +29,7 @@ class Matrix(NamedTuple):
     """The rows of one head in a buffer, as an invocation of a shader accesses them."""
 
     f: Shader
-    array: Array
+    array: ShaderArray
     rows: Rows
     base: str
 
@@ -37,7 +37,7 @@ class Matrix(NamedTuple):
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
         """Return the rows of a head in the buffer `number`."""
         array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
-        return cls(f, array, rows, walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
+        return cls(f, array, rows, strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
 
     def vector(self, row: str, column: str, block: int, depth: int) -> str:
         """Load four neighbours in a row as a vector, with zeros beyond the matrix.
@@ -50,12 +50,12 @@ class Matrix(NamedTuple):
         if rows.by_vectors:
             ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % depth else [])])
             vector_index = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
-            loaded = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(vector_index))})"
+            loaded = f"vec4<f32>({', '.join(_WORK.convert_operand(f, x) for x in self.array.load4(vector_index))})"
             return f.let("vec4<f32>", f"select(vec4<f32>(), {loaded}, {ok})" if ok else loaded)
         texts = []
         for e in range(4):
             ok = " && ".join([*inside, f"{column} + {e}u < {rows.width}u"])
-            x = _WORK.read(f, self.array.load(f.let("u32", f"{at} + min({column} + {e}u, {rows.width - 1}u)")))
+            x = _WORK.convert_operand(f, self.array.load(f.let("u32", f"{at} + min({column} + {e}u, {rows.width - 1}u)")))
             texts.append(f"select(0.0f, {x}, {ok})")
         return f.let("vec4<f32>", f"vec4<f32>({', '.join(texts)})")
 
@@ -64,7 +64,7 @@ class Matrix(NamedTuple):
         f, rows = self.f, self.rows
         with f.block(f"if ({row} < {rows.count}u)"):
             at = f.let("u32", f"{self.base} + {row} * {rows.step}u + {column}")
-            numbers = [_WORK.number(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
+            numbers = [_WORK.convert_sum(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
             if rows.by_vectors:
                 with f.block(f"if ({column} < {rows.width}u)"):
                     self.array.store4(f.let("u32", f"{at} / 4u"), numbers)
@@ -83,7 +83,7 @@ LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 class Mask(NamedTuple):
     """The mask of one head; without an array, there is none."""
 
-    array: Array | None
+    array: ShaderArray | None
     base: str
 
 
@@ -92,7 +92,7 @@ def mask_of(b: AttentionShader, number: int, head: str) -> Mask:
     if b.a.mask is None:
         return Mask(None, "0u")
     array = b.f.buffer(number, np.dtype(np.bool_))
-    return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
+    return Mask(array, strided_offset(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
 
 
 class BlockPosition(NamedTuple):
@@ -217,8 +217,8 @@ class _Axis(NamedTuple):
 class AttentionShader:
     """A shader of attention under construction."""
 
-    def __init__(self, a: Attention, schedule: AttentionSchedule, device: TargetCapabilities, *, transposed: bool = False) -> None:
-        self.a, self.schedule, self.f = a, schedule, Shader(device, schedule.invocations)
+    def __init__(self, a: Attention, schedule: AttentionSchedule, capabilities: TargetCapabilities, *, transposed: bool = False) -> None:
+        self.a, self.schedule, self.f = a, schedule, Shader(capabilities, schedule.invocations)
         self.memory = self.f.workgroup("memory", "vec4<f32>", schedule.memory(max(a.q.width, a.v.width), transposed=transposed))
         #: The offset of the memory after the weights.
         self.after_weights = schedule.weights(transposed=transposed)

@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     seen,
 )
 from volta_fn.targets.wgsl.attention.problem import Attention, Rows, backward_schedule, chunks, forward_schedule
-from volta_fn.targets.wgsl.matmul.results import digits, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, strided_offset
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number, literal
@@ -34,13 +34,13 @@ from volta_fn.targets.wgsl.shader import Function
 # when that maximum grows.
 
 
-def forward(a: Attention, device: TargetCapabilities) -> Routine:
+def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of attention.
 
     Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
     """
     first = 3 if a.mask is None else 4
-    b = AttentionShader(a, forward_schedule(a, device), device)
+    b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
     position, head = digits(f, f.group, (tiles, a.stack))
@@ -131,13 +131,13 @@ def _maximum(f: Function, vectors: Sequence[str]) -> str:
 _INVOCATIONS = 64
 
 
-def backward(a: Attention, device: TargetCapabilities) -> Routine:
+def backward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the gradients.
 
     Operands are q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
-    writer = _Writer(a, a.cotangent, device)
+    writer = _Writer(a, a.cotangent, capabilities)
     return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
 
 
@@ -155,24 +155,24 @@ class _Writer:
     Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
     """
 
-    def __init__(self, a: Attention, cotangent: Rows, device: TargetCapabilities) -> None:
-        self.a, self.cotangent, self.device = a, cotangent, device
+    def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities) -> None:
+        self.a, self.cotangent, self.capabilities = a, cotangent, capabilities
         shift = 0 if a.mask is None else 1
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
         self.gradients, self.work = 6 + shift, 9 + shift
-        self.schedule = backward_schedule(a, device)
+        self.schedule = backward_schedule(a, capabilities)
         self.tiles = -(-a.keys // self.schedule.rows)
         #: Vectors of a row of Q's gradient, and of a partial gradient.
         self.vectors = -(-a.q.width // 4)
         self.partial = a.stack * a.queries * self.vectors
-        self.chunks = chunks(a, self.schedule, device)
+        self.chunks = chunks(a, self.schedule, capabilities)
         self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
         self.causal = a.causal and a.mask is None
 
     def statistics(self) -> Dispatch:
         """Write each query's `_Statistics`."""
         a = self.a
-        f, work = Shader(self.device, _INVOCATIONS), Working(FLOAT)
+        f, work = Shader(self.capabilities, _INVOCATIONS), Working(FLOAT)
         pair = (self.number_of_out, a.out), (self.number_of_cotangent, self.cotangent)
         step = 4 if all(rows.by_vectors for _, rows in pair) else 1
         x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
@@ -182,7 +182,7 @@ class _Writer:
         with f.block(f"if ({number} < {count}u)"):
             head, query = digits(f, number, (a.stack, a.queries))
             starts = [
-                f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                f.let("u32", f"{strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
                 for rows in (a.out, self.cotangent)
             ]
             sum_ = f.var("f32", "0.0f")
@@ -190,7 +190,7 @@ class _Writer:
                 indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
                 ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
                 for one, other in zip(ones, others, strict=True):
-                    f.emit(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+                    f.emit(f"{sum_} = fma({work.convert_operand(f, one)}, {work.convert_operand(f, other)}, {sum_});")
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
@@ -202,7 +202,7 @@ class _Writer:
         Those of K and V are summed over the heads that share them.
         """
         a = self.a
-        b = AttentionShader(a, self.schedule, self.device, transposed=True)
+        b = AttentionShader(a, self.schedule, self.capabilities, transposed=True)
         f, s = b.f, b.schedule
         chunk, group = digits(f, f.group, (self.chunks, a.groups))
         first = f.let("u32", f"{group} * {a.shared}u")
@@ -270,7 +270,7 @@ class _Writer:
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""
         a = self.a
-        f, s = Shader(self.device, _INVOCATIONS), self.schedule
+        f, s = Shader(self.capabilities, _INVOCATIONS), self.schedule
         partial = f.buffer(self.work, FLOAT, False, self.floats)
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {self.partial}u)"):

@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.compiler.contractions import Walk
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.attention import Axes, Form
 
 # Describe a problem: ``softmax(scale q kᵀ + mask) v`` for many heads.
 #
@@ -240,13 +240,13 @@ class AttentionSchedule(NamedTuple):
         after_weights = max(self.value_rows * self.x * self.vectors(width), self.rows * self.x // 4)
         return max(self.slices(), self.weights(transposed=transposed) + after_weights)
 
-    def fitted(self, width: int, device: TargetCapabilities, *, transposed: bool) -> AttentionSchedule | None:
+    def fitted(self, width: int, capabilities: TargetCapabilities, *, transposed: bool) -> AttentionSchedule | None:
         """Return the schedule with as few more passes as fit a device; None if none fits."""
-        if self.invocations > device.invocations:
+        if self.invocations > capabilities.invocations:
             return None
         passes = range(self.passes, 4 * min(self.x, self.y) // self.value_rows + 1)  # each has enough rows for a product
         fitting = (self._replace(passes=n) for n in passes if self.x % n == 0)
-        return next((s for s in fitting if 16 * s.memory(width, transposed=transposed) <= device.workgroup_memory), None)
+        return next((s for s in fitting if 16 * s.memory(width, transposed=transposed) <= capabilities.workgroup_memory), None)
 
 
 #: Schedules for little work, and for much of it: forward, backward, and backward for wide rows. Every device has room for the first three.
@@ -258,35 +258,35 @@ _WIDE = AttentionSchedule(16, 16, 2, unroll=16, passes=2)
 _MANY, _ENOUGH, _MOST_BYTES = 256, 1536, 1 << 29
 
 
-def forward_schedule(a: Attention, device: TargetCapabilities) -> AttentionSchedule:
+def forward_schedule(a: Attention, capabilities: TargetCapabilities) -> AttentionSchedule:
     """Divide the queries of each head into blocks."""
-    return _first((_FORWARD,), a, a.stack * a.queries, device, transposed=False)
+    return _first((_FORWARD,), a, a.stack * a.queries, capabilities, transposed=False)
 
 
-def backward_schedule(a: Attention, device: TargetCapabilities) -> AttentionSchedule:
+def backward_schedule(a: Attention, capabilities: TargetCapabilities) -> AttentionSchedule:
     """Divide the keys of each head into blocks."""
     wide = max(a.q.width, a.v.width) > 4 * _BACKWARD.x
-    return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, device, transposed=True)
+    return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, capabilities, transposed=True)
 
 
 def _first(
-    schedules: tuple[AttentionSchedule, ...], a: Attention, rows: int, device: TargetCapabilities, *, transposed: bool
+    schedules: tuple[AttentionSchedule, ...], a: Attention, rows: int, capabilities: TargetCapabilities, *, transposed: bool
 ) -> AttentionSchedule:
     """Return the first schedule that gives many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
-    fitting = [s.fitted(width, device, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
-    schedule = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, device, transposed=transposed)
+    fitting = [s.fitted(width, capabilities, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
+    schedule = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, capabilities, transposed=transposed)
     assert schedule is not None, "the usual schedule fits all devices"
     return schedule
 
 
-def chunks(a: Attention, schedule: AttentionSchedule, device: TargetCapabilities) -> int:
+def chunks(a: Attention, schedule: AttentionSchedule, capabilities: TargetCapabilities) -> int:
     """Return the number of workgroups that share the blocks of keys of a head evenly.
 
     Each accumulates a gradient of all of Q.
     """
     each = 16 * a.stack * a.queries * (1 + -(-a.q.width // 4))
-    room = min(device.binding, _MOST_BYTES) // each
+    room = min(capabilities.binding, _MOST_BYTES) // each
     tiles = -(-a.keys // schedule.rows)
     rounds = -(-tiles // max(1, min(-(-_ENOUGH // a.groups), room)))
     return -(-tiles // rounds)

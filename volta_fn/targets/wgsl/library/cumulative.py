@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen import indices
-from volta_fn.codegen.indices import Axis, CumulativeOp, Windows, cumulative_op, row_offset, windows_of
+from volta_fn.codegen.indices import CumulativeOp, cumulative_op, row_offset
+from volta_fn.codegen.windows import Axis, Windows, windows_of
+from volta_fn.codegen.windows import over_taps as emit_over_taps
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, for_each, result_array
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_indexed, constant, supports
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, combine_indexed, constant, supports
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
 
@@ -33,9 +34,9 @@ class Scan(CumulativeOp):
         """The number of accumulations."""
         return self.rows * self.columns
 
-    def supported(self, device: TargetCapabilities) -> bool:
+    def supported(self, capabilities: TargetCapabilities) -> bool:
         """Return True if the device can compute it."""
-        return supports(self.reduction.step, (self.dtype, self.dtype), {}, device)
+        return supports(self.reduction.step, (self.dtype, self.dtype), {}, capabilities)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """Emit the combination of `x` with a later `y`."""
@@ -122,21 +123,21 @@ _MOST_CHUNKS = 256
 _STRETCH = 1 << 15
 
 
-def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities, name: str) -> Routine | None:
     """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
         return Routine(())
     dtype = accumulator(operand.dtype)
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
-    if not scan.supported(device):
+    if not scan.supported(capabilities):
         return None
     if scan.columns == 1 and scan.size >= _LONG and not scan.is_sequential:
-        return _Tiles(scan, device).routine()
+        return _Tiles(scan, capabilities).routine()
     if scan.is_sequential and scan.size > _STRETCH:
-        return _stretches(scan, device)
+        return _stretches(scan, capabilities)
     length = -(-scan.size // (1 if scan.is_sequential else _chunk_count(scan)))
-    return _RowScan(scan, length, -(-scan.size // length), device).routine()
+    return _RowScan(scan, length, -(-scan.size // length), capabilities).routine()
 
 
 # rows
@@ -152,8 +153,8 @@ class _RowScan:
     One dispatch computes the totals of all chunks but the last, a second one the results.
     """
 
-    def __init__(self, scan: Scan, length: int, chunks: int, device: TargetCapabilities) -> None:
-        self.scan, self.length, self.chunks, self.device = scan, length, chunks, device
+    def __init__(self, scan: Scan, length: int, chunks: int, capabilities: TargetCapabilities) -> None:
+        self.scan, self.length, self.chunks, self.capabilities = scan, length, chunks, capabilities
 
     def routine(self) -> Routine:
         """Return the routine of both dispatches; of one if rows are not split."""
@@ -163,7 +164,7 @@ class _RowScan:
 
     def sums(self) -> Dispatch:
         """Return the dispatch of the chunks' totals, `[chunk, row]`."""
-        scan, shader = self.scan, Shader(self.device, INVOCATIONS)
+        scan, shader = self.scan, Shader(self.capabilities, INVOCATIONS)
         source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
 
         def reduce(index: str) -> None:
@@ -175,7 +176,7 @@ class _RowScan:
 
     def results(self) -> Dispatch:
         """Return the dispatch of the chunks' results, given the totals of those before."""
-        scan, shader = self.scan, Shader(self.device, INVOCATIONS)
+        scan, shader = self.scan, Shader(self.capabilities, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
         totals = shader.buffer(_TOTALS, scan.dtype) if self.chunks > 1 else None
 
@@ -206,14 +207,14 @@ class _RowScan:
 # stretches
 
 
-def _stretches(scan: Scan, device: TargetCapabilities) -> Routine:
+def _stretches(scan: Scan, capabilities: TargetCapabilities) -> Routine:
     """Return the routine whose dispatches accumulate all rows, one stretch each.
 
     Each begins where the one before it ended, with its totals.
     """
 
     def stretch(*, first: bool) -> Dispatch:
-        shader = Shader(device, INVOCATIONS)
+        shader = Shader(capabilities, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
         totals, positions = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_POSITIONS, _UINT32, written=True)
 
@@ -238,8 +239,8 @@ def _stretches(scan: Scan, device: TargetCapabilities) -> Routine:
 
 
 class _Tiles:
-    def __init__(self, scan: Scan, device: TargetCapabilities) -> None:
-        self.scan, self.device = scan, device
+    def __init__(self, scan: Scan, capabilities: TargetCapabilities) -> None:
+        self.scan, self.capabilities = scan, capabilities
         self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
         self.tile = self.invocations * self.each
@@ -256,20 +257,20 @@ class _Tiles:
         totals = [] if self.few else [self._scan_totals()]
         return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
-    def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
+    def _begin(self, number: str) -> tuple[Shader, ShaderArray, str, list[str]]:
         """Return a shader with a workgroup for every tile.
 
         The operand, the tile's row, and the first elements of an invocation's fours come with it. Neighbouring invocations have
         neighbouring fours. The second four of each comes after the first ones of all.
         """
-        shader = Shader(self.device, self.invocations)
+        shader = Shader(self.capabilities, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
         tile = shader.let("u32", number)
         row = shader.let("u32", quotient(tile, self.tiles))
         start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, 4))
         return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
 
-    def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
+    def _read(self, shader: Shader, source: ShaderArray, row: str, positions: list[str]) -> list[list[Number]]:
         """Emit the loads of an invocation's fours; beyond the row's end are identities."""
         fours: list[list[Number]] = []
         neutral = self.scan.neutral()
@@ -293,7 +294,7 @@ class _Tiles:
     def _four(self, row: str, i: str) -> str:
         return f"({plus(times(row, self.scan.size), self.scan.position(TEXT, i, 4))}) / 4u"
 
-    def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
+    def _write(self, shader: Shader, target: ShaderArray, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
         if self.in_fours:
             with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -321,7 +322,7 @@ class _Tiles:
     def _scan_totals(self) -> Dispatch:
         """Return the dispatch that replaces a row's totals by their exclusive scan."""
         scan = self.scan
-        shader = Shader(self.device, self.invocations)
+        shader = Shader(self.capabilities, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
         carried = variable(shader, scan.neutral())
         with shader.loop(self.tiles, 0, self.invocations * _EACH) as start:
@@ -381,7 +382,7 @@ class _Tiles:
 def over_taps(f: Function, windows: Windows, number: str, body: Callable[[str], None]) -> None:
     """Emit ``body(element)`` for the elements of a window, in row-major order."""
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in windows.axes]])
-    indices.over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
+    emit_over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
 
 
 def _over_axis(f: Function, axis: Axis, position: str, carried: None, body: Callable[[str, None], None]) -> None:
@@ -421,7 +422,7 @@ _AT_ONCE = 4
 _FEW = 16
 
 
-def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities, name: str) -> Routine | None:
     """Return the routine of the primitive of that name, which reduces windows."""
     reduction = reduction_of(name)
     (operand,) = avals
@@ -429,9 +430,9 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     count = windows.number
     if not count:
         return Routine(())
-    if not supports(reduction.step, (dtype, dtype), {}, device) or _AT_ONCE * iterations_of(windows) > device.iterations:
+    if not supports(reduction.step, (dtype, dtype), {}, capabilities) or _AT_ONCE * iterations_of(windows) > capabilities.iterations:
         return None
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
     def reduce_one_window(number: str) -> Number:
@@ -447,16 +448,16 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     return Routine((fill(shader, target, count, reduce_one_window),))
 
 
-def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Windows | None:
+def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], capabilities: TargetCapabilities) -> Windows | None:
     """Return the windows; None if the device cannot compare or add these dtypes."""
-    fits = all(supports("max", (d, d), {}, device) for d in (operand.dtype, moved.dtype))
+    fits = all(supports("max", (d, d), {}, capabilities) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
     windows = windows_of(operand.shape, params)
-    return windows if _AT_ONCE * iterations_of(windows) <= device.iterations else None
+    return windows if _AT_ONCE * iterations_of(windows) <= capabilities.iterations else None
 
 
-def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
+def _winner(shader: Shader, windows: Windows, operand: ShaderArray, select: str, number: str) -> str:
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
     best = variable(shader, constant(operand.dtype, 0))
 
@@ -472,16 +473,16 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
     return at.text
 
 
-def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive: each window gets the tangent of its winner."""
     tangents, operand = avals
-    windows = _windows(tangents, operand, params, device)
+    windows = _windows(tangents, operand, params, capabilities)
     if windows is None:
         return None
     count = windows.number
     if not count:
         return Routine(())
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     rates, values = shader.buffer(0, tangents.dtype), shader.buffer(1, operand.dtype)
     zero = constant(tangents.dtype, 0)
 
@@ -495,19 +496,19 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, gather_tangent),))
 
 
-def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine: elements get the values of the windows that they win.
 
     A first dispatch stores all windows' winners, unless every element meets few windows: then it searches for their winners itself.
     """
     source, operand = avals
-    windows = _windows(source, operand, params, device)
+    windows = _windows(source, operand, params, capabilities)
     if windows is None:
         return None
     count, size = windows.number, windows.elements
     if not size:
         return Routine(())
-    dtype, shader = accumulator(source.dtype), Shader(device, INVOCATIONS)
+    dtype, shader = accumulator(source.dtype), Shader(capabilities, INVOCATIONS)
     target = result_array(shader, 2, source.dtype, size)
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
@@ -531,7 +532,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     sums = fill(shader, target, size, sum_cotangents)
     if at_once:
         return Routine((sums,))
-    finder = Shader(device, INVOCATIONS)
+    finder = Shader(capabilities, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
     elements = finder.buffer(3, _UINT32, written=True)
     search = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.indices import Dims, Layout, Starts, WindowStart, gather_of, merged, row_major, window_start
+from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_of, merged, window_start
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import default_fill, pad_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_supported
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
@@ -52,23 +53,23 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
     return unit, ((*merged_sizes[:outer], run // unit), *moved, *[(*s[:outer], 0) for s in steps[2:]])
 
 
-def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
+def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> ShaderArray:
     """Return buffer `number`, of `size` bytes, as an array of units."""
     dtype = _DTYPES[unit]
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
 
-def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> Array:
+def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> ShaderArray:
     """Return a buffer that `fill` writes."""
     return shader.buffer(number, dtype, written=True, size=size if dtype.itemsize < 4 else 0)
 
 
-def load_unit(array: Array, unit: int, index: str) -> Unit:
+def load_unit(array: ShaderArray, unit: int, index: str) -> Unit:
     """Emit the load of a unit."""
     return array.load4(index) if unit == 16 else [array.load(index)]
 
 
-def store_unit(array: Array, unit: int, index: str, value: Unit) -> None:
+def store_unit(array: ShaderArray, unit: int, index: str, value: Unit) -> None:
     """Emit the store of a unit, while other invocations may store its neighbours."""
     if unit == 16:
         array.store4(index, value)
@@ -108,7 +109,7 @@ def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatc
     return shader.dispatch(-(-count // shader.invocations))
 
 
-def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Number]) -> Dispatch:
+def fill(shader: Shader, target: ShaderArray, count: int, element: Callable[[str], Number]) -> Dispatch:
     """Return the dispatch that writes ``element(index)`` to every element of an array.
 
     Of packed dtypes an invocation has four.
@@ -123,7 +124,7 @@ def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Num
     return for_each(shader, -(-count // 4), four)
 
 
-def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
+def fill_units(shader: Shader, target: ShaderArray, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
     """Return the dispatch that writes ``element(index)`` to every unit of an array."""
     if unit < 4:
         return fill(shader, target, count, lambda i: element(i)[0])
@@ -165,7 +166,7 @@ class Integers:
         self._number, self._dtype = number, _UINT32 if self.wide else dtype
 
     @functools.cached_property
-    def array(self) -> Array:
+    def array(self) -> ShaderArray:
         """The buffer, which is bound on first use."""
         return self.shader.buffer(self._number, self._dtype)
 
@@ -195,7 +196,7 @@ def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> 
 # Gather: each unit of the result is read at an offset from its window's start.
 
 
-def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, wraps: bool = False) -> Routine | None:
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities, wraps: bool = False) -> Routine | None:
     """Return the routine of the primitive.
 
     If it `wraps`, negative positions count from the end.
@@ -208,7 +209,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Targe
     dtype, itemsize = operand.dtype, operand.dtype.itemsize
     strides = [stride for _, stride, _ in starts.addressed + starts.batching]
     unit, (sizes, _, theirs, steps) = in_units(itemsize, window_loops(layout), strides)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     added = operand.shape[params["dimension_numbers"].start_index_map[0]] if wraps else 0
     vectors = Integers(shader, 1, indices.dtype, added)
@@ -235,7 +236,7 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     They are sizes, strides in the array, strides in the operand, and steps of the window's number.
     """
     sizes, strides = layout.batch
-    batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
+    batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, contiguous_strides(sizes), strict=True)]
     inside = [
         (n, stride, operand_stride, 0) for dims in (layout.lead, layout.rest) for n, stride, operand_stride in zip(*dims, strict=True)
     ]
@@ -247,17 +248,17 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
 # Blocks read or replaced at positions that are computed at run time.
 
 
-def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     count = math.prod(sizes)
     if not count:
         return Routine(())
-    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, device)
+    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, capabilities)
     itemsize = operand.dtype.itemsize
-    unit, (loops, _, theirs) = in_units(itemsize, (sizes, row_major(sizes), row_major(operand.shape)), corner.strides)
-    shader = Shader(device, INVOCATIONS)
+    unit, (loops, _, theirs) = in_units(itemsize, (sizes, contiguous_strides(sizes), contiguous_strides(operand.shape)), corner.strides)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     target = unit_array(shader, len(avals), unit, count * itemsize, written=True)
     first = corner.offset(shader, itemsize, unit)
@@ -270,7 +271,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     return Routine((*corner.dispatches, done), corner.workspaces)
 
 
-def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive.
 
     Its first dispatch copies the operand, which the others do not read.
@@ -279,13 +280,13 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not operand.size:
         return Routine(())
     size, itemsize = operand.size * operand.dtype.itemsize, operand.dtype.itemsize
-    copied = copy(Shader(device, INVOCATIONS), 0, len(avals), size)
+    copied = copy(Shader(capabilities, INVOCATIONS), 0, len(avals), size)
     if not update.size:
         return Routine((copied,))
-    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, device)
-    loops = (update.shape, row_major(update.shape), row_major(operand.shape))
+    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, capabilities)
+    loops = (update.shape, contiguous_strides(update.shape), contiguous_strides(operand.shape))
     unit, (sizes, _, theirs) = in_units(itemsize, loops, corner.strides)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, 1, unit, update.size * itemsize)
     target = shader.buffer(len(avals), source.dtype, written=True, size=size // 4 if unit == 16 else 0)
     first = corner.offset(shader, itemsize, unit)
@@ -311,9 +312,9 @@ class _Corner:
         sizes: Sequence[int],
         first: int,
         workspace: int,
-        device: TargetCapabilities,
+        capabilities: TargetCapabilities,
     ) -> None:
-        strides = row_major(operand.shape)
+        strides = contiguous_strides(operand.shape)
         limits = [n - size for n, size in zip(operand.shape, sizes, strict=True)]
         #: Of the starts that matter: the number of the buffer, the dtype, the greatest start, the stride.
         self._starts = [
@@ -322,11 +323,11 @@ class _Corner:
             if limit
         ]
         self._workspace = workspace
-        self._device = device
+        self._device = capabilities
         self._partial_sums = 0
         self.dispatches: tuple[Dispatch, ...] = ()
-        if len(self._starts) + first + 1 > device.buffers:
-            each = device.buffers - 1
+        if len(self._starts) + first + 1 > capabilities.buffers:
+            each = capabilities.buffers - 1
             groups = [self._starts[k : k + each] for k in range(0, len(self._starts), each)]
             self._partial_sums = len(groups)
             self.dispatches = tuple([self._partial_sum(group, k) for k, group in enumerate(groups)])
@@ -364,15 +365,15 @@ class _Corner:
 # Paddings between elements and bitcasts, which kernels cannot express.
 
 
-def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, _ = avals
     result = pad_p.result_avals(avals, params)
-    if not is_supported(operand.dtype, device):
+    if not is_supported(operand.dtype, capabilities):
         return None
     if not result.size:
         return Routine(())
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = shader.buffer(0, operand.dtype) if operand.size else None
     between, target = shader.buffer(1, operand.dtype), result_array(shader, 2, operand.dtype, result.size)
 
@@ -387,13 +388,13 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
             inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
             positions.append(quotient(position, step))
         is_inside = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {is_inside})"))
+        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, contiguous_strides(operand.shape))}, {is_inside})"))
         return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {is_inside})"))
 
     return Routine((fill(shader, target, result.size, element),))
 
 
-def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the primitive, which copies the bytes."""
     (operand,) = avals
-    return Routine((copy(Shader(device, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())
+    return Routine((copy(Shader(capabilities, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

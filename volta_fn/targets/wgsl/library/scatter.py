@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import Dims, Starts, merged, row_major, scatter_of
+from volta_fn.codegen.windows import Dims, Starts, merged, scatter_of
+from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
@@ -31,7 +32,7 @@ from volta_fn.targets.wgsl.library.small_sort import Sorting, SortWord
 from volta_fn.targets.wgsl.library.sort import sort_rows
 from volta_fn.targets.wgsl.loops.reductions import wide_dtype
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, supports, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, constant, supports, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
 
@@ -147,7 +148,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
     starts, sizes, layout = scatter_of(avals, params)
     numbers = params["dimension_numbers"]
     absent = numbers.operand_batching_dims + numbers.inserted_window_dims
-    steps, strides = row_major(updates.shape), row_major(operand.shape)
+    steps, strides = contiguous_strides(updates.shape), contiguous_strides(operand.shape)
     present = [d for d in range(operand.ndim) if d not in absent]
     loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
@@ -185,16 +186,16 @@ Load = Callable[[str], list[Number]]
 
 
 def combine_sorted(
-    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, device: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, capabilities: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """Return the dispatches that combine all rows, and their workspaces."""
     workspaces = Workspaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
-    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, device, workspaces)
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, capabilities, workspaces)
     sorting = Sorting(1, rows.number, (SortWord(segments.key, rows.slots.bit_length()),), segments.emit)
     in_chunks = segments.walk_chunks if segments.walked else segments.combine_chunks
-    dispatches = [*sort_rows(sorting, device, workspaces), in_chunks()]
+    dispatches = [*sort_rows(sorting, capabilities, workspaces), in_chunks()]
     if segments.chunks > 1:
         dispatches.append(segments.combine_tails())
     return dispatches, tuple(workspaces.sizes)
@@ -209,10 +210,10 @@ class _Segments:
         rows: ScatterRows,
         lanes: int,
         op: Reduction,
-        device: TargetCapabilities,
+        capabilities: TargetCapabilities,
         workspaces: Workspaces,
     ) -> None:
-        self.rows, self.lanes, self.op, self.device = rows, lanes, op, device
+        self.rows, self.lanes, self.op, self.capabilities = rows, lanes, op, capabilities
         self.stored = avals[0].dtype
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = wide_dtype(self.stored)
@@ -249,14 +250,14 @@ class _Segments:
 
         return write
 
-    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> Array:
+    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> ShaderArray:
         return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
 
-    def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
+    def _load(self, shader: Shader, array: ShaderArray, at: str) -> list[Number]:
         read = array.load4(at) if self.lanes == 4 else [array.load(at)]
         return [convert(shader, x, self.dtype) for x in read]
 
-    def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
+    def _store(self, shader: Shader, array: ShaderArray, at: str, values: list[Number]) -> None:
         converted = [convert(shader, x, array.dtype) for x in values]
         if self.lanes == 4:
             array.store4(at, converted)
@@ -291,7 +292,7 @@ class _Segments:
 
     def combine_chunks(self) -> Dispatch:
         """Return the dispatch that combines the rows of each slot in each chunk."""
-        shader, rows = Shader(self.device, INVOCATIONS), self.rows
+        shader, rows = Shader(self.capabilities, INVOCATIONS), self.rows
         slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
         source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
         partials = self._array(shader, self.partials, self.dtype, written=True) if self.chunks > 1 else None
@@ -331,12 +332,12 @@ class _Segments:
 
     def walk_chunks(self) -> Dispatch:
         """Return `combine_chunks` for long rows: an invocation walks along a chunk."""
-        shader = Shader(self.device, INVOCATIONS)
+        shader = Shader(self.capabilities, INVOCATIONS)
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """Return the dispatch that combines tails with the heads that follow them."""
-        shader, rows = Shader(self.device, INVOCATIONS), self.rows
+        shader, rows = Shader(self.capabilities, INVOCATIONS), self.rows
         slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
 
@@ -467,7 +468,7 @@ _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
 def scatter(
-    avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str, wraps: bool = False
+    avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities, name: str, wraps: bool = False
 ) -> Routine | None:
     """Return the routine of the primitive of that name.
 
@@ -478,23 +479,23 @@ def scatter(
     if not operand.size:
         return Routine(())
     dtype = wide_dtype(operand.dtype)
-    if combines and not supports(combines.step, (dtype, dtype), {}, device):
+    if combines and not supports(combines.step, (dtype, dtype), {}, capabilities):
         return None
-    copied = copy(Shader(device, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    copied = copy(Shader(capabilities, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
         return Routine((copied,))
     rows = rows_of(avals, params, wraps)
     alone = rows.number == 1 or params["unique_indices"]
     spaces: tuple[int, ...] = ()
     if combines is None:
-        dispatches, spaces = _replace(avals, rows, alone, device)
+        dispatches, spaces = _replace(avals, rows, alone, capabilities)
     elif alone or rows.number <= _FEW:
-        dispatches = [_combine_few(avals, rows, combines, alone, device)]
+        dispatches = [_combine_few(avals, rows, combines, alone, capabilities)]
     elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
         few = rows.elements == 1 and operand.size <= _FEW_ELEMENTS and rows.number >= 4 * _ROWS_OF_GROUP
-        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, device)]
+        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, capabilities)]
     else:
-        dispatches, spaces = combine_sorted(avals, rows, combines, device)
+        dispatches, spaces = combine_sorted(avals, rows, combines, capabilities)
     return Routine((copied, *dispatches), spaces)
 
 
@@ -509,14 +510,14 @@ def _is_overwritten(shader: Shader, rows: ScatterRows, number: str, target: str,
 
 
 def _replace(
-    avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, device: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, capabilities: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """Return the dispatches that write each slot's last row, and their workspaces."""
     operand, _, updates = avals
     itemsize = operand.dtype.itemsize
     unit, block = in_units(itemsize, rows.block, rows.distances)
     moved = rows.scaled(itemsize, unit, block)
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     source = unit_array(shader, UPDATES, unit, updates.size * itemsize)
     target = shader.buffer(RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
     indices = moved.indices(shader, INDICES)
@@ -539,14 +540,14 @@ def _replace(
     dispatches = [for_each(shader, moved.number * moved.elements, write)]
     if not many:
         return dispatches, ()
-    clear = Shader(device, INVOCATIONS)
+    clear = Shader(capabilities, INVOCATIONS)
     cleared = fill(clear, clear.buffer(SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
-    return [cleared, _find_last(rows, device), *dispatches], (4 * rows.slots,)
+    return [cleared, _find_last(rows, capabilities), *dispatches], (4 * rows.slots,)
 
 
-def _find_last(rows: ScatterRows, device: TargetCapabilities) -> Dispatch:
+def _find_last(rows: ScatterRows, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds each slot's last row, by its number plus one."""
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
 
     def mark(number: str) -> None:
@@ -557,9 +558,9 @@ def _find_last(rows: ScatterRows, device: TargetCapabilities) -> Dispatch:
     return for_each(shader, rows.number, mark)
 
 
-def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, device: TargetCapabilities) -> Dispatch:
+def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that combines integers, in any order."""
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     dtype = avals[OPERAND].dtype
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
 
@@ -573,9 +574,9 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
     return for_each(shader, rows.number * rows.elements, write)
 
 
-def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, device: TargetCapabilities) -> Dispatch:
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the same for many rows and few elements, combined by workgroups first."""
-    shader = Shader(device, _GROUP)
+    shader = Shader(capabilities, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
@@ -596,10 +597,10 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
 
 
 def _combine_few(
-    avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, capabilities: TargetCapabilities
 ) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     stored = avals[OPERAND].dtype
     dtype = wide_dtype(stored)
     target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import INFINITY, is_float, number_of_key, sort_key
+from volta_fn.codegen.scalars import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.library.tile_sort import (
@@ -23,8 +23,8 @@ from volta_fn.targets.wgsl.library.tile_sort import (
 )
 from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader
-from volta_fn.targets.wgsl.scalars.values import Lanes
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 
 # Sort keys (`codegen.indices`) in shaders.
@@ -67,7 +67,7 @@ def storage(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"u{min(4, dtype.itemsize)}")
 
 
-def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
+def read_key(shader: Shader, array: ShaderArray, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
     """Emit a word of the key of an element, in an array of `storage`.
 
     Of `falling` keys the greatest number has the least.
@@ -83,7 +83,7 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
     """Emit the key of a number of at most 32 bits."""
-    return sort_key(Lanes(shader, "u32", bits), dtype, faithful=faithful).text
+    return sort_key(ShaderValue(shader, "u32", bits), dtype, faithful=faithful).text
 
 
 def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
@@ -100,7 +100,7 @@ def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
 
 def number_of(shader: Shader, dtype: np.dtype, faithful: str) -> Number:
     """Emit the bits of the number of a faithful key, in the dtype's `storage`."""
-    return Number(storage(dtype), number_of_key(Lanes(shader, "u32", faithful), dtype).text)
+    return Number(storage(dtype), number_of_key(ShaderValue(shader, "u32", faithful), dtype).text)
 
 
 def lesser_zero(dtype: np.dtype) -> int | None:
@@ -183,16 +183,16 @@ _KEYS = 32
 _ELEMENTS = 8
 
 
-def sort_short(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
+def sort_short(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that sorts."""
     if sorting.size <= _VERY_SHORT:
-        return _count_before(sorting, device)
-    return _by_digits(sorting, device) if sorting.valued else _by_comparisons(sorting, device)
+        return _count_before(sorting, capabilities)
+    return _by_digits(sorting, capabilities) if sorting.valued else _by_comparisons(sorting, capabilities)
 
 
-def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
+def _count_before(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch in which each element counts those that precede it."""
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     readers = [word.key(shader) for word in sorting.words]
     value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
 
@@ -213,12 +213,12 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
     return for_each(shader, sorting.rows * sorting.size, sort_element)
 
 
-def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
+def _by_digits(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that sorts each row by a workgroup, with values."""
-    lanes, size = lanes_of(device), sorting.size
+    lanes, size = lanes_of(capabilities), sorting.size
     invocations = max(lanes or 64, power_above(-(-size // _ELEMENTS)))
     tile = Tile(invocations, -(-size // invocations))
-    shader = Shader(device, invocations)
+    shader = Shader(capabilities, invocations)
     keys, values = variables(shader, tile.each), variables(shader, tile.each)
     numbers = numbers_in_tile(shader, tile) if lanes else _neighbours(shader, tile)
     value = sorting.value(shader) if sorting.value else None
@@ -252,16 +252,16 @@ def _neighbours(shader: Shader, tile: Tile) -> list[str]:
     return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
 
 
-def _by_comparisons(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
+def _by_comparisons(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that sorts each row by a workgroup, without values.
 
     Keys that are equal though they differ are moved separately.
     """
     (word,) = sorting.words
-    lanes = max(device.subgroup_least, 32)
+    lanes = max(capabilities.subgroup_least, 32)
     each = max(2, min(_KEYS, power_above(-(-sorting.size // lanes))))
     tile = Tile(max(lanes, power_above(-(-sorting.size // each))), each)
-    shader = Shader(device, tile.invocations)
+    shader = Shader(capabilities, tile.invocations)
     keys, read = variables(shader, tile.each), word.key(shader)
     numbers = [shader.let("u32", f"{shader.local} + {k * tile.invocations}u") for k in range(tile.each)]
     for key, number in zip(keys, numbers, strict=True):

@@ -41,7 +41,7 @@ from volta_fn.targets.wgsl.library.tile_sort import (
     spread,
 )
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
 from volta_fn.targets.wgsl.shader import TEXT, plus, quotient, remainder, times
 
 # Rows sorted stably by keys of 32 bits.
@@ -67,11 +67,11 @@ _SUMMED = 12
 _FEW_TILES = 16
 
 
-def sort_rows(sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+def sort_rows(sorting: Sorting, capabilities: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     """Return the dispatches that sort."""
     if sorting.size <= SHORT:
-        return [sort_short(sorting, device)]
-    return _Long(sorting, device, workspaces).dispatches()
+        return [sort_short(sorting, capabilities)]
+    return _Long(sorting, capabilities, workspaces).dispatches()
 
 
 class _Pass(NamedTuple):
@@ -90,11 +90,11 @@ class _Pass(NamedTuple):
 
 
 class _Long:
-    def __init__(self, sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> None:
-        self.sorting, self.device = sorting, device
-        self.ballots = lanes_of(device) > 0
+    def __init__(self, sorting: Sorting, capabilities: TargetCapabilities, workspaces: Workspaces) -> None:
+        self.sorting, self.capabilities = sorting, capabilities
+        self.ballots = lanes_of(capabilities) > 0
         few = sorting.size <= _FEW_TILES * _TILE.size
-        room = not self.ballots or device.workgroup_memory >= _LARGE_ROOM
+        room = not self.ballots or capabilities.workgroup_memory >= _LARGE_ROOM
         self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and room and not few else _TILE
         self.tiles = -(-sorting.size // self.tile.size)
         words = sorting.rows * sorting.size
@@ -107,7 +107,7 @@ class _Long:
         self.passes = passes
 
     def _passes(self) -> list[_Pass]:
-        most = digit_bits(self.device) if self.ballots else _DIGIT
+        most = digit_bits(self.capabilities) if self.ballots else _DIGIT
         passes: list[_Pass] = []
         for word in reversed(self.sorting.words):
             for first in range(0, word.bits, most):
@@ -128,7 +128,7 @@ class _Long:
 
     def _shader(self) -> tuple[Shader, str, str]:
         """Return a shader with a workgroup for every tile: row and first element, too."""
-        shader = Shader(self.device, self.tile.invocations)
+        shader = Shader(self.capabilities, self.tile.invocations)
         row = shader.let("u32", quotient(shader.group, self.tiles))
         return shader, row, shader.let("u32", times(remainder(shader.group, self.tiles), self.tile.size))
 
@@ -194,7 +194,7 @@ class _Long:
         It also stores the totals.
         """
         counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
-        shader = Shader(self.device, counts_tile.invocations)
+        shader = Shader(self.capabilities, counts_tile.invocations)
         counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
         before = shader.var("u32", "0u")
         with shader.loop(self.tiles, 0, counts_tile.size) as start:
@@ -267,7 +267,7 @@ class _Long:
                 shader.emit(f"bases[{digit}] -= {number};")
         shader.emit("workgroupBarrier();")
 
-    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
+    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: ShaderArray, totals: ShaderArray) -> None:
         """Emit `bases`, the first position in the row of the tile's elements of a digit."""
         shader.workgroup("bases", "u32", step.buckets)
         digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
@@ -340,7 +340,7 @@ def rows_of(aval: ShapedArray, axis: int) -> SortRows:
     return SortRows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
 
 
-def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     if not avals[0].size:
         return Routine(())
@@ -349,11 +349,11 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
     first = avals[0].dtype
     small = len(avals) == 1 or (len(avals) == 2 and avals[1].dtype.itemsize <= 4)
     if params["num_keys"] == 1 and small and first.kind != "c" and first.itemsize <= 4:
-        return Routine(tuple(sort_rows(_self_contained(avals, rows), device, workspaces)), tuple(workspaces.sizes))
+        return Routine(tuple(sort_rows(_self_contained(avals, rows), capabilities, workspaces)), tuple(workspaces.sizes))
     words = [(k, word) for k in range(params["num_keys"]) for word in key_words(avals[k].dtype)]
     order = workspaces.words(rows.number * rows.size)
-    dispatches = sort_rows(by_keys(avals, rows, words, order), device, workspaces)
-    moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, device) for k, aval in enumerate(avals)]
+    dispatches = sort_rows(by_keys(avals, rows, words, order), capabilities, workspaces)
+    moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, capabilities) for k, aval in enumerate(avals)]
     return Routine((*dispatches, *moves), tuple(workspaces.sizes))
 
 
@@ -401,10 +401,10 @@ def by_keys(
 
     Of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are.
     """
-    bound: dict[tuple[Shader, int], Array] = {}
+    bound: dict[tuple[Shader, int], ShaderArray] = {}
     count = rows.size if wanted is None else wanted
 
-    def operand(shader: Shader, number: int) -> Array:
+    def operand(shader: Shader, number: int) -> ShaderArray:
         if (shader, number) not in bound:
             bound[shader, number] = shader.buffer(number, storage(avals[number].dtype))
         return bound[shader, number]
@@ -429,9 +429,11 @@ def by_keys(
     return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), emit)
 
 
-def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, device: TargetCapabilities) -> Dispatch:
+def ordered(
+    aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, capabilities: TargetCapabilities
+) -> Dispatch:
     """Return the dispatch that stores an operand's `wanted` elements in order."""
-    shader = Shader(device, INVOCATIONS)
+    shader = Shader(capabilities, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
     count = rows.number * wanted
     array, positions = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)

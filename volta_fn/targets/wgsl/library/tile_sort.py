@@ -24,9 +24,13 @@ def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
     Their number and that of invocations are powers of two.
     """
     shader.workgroup("scratch", "u32", tile.room)
-    device = shader.module.device
-    shuffled = device.subgroups and device.subgroup_least == device.subgroup_most and tile.invocations % device.subgroup_most == 0
-    near = min(tile.invocations, device.subgroup_most) if shuffled else 1
+    capabilities = shader.module.capabilities
+    shuffled = (
+        capabilities.subgroups
+        and capabilities.subgroup_least == capabilities.subgroup_most
+        and tile.invocations % capabilities.subgroup_most == 0
+    )
+    near = min(tile.invocations, capabilities.subgroup_most) if shuffled else 1
     if shuffled:
         shader.number_by_subgroups()
     for size in _halves(tile.each):
@@ -128,8 +132,8 @@ def exclusive(shader: Shader, value: str) -> str:
 
     The result is the name of a ``vec2<u32>``. All invocations must execute this.
     """
-    device = shader.module.device
-    if device.subgroups and shader.invocations % device.subgroup_most == 0:
+    capabilities = shader.module.capabilities
+    if capabilities.subgroups and shader.invocations % capabilities.subgroup_most == 0:
         return _over_subgroups(shader, value)
     count = shader.invocations
     shader.workgroup("sums", "u32", 2 * count)
@@ -160,7 +164,7 @@ def _over_subgroups(shader: Shader, value: str) -> str:
     Sums over subgroups are unreliable: see `loops.reductions`.
     """
     shader.number_by_subgroups()
-    shader.workgroup("sums", "u32", shader.invocations // shader.module.device.subgroup_least)
+    shader.workgroup("sums", "u32", shader.invocations // shader.module.capabilities.subgroup_least)
     name = shader.helper(
         "exclusive",
         """fn exclusive(x: u32, lane: u32, last: u32, mine: u32, count: u32) -> vec2<u32> {
@@ -300,15 +304,15 @@ def _sum_tile_counts(shader: Shader) -> None:
 _BITS, _DIGITS_OF_LANE = 8, 8
 
 
-def lanes_of(device: TargetCapabilities) -> int:
+def lanes_of(capabilities: TargetCapabilities) -> int:
     """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
-    has_ballots = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
-    return device.subgroup_most if has_ballots else 0
+    has_ballots = capabilities.subgroups and capabilities.subgroup_least == capabilities.subgroup_most <= 32
+    return capabilities.subgroup_most if has_ballots else 0
 
 
-def digit_bits(device: TargetCapabilities) -> int:
+def digit_bits(capabilities: TargetCapabilities) -> int:
     """Return the most bits of a digit, where elements are sorted by ballots."""
-    return min(_BITS, (_DIGITS_OF_LANE * lanes_of(device)).bit_length() - 1)
+    return min(_BITS, (_DIGITS_OF_LANE * lanes_of(capabilities)).bit_length() - 1)
 
 
 def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
@@ -316,7 +320,7 @@ def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
 
     Every subgroup has a chunk of the tile, in which neighbours hold neighbours.
     """
-    lanes = lanes_of(shader.module.device)
+    lanes = lanes_of(shader.module.capabilities)
     shader.number_by_subgroups()
     lane = shader.builtin("subgroup_invocation_id")
     first = shader.let("u32", f"({shader.local} - {lane}) * {tile.each}u + {lane}")
@@ -329,7 +333,7 @@ def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[st
     `keys` and `values` are variables, those of `numbers_in_tile` before and after.
     """
     numbers = numbers_in_tile(shader, tile)
-    step = digit_bits(shader.module.device)
+    step = digit_bits(shader.module.capabilities)
     with shader.loop(bits, 0, step) as shift:
         digits = [shader.let("u32", f"({rank(key)} >> {shift}) & {(1 << step) - 1}u") for key in keys]
         positions = positions_by_digit(shader, tile, digits, step)
@@ -353,7 +357,7 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
 
     The first position of each digit in the tile is subtracted from the array `bases`, if there is one.
     """
-    lanes, buckets = lanes_of(shader.module.device), 1 << bits
+    lanes, buckets = lanes_of(shader.module.capabilities), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
     size = max(pairs * buckets, tile.invocations)
     shader.workgroup("counts", "atomic<u32>", size + lanes)
@@ -386,7 +390,7 @@ def _same_digit(shader: Shader, bits: int) -> str:
 
     They are bits of the result.
     """
-    everyone = (1 << lanes_of(shader.module.device)) - 1
+    everyone = (1 << lanes_of(shader.module.capabilities)) - 1
     statements = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
     for k in range(bits):
         statements.append(f"  let mine{k} = (digit & {1 << k}u) != 0u;\n  let those{k} = subgroupBallot(mine{k}).x;")

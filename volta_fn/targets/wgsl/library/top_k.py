@@ -63,9 +63,9 @@ class Sieving(NamedTuple):
     emit: Emit
 
 
-def sieve(sieving: Sieving, device: TargetCapabilities) -> Dispatch:
+def sieve(sieving: Sieving, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds the first elements of each chunk."""
-    return _Sieve(sieving, device).dispatch()
+    return _Sieve(sieving, capabilities).dispatch()
 
 
 class _Sieve:
@@ -74,8 +74,8 @@ class _Sieve:
     Sorting uses `scratch`, too.
     """
 
-    def __init__(self, sieving: Sieving, device: TargetCapabilities) -> None:
-        self.sieving, self.shader = sieving, Shader(device, _TILE.invocations)
+    def __init__(self, sieving: Sieving, capabilities: TargetCapabilities) -> None:
+        self.sieving, self.shader = sieving, Shader(capabilities, _TILE.invocations)
         shader = self.shader
         self.size = shader.let("u32", sieving.size(shader.group))
         self.read, self.number = sieving.keys(shader), sieving.numbers(shader)
@@ -197,7 +197,7 @@ _UINT32 = np.dtype(np.uint32)
 _LEAST, _MANY = 4096, 1024
 
 
-def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     (operand,) = avals
     k = params["k"]
@@ -207,10 +207,10 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Target
     workspaces = Workspaces(_SPACES)
     words = key_words(operand.dtype)
     if rows.size > SHORT and k <= MOST and len(words) == 1:
-        return Routine(tuple(_choose(rows, words[0], k, device, workspaces)), tuple(workspaces.sizes))
+        return Routine(tuple(_choose(rows, words[0], k, capabilities, workspaces)), tuple(workspaces.sizes))
     sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
-    dispatches = sort_rows(sorting, device, workspaces)
-    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, device)), tuple(workspaces.sizes))
+    dispatches = sort_rows(sorting, capabilities, workspaces)
+    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, capabilities)), tuple(workspaces.sizes))
 
 
 class _Candidates(NamedTuple):
@@ -221,13 +221,13 @@ class _Candidates(NamedTuple):
     numbers: int | None = None
 
 
-def _choose(rows: SortRows, which: KeyWord, k: int, device: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+def _choose(rows: SortRows, which: KeyWord, k: int, capabilities: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
     while True:
         length = _length(rows.number, candidates.number)
         chunks = -(-candidates.number // length)
         survivors = _Candidates(chunks * k, *(workspaces.words(rows.number * chunks * k) for _ in range(2))) if chunks > 1 else None
-        dispatches.append(_Round(rows, which, k, candidates, length, survivors).dispatch(device))
+        dispatches.append(_Round(rows, which, k, candidates, length, survivors).dispatch(capabilities))
         if survivors is None:
             return dispatches
         candidates = survivors
@@ -252,12 +252,12 @@ class _Round(NamedTuple):
     length: int
     survivors: _Candidates | None
 
-    def dispatch(self, device: TargetCapabilities) -> Dispatch:
+    def dispatch(self, capabilities: TargetCapabilities) -> Dispatch:
         """Return the dispatch for all chunks of all rows.
 
         Beyond a row's last candidate are keys that come last.
         """
-        return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), device)
+        return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), capabilities)
 
     @property
     def chunks(self) -> int:

@@ -1,10 +1,10 @@
-"""Generate shaders for kernels: `routine`.
+"""Shaders for kernels, which `routine` generates.
 
-`codegen.loops` has what it shares with other targets.
+A kernel becomes one *step* or several, each a kernel that is one dispatch. `codegen.loops` has what is shared with other targets.
 
-In the order in which to read: `emit_values` (a dispatch of a kernel, and code for the values of nodes), `reductions` (accumulators, and
-communication between invocations), `rows` (a step's code, also of transposes and of few long rows), `schedule` (how a step is divided),
-and `routine` (a kernel's steps, and small kernels as one dispatch).
+In the order in which to read: `emit_values` (steps, and code for the values of nodes), `reductions` (accumulators, and communication
+between invocations), `schedule` (how a step is divided), `rows` (a step's code), `transposes` (that of steps whose loads cross their
+stores), `split_rows` (the steps of reductions of a few long rows), and `routine` (a kernel's steps, and small kernels as one dispatch).
 """
 
 from volta_fn.targets.wgsl.loops.routine import options_of as options_of

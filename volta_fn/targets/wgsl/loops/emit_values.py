@@ -1,4 +1,4 @@
-"""The values of nodes in shaders, each emitted once."""
+"""Steps of kernels, and the values of their nodes in shaders, each emitted once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, apply, constant, opaque_float, wgsl_type
 from volta_fn.targets.wgsl.scalars.number import opaque_count
 from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 
@@ -84,7 +84,7 @@ class AxisSpan(NamedTuple):
         return {**{a: tuple([element[n] for element in elements]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
     def vector(self, index: Affine) -> Affine | None:
-        """Return the number of the lanes' vector by the axes' indices, if they form one."""
+        """Return the index of the vector that the lanes' elements form, or None."""
         rest = dict(index.terms)
         wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
@@ -124,7 +124,7 @@ class KernelStep(NamedTuple):
     kernel: Kernel
     buffers: Buffers
     #: Iterations for which this does not hold are skipped.
-    bound: Range | None = None
+    condition: Range | None = None
     #: The index of an element in its row, where that is not the row-major one.
     index_in_row: Affine | None = None
 
@@ -150,8 +150,8 @@ class LoopNest(NamedTuple):
 
     shader: Shader
     analysis: KernelAnalysis
-    inputs: Mapping[int, Array]
-    outputs: Sequence[Array]
+    inputs: Mapping[int, ShaderArray]
+    outputs: Sequence[ShaderArray]
     pending: PendingStores
 
 
@@ -252,7 +252,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return self._read_if(holds[0], node_number, array, fill)
         return self._read_where(holds, node_number, array, fill)
 
-    def _read(self, node_number: int, array: Array) -> Numbers:
+    def _read(self, node_number: int, array: ShaderArray) -> Numbers:
         offset = self.nest.analysis.load_offsets[node_number]
         vector = self.vector(offset)
         if vector is not None:
@@ -262,7 +262,7 @@ class LaneScope(Scope[Texts, Numbers]):
         size = self.nest.analysis.kernel.inputs[node.input].size
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
-    def _read_if(self, condition: str, node: int, array: Array, fill: Number) -> Numbers:
+    def _read_if(self, condition: str, node: int, array: ShaderArray, fill: Number) -> Numbers:
         """Emit a load that reads memory only if a condition of all lanes holds."""
         shader, offset = self.nest.shader, self.nest.analysis.load_offsets[node]
         self._prepare_sum(offset)
@@ -274,7 +274,7 @@ class LaneScope(Scope[Texts, Numbers]):
                 shader.emit(f"{name} = {x.text};")
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
-    def _read_where(self, holds: Texts, node: int, array: Array, fill: Number) -> Numbers:
+    def _read_where(self, holds: Texts, node: int, array: ShaderArray, fill: Number) -> Numbers:
         """Emit a load under each lane's condition.
 
         Where it fails, element 0 is loaded, and `fill` takes its place.
@@ -299,7 +299,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return
         absent = [a for a in self.axes if a >= 0 and a not in offset.axes and nest.analysis.kernel.sizes[a] > 1]
         index = self.affine(offset)
-        conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
+        conditions = self._conjunction([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
         for k in range(max(len(index), len(values), len(conditions))):
             at, value = index[k % len(index)], values[k % len(values)]
             condition = conditions[k % len(conditions)] if conditions else "true"
@@ -375,12 +375,12 @@ class LaneScope(Scope[Texts, Numbers]):
             return None
         if (emitted := self.inherited("_conditions", tuple(ranges))) is not None:
             return emitted
-        texts = self._all([self._condition(r) for r in ranges])
+        texts = self._conjunction([self._condition(r) for r in ranges])
         self._conditions[tuple(ranges)] = tuple([self.nest.shader.named("bool", text) for text in texts])
         return self._conditions[tuple(ranges)]
 
     @staticmethod
-    def _all(conditions: Sequence[Texts]) -> Texts:
+    def _conjunction(conditions: Sequence[Texts]) -> Texts:
         """Return the conjunction of conditions, lane by lane."""
         if ("false",) in conditions:
             return ("false",)
@@ -398,11 +398,11 @@ class LaneScope(Scope[Texts, Numbers]):
             return ("true",) if low < high else ("false",)
         value = Affine(condition.value.terms, condition.value.offset - low)
         texts = self.affine(value)
-        if len(texts) > 1 and self._is_together(value, low > least, high - low if high <= greatest else None):
+        if len(texts) > 1 and self._is_uniform(value, low > least, high - low if high <= greatest else None):
             texts = texts[:1]
         return tuple([f"{text} < {high - low}u" for text in texts])
 
-    def _is_together(self, value: Affine, from_zero: bool, end: int | None) -> bool:
+    def _is_uniform(self, value: Affine, from_zero: bool, end: int | None) -> bool:
         """Return True if ``0 <= value < end`` is the same in all lanes."""
         vector = self.span.vector(Affine(value.terms, 0)) if self.span else None
         aligned = vector is not None and self.span is not None and self.span.is_aligned
@@ -428,8 +428,8 @@ def bind_kernel(
     """
     kernel = analysis.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
-    outputs: list[Array] = []
-    by_number: dict[int, Array] = {}
+    outputs: list[ShaderArray] = []
+    by_number: dict[int, ShaderArray] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
         size = b.size if is_store_in_fours(analysis, spans[0], s) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))

@@ -200,10 +200,10 @@ def can_shuffle(accumulator: Accumulator) -> bool:
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def fits_subgroups(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
+def fits_subgroups(capabilities: TargetCapabilities, per_row: int, invocations: int) -> bool:
     """Return True if `per_row` neighbours in a workgroup are always in one subgroup."""
-    width = device.subgroup_most
-    return device.subgroups and device.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
+    width = capabilities.subgroup_most
+    return capabilities.subgroups and capabilities.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
 
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: int | None = None) -> Number:
@@ -221,9 +221,9 @@ def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: 
 
 
 def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Number:
-    device = shader.module.device
-    if per_row is None and device.subgroup_least == device.subgroup_most:
-        per_row = device.subgroup_most
+    capabilities = shader.module.capabilities
+    if per_row is None and capabilities.subgroup_least == capabilities.subgroup_most:
+        per_row = capabilities.subgroup_most
 
     def write(f: Function) -> tuple[str, str]:
         total = Number(x.dtype, f.var(x.type, "a0"))
@@ -286,7 +286,7 @@ class Team(NamedTuple):
 
 def team(shader: Shader, per_row: int, rows_per_workgroup: int, by_columns: bool) -> Team:
     """Return the team of an invocation; both numbers are powers of two."""
-    if rows_per_workgroup > 1 and not by_columns and fits_subgroups(shader.module.device, per_row, per_row * rows_per_workgroup):
+    if rows_per_workgroup > 1 and not by_columns and fits_subgroups(shader.module.capabilities, per_row, per_row * rows_per_workgroup):
         shader.number_by_subgroups()
     local = shader.local
     if per_row == 1 or rows_per_workgroup == 1:
@@ -318,27 +318,27 @@ class WorkgroupReduction:
                 return [(self._over_subgroups(accumulator, x),)]
         while per_row > 1:
             rest = 1 if per_row <= _ONCE else 1 << (per_row.bit_length() - 1) // 2
-            left = self._hop(accumulator, left, per_row, rest)
+            left = self._combine_to(accumulator, left, per_row, rest)
             per_row = rest
         return left
 
     @property
     def _is_in_subgroup(self) -> bool:
         """True if the invocations of each row are neighbours in one subgroup."""
-        return not self.team.by_columns and fits_subgroups(self.shader.module.device, self.team.per_row, self.team.invocations)
+        return not self.team.by_columns and fits_subgroups(self.shader.module.capabilities, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
         """True if the workgroup is one row of full subgroups."""
-        device = self.shader.module.device
-        return device.subgroups and self.team.rows_per_workgroup == 1 and self.team.per_row % device.subgroup_most == 0
+        capabilities = self.shader.module.capabilities
+        return capabilities.subgroups and self.team.rows_per_workgroup == 1 and self.team.per_row % capabilities.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """Emit the combination of each subgroup, and then that of all.
 
         Every subgroup computes the latter.
         """
-        shader, device = self.shader, self.shader.module.device
+        shader, capabilities = self.shader, self.shader.module.capabilities
         self._area ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)
@@ -352,14 +352,14 @@ class WorkgroupReduction:
             value = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
             accumulator.add([total], accumulator.where(exists, (value,)))
 
-        if self.team.per_row <= device.subgroup_least**2:  # there are no more subgroups than one has invocations
+        if self.team.per_row <= capabilities.subgroup_least**2:  # there are no more subgroups than one has invocations
             add(lane)
         else:
             with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:
                 add(f"{i} + {lane}")
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
-    def _hop(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
+    def _combine_to(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
         """Emit the combination of `per_row` states to `rest`.
 
         The first invocations have one each.

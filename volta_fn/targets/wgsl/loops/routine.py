@@ -13,15 +13,28 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from volta_fn.codegen.loops import restricted, without_empty_axes
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.nodes import contraction_of
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened
-from volta_fn.targets.wgsl.loops.rows import LoopSchedule, Split, crossing, write, write_flat, write_rows, write_tiles
-from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, legal_options, rows_or_columns
+from volta_fn.targets.wgsl.loops.rows import write, write_flat, write_rows
+from volta_fn.targets.wgsl.loops.schedule import (
+    BUSY,
+    DEFAULT_OPTIONS,
+    LoopOptions,
+    LoopSchedule,
+    bytes_per_invocation,
+    crossing_of,
+    cut_of,
+    elementwise,
+    legal_options,
+    rows_or_columns,
+    spread,
+)
+from volta_fn.targets.wgsl.loops.split_rows import Split
+from volta_fn.targets.wgsl.loops.transposes import write_squares
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 
@@ -35,7 +48,7 @@ def analysis_of(kernel: Kernel) -> KernelAnalysis:
 
 
 def steps_of(
-    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = PREFERRED
+    step: KernelStep, capabilities: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = DEFAULT_OPTIONS
 ) -> list[KernelStep]:
     """Return the steps of a kernel.
 
@@ -45,10 +58,10 @@ def steps_of(
     analysis = analysis_of(kernel)
     if not analysis.reduces:
         return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate, options)
-    cut = cut_of(analysis, rows_or_columns(analysis, device, options), options.chunk)
+    cut = cut_of(analysis, rows_or_columns(analysis, capabilities, options), options.chunk)
     if cut is not None:
         steps = Split(analysis, cut, step.buffers, workspaces).steps()
-        if all(s.bindings <= device.buffers for s in steps):
+        if all(s.bindings <= capabilities.buffers for s in steps):
             result: list[KernelStep] = []
             for s in steps:
                 simple = s if s.index_in_row is not None else s._replace(kernel=simplified(s.kernel))
@@ -58,7 +71,7 @@ def steps_of(
     return [step._replace(kernel=kernel)]
 
 
-def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
+def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = DEFAULT_OPTIONS) -> list[KernelStep]:
     """Return a step without reduction axes as one for each set of axes of its stores.
 
     Packed arrays in different orders in memory are also separate.
@@ -111,15 +124,17 @@ class Member(NamedTuple):
     buffers: Buffers
 
 
-class _Planned(NamedTuple):
+class _SmallKernel(NamedTuple):
+    """A kernel that is one step, and its schedule."""
+
     analysis: KernelAnalysis
-    plan: LoopSchedule
+    schedule: LoopSchedule
     #: With inputs and outputs as its buffers, one after another.
     step: KernelStep
     #: Bytes of workgroup memory.
     memory: int
 
-    def bound(self, buffers: Buffers) -> _Planned:
+    def with_buffers(self, buffers: Buffers) -> _SmallKernel:
         """Return the same with other numbers of buffers."""
         numbers = (*buffers.inputs, *buffers.outputs)
         inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
@@ -127,7 +142,7 @@ class _Planned(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
+def is_small(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return True if a kernel is worth fusing with independent ones.
 
     It has few elements, is a single dispatch, and is no matrix product.
@@ -135,16 +150,16 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or analysis_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
-    planned = _planned(kernel, device)
-    return planned is not None and planned.memory <= device.workgroup_memory
+    small = _small_kernel(kernel, capabilities)
+    return small is not None and small.memory <= capabilities.workgroup_memory
 
 
 class FusedKernels:
     """A dispatch of small, independent kernels under construction."""
 
-    def __init__(self, device: TargetCapabilities) -> None:
-        self._device = device
-        self._planned: list[_Planned] = []
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        self._device = capabilities
+        self._kernels: list[_SmallKernel] = []
         self._bindings: set[int] = set()
         self._nodes = self._memory = 0
         self._begin(_GROUP)
@@ -157,18 +172,18 @@ class FusedKernels:
 
         After None, this object must not be used again.
         """
-        planned = _planned(member.kernel, self._device)
-        assert planned is not None, "callers add only kernels that are small"
-        self._planned.append(planned.bound(member.buffers))
+        small = _small_kernel(member.kernel, self._device)
+        assert small is not None, "callers add only kernels that are small"
+        self._kernels.append(small.with_buffers(member.buffers))
         self._bindings.update(member.buffers.inputs, member.buffers.outputs)
         self._nodes += len(member.kernel.nodes)
-        self._memory += planned.memory
+        self._memory += small.memory
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
-        new = self._planned[-1:]
-        if planned.analysis.reduction_axes and self._size != _group(self._device):
-            self._begin(_group(self._device))
-            new = self._planned
+        new = self._kernels[-1:]
+        if small.analysis.reduction_axes and self._size != _row_workgroup_size(self._device):
+            self._begin(_row_workgroup_size(self._device))
+            new = self._kernels
         try:
             for kernel in new:
                 self._write(kernel)
@@ -176,36 +191,37 @@ class FusedKernels:
             return None
         return self._shader.dispatch(self._groups)
 
-    def _write(self, kernel: _Planned) -> None:
+    def _write(self, kernel: _SmallKernel) -> None:
         """Write a kernel for workgroups after those of the kernels before."""
-        plan = kernel.plan._replace(rows_per_workgroup=self._size // kernel.plan.per_row)
+        schedule = kernel.schedule._replace(rows_per_workgroup=self._size // kernel.schedule.per_row)
         shader, first, grid_group = self._shader, self._groups, Shader.group
-        self._groups += -(-plan.outer.lane_groups // plan.rows_per_workgroup)
+        self._groups += -(-schedule.outer.lane_groups // schedule.rows_per_workgroup)
         with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{grid_group} - {first}u")
-            write_rows(kernel.analysis, plan, shader, kernel.step)
+            write_rows(kernel.analysis, schedule, shader, kernel.step)
         shader.group = grid_group
 
 
-def _group(device: TargetCapabilities) -> int:
-    return min(_GROUP_WITH_ROWS, device.invocations)
+def _row_workgroup_size(capabilities: TargetCapabilities) -> int:
+    return min(_GROUP_WITH_ROWS, capabilities.invocations)
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
+def _small_kernel(kernel: Kernel, capabilities: TargetCapabilities) -> _SmallKernel | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(_UNUSED_BUFFER), separate=False)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), capabilities, Workspaces(_UNUSED_BUFFER), separate=False)
     if len(steps) != 1:
         return None
     analysis = analysis_of(steps[0].kernel)
     if analysis.reduction_axes:
-        plan = schedule.rows_or_columns(analysis, device)
-        group = _group(device)
-        return _Planned(analysis, plan, steps[0], schedule.bytes_per_invocation(analysis, plan) * group) if plan.per_row <= group else None
-    plan = schedule.elementwise(analysis, device)
-    return None if crossing(analysis, plan.outer.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
+        schedule = rows_or_columns(analysis, capabilities)
+        group = _row_workgroup_size(capabilities)
+        memory = bytes_per_invocation(analysis, schedule) * group
+        return _SmallKernel(analysis, schedule, steps[0], memory) if schedule.per_row <= group else None
+    schedule = elementwise(analysis, capabilities)
+    return None if crossing_of(analysis, schedule.outer.axes[-1]) is not None else _SmallKernel(analysis, schedule, steps[0], 0)
 
 
 # Routines of kernels.
@@ -213,9 +229,9 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
 
 def routine(
     kernel: Kernel,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     overwrites: Mapping[int, int] = {},  # never changed
-    options: LoopOptions = PREFERRED,
+    options: LoopOptions = DEFAULT_OPTIONS,
 ) -> Routine:
     """Return the routine of a kernel.
 
@@ -230,34 +246,34 @@ def routine(
     if 0 in kernel.sizes:
         kernel = without_empty_axes(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, not overwrites, options)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), capabilities, workspaces, not overwrites, options)
     if len(steps) > 1:  # they have other axes
         options = options._replace(axis=None)
-    dispatches = [replace(dispatch(step, device, options), work=math.prod(step.kernel.sizes)) for step in steps]
+    dispatches = [replace(dispatch(step, capabilities, options), work=math.prod(step.kernel.sizes)) for step in steps]
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def options_of(kernel: Kernel, device: TargetCapabilities) -> Iterator[LoopOptions]:
+def options_of(kernel: Kernel, capabilities: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the options that `routine` takes for a kernel."""
     if 0 not in kernel.sizes and kernel.stores:
-        yield from legal_options(analysis_of(simplified(widened(kernel))), device)
+        yield from legal_options(analysis_of(simplified(widened(kernel))), capabilities)
 
 
-def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> Dispatch:
+def dispatch(step: KernelStep, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> Dispatch:
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:
-        options = options._replace(loops=options.loops or step.bound is not None)
-        plan = schedule.rows_or_columns(analysis, device, options)
+        options = options._replace(loops=options.loops or step.condition is not None)
+        schedule = rows_or_columns(analysis, capabilities, options)
         # Without lanes, where lanes would end at different elements.
-        if step.bound is not None and plan.outer.lanes > 1 and plan.outer.axes[-1] in step.bound.value.axes:
-            plan = schedule.rows_or_columns(analysis, device, options._replace(lanes=False))
-        plan = schedule.spread(plan)
+        if step.condition is not None and schedule.outer.lanes > 1 and schedule.outer.axes[-1] in step.condition.value.axes:
+            schedule = rows_or_columns(analysis, capabilities, options._replace(lanes=False))
+        schedule = spread(schedule)
     else:
-        plan = schedule.elementwise(analysis, device, options)
-        cross = crossing(analysis, plan.outer.axes[-1], options.tiles)
+        schedule = elementwise(analysis, capabilities, options)
+        cross = crossing_of(analysis, schedule.outer.axes[-1], options.tiles)
         if cross is not None:
-            return write_tiles(analysis, cross, device, step)
-        if plan.unroll > 1:
-            return write_flat(analysis, plan, device, step)
-    return write(analysis, plan, Shader(device, plan.per_row * plan.rows_per_workgroup), step)
+            return write_squares(analysis, cross, capabilities, step)
+        if schedule.unroll > 1:
+            return write_flat(analysis, schedule, capabilities, step)
+    return write(analysis, schedule, Shader(capabilities, schedule.per_row * schedule.rows_per_workgroup), step)

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import row_passes
+import numpy as np
+
+from volta_fn.codegen.loops import crossing_loads, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.loops.rows import Cut, LoopSchedule
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
 #: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.
@@ -36,7 +37,7 @@ _ROW_VALUES = 1 << 15
 BUSY = 1 << 17
 
 #: Bytes of an array that an invocation of a large kernel without inner axes loads at once, and the most statements for that.
-_UNDER_WAY = 32
+_BYTES_IN_FLIGHT = 32
 _ELEMENT_STATEMENTS = 160
 
 #: Iterations of an invocation from which on a row may be cut into chunks, and how many of them a chunk has at least.
@@ -53,7 +54,28 @@ _NARROW = 4
 #: Sizes that tests force: invocations per row, and elements of a chunk.
 _TEAMS, _CHUNKS = (1, 4, 32), (4, 7)
 
-_NOTHING = AxisSpan((), ())
+_NO_AXES = AxisSpan((), ())
+
+
+class LoopSchedule(NamedTuple):
+    """The schedule of a kernel as one dispatch."""
+
+    #: The axes of rows and of the elements of a row; one of the two spans may be walked by lanes.
+    outer: AxisSpan
+    inner: AxisSpan
+    #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
+    per_row: int
+    rows_per_workgroup: int
+    #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
+    by_columns: bool
+    #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
+    unroll: int
+    resident: bool
+
+    @property
+    def lane_span(self) -> AxisSpan:
+        """The axes that are walked by lanes."""
+        return self.outer if self.outer.lanes > 1 else self.inner
 
 
 class LoopOptions(NamedTuple):
@@ -77,12 +99,12 @@ class LoopOptions(NamedTuple):
     separate: bool | None = None
 
 
-PREFERRED = LoopOptions()
+DEFAULT_OPTIONS = LoopOptions()
 
 
-def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
+def legal_options(analysis: KernelAnalysis, capabilities: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the preferred options and alternatives, for reductions along every axis."""
-    yield PREFERRED
+    yield DEFAULT_OPTIONS
     if not analysis.reduces:
         yield from (
             LoopOptions(lanes=False),
@@ -101,7 +123,7 @@ def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Itera
     yield from [LoopOptions(chunk=chunk) for chunk in _CHUNKS]
 
 
-def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
+def elementwise(analysis: KernelAnalysis, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
     offset = max(
@@ -111,10 +133,10 @@ def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: L
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
     span = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
     unroll = options.unroll or _unroll_elementwise(analysis, span)
-    return LoopSchedule(span, _NOTHING, 1, min(_group(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
+    return LoopSchedule(span, _NO_AXES, 1, min(_workgroup_size(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
 
 
-def _group(invocations: int) -> int:
+def _workgroup_size(invocations: int) -> int:
     """Return the size of a small workgroup.
 
     It is larger if there are very many workgroups, since the rate at which a GPU starts them is limited.
@@ -131,7 +153,7 @@ def _unroll_elementwise(analysis: KernelAnalysis, span: AxisSpan) -> int:
         return 1
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
     statements = span.lanes * len(analysis.kernel.nodes)
-    return max(1, min(4, _UNDER_WAY // (widest * span.lanes), _ELEMENT_STATEMENTS // statements))
+    return max(1, min(4, _BYTES_IN_FLIGHT // (widest * span.lanes), _ELEMENT_STATEMENTS // statements))
 
 
 def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
@@ -167,10 +189,14 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
     return wide if fits else span
 
 
-def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
+def rows_or_columns(analysis: KernelAnalysis, capabilities: TargetCapabilities, options: LoopOptions = DEFAULT_OPTIONS) -> LoopSchedule:
     """Return the schedule of a kernel with reductions."""
     axis = contiguous_axis(analysis) if options.axis is None else options.axis
-    return by_columns(analysis, device, axis, options) if axis in analysis.parallel_axes else by_rows(analysis, device, axis, options)
+    return (
+        by_columns(analysis, capabilities, axis, options)
+        if axis in analysis.parallel_axes
+        else by_rows(analysis, capabilities, axis, options)
+    )
 
 
 def contiguous_axis(analysis: KernelAnalysis) -> int:
@@ -195,27 +221,27 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def by_rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_rows(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
     row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), options, unaligned=False)
     outer = _span(analysis, range(analysis.kernel.parallel), None)
     statements = _per_element(analysis) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
-    invocations = min(device.invocations, 1024)
-    first = options.per_row or _invocations_per_row(device, row, outer.total, most)
+    invocations = min(capabilities.invocations, 1024)
+    first = options.per_row or _invocations_per_row(capabilities, row, outer.total, most)
     stored = sum(bool(analysis.store_axes(s) & analysis.reduction_axes) for s in range(len(analysis.kernel.stores)))
     loops = options.loops or row.total * stored > _ROW_VALUES
     for per_row in _powers(first, 0 if loops else options.per_row or invocations):
         unroll = -(-row.lane_groups // per_row)
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
-            rows_per_workgroup = _rows_per_workgroup(device, per_row, outer.total, few)
-            return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, False, unroll, True))
+            rows_per_workgroup = _rows_per_workgroup(capabilities, per_row, outer.total, few)
+            return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, False, unroll, True))
     per_row = options.per_row or min(256, invocations)
-    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
+    return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
 
 
-def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
+def _invocations_per_row(capabilities: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
     """Return the number of invocations that reduce a row.
 
     There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
@@ -224,20 +250,24 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
     if row.lane_groups <= 4:
         return 1
     if row.lanes > 1 and rows >= BUSY:
-        each, most = (2, 32) if fits_subgroups(device, 2, device.subgroup_most) else (4, 16)
+        each, most = (2, 32) if fits_subgroups(capabilities, 2, capabilities.subgroup_most) else (4, 16)
         if row.lane_groups <= most:
             return power_above(-(-row.lane_groups // each))
     return max(min(power_above(row.lane_groups), 32), power_above(-(-row.lane_groups // unroll)))
 
 
-def _rows_per_workgroup(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
+def _rows_per_workgroup(capabilities: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
     """Return the number of rows of a workgroup.
 
     It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     """
-    if device.subgroups and per_row >= device.subgroup_most and not (few and fits_subgroups(device, per_row, 2 * per_row)):
+    if (
+        capabilities.subgroups
+        and per_row >= capabilities.subgroup_most
+        and not (few and fits_subgroups(capabilities, per_row, 2 * per_row))
+    ):
         return 1
-    return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
+    return min(_workgroup_size(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
 
 def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
@@ -245,7 +275,7 @@ def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_columns(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
     outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), options, unaligned=False)
     row = _span(analysis, analysis.kernel.reduction_axes, None)
@@ -264,14 +294,16 @@ def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, 
     if options.per_row is not None:
         per_row, rows_per_workgroup = options.per_row, min(rows_per_workgroup, _GROUP // options.per_row)
     if per_row == 1:
-        rows_per_workgroup = min(_group(outer.lane_groups), power_above(outer.lane_groups))
+        rows_per_workgroup = min(_workgroup_size(outer.lane_groups), power_above(outer.lane_groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
-    again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
-    most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
+    several = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
+    most = max(1, min(_VALUES // outer.lanes if several else 4, _STATEMENTS // statements))
     if unroll <= most and not options.loops:
-        return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
-    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, _unroll(analysis, outer.lanes), False))
+        return _fitted(analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
+    return _fitted(
+        analysis, capabilities, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, _unroll(analysis, outer.lanes), False)
+    )
 
 
 def spread(schedule: LoopSchedule) -> LoopSchedule:
@@ -285,6 +317,17 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
     while rows_per_workgroup > _NARROW and rows < _NARROW * rows_per_workgroup and row >= 2 * _LEAST_ELEMENTS * per_row:
         per_row, rows_per_workgroup = 2 * per_row, rows_per_workgroup // 2
     return schedule._replace(per_row=per_row, rows_per_workgroup=rows_per_workgroup)
+
+
+# Long rows, in chunks.
+
+
+class Cut(NamedTuple):
+    """A reduction axis in chunks of a size."""
+
+    axis: int
+    chunks: int
+    size: int
 
 
 def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
@@ -315,6 +358,57 @@ def _cut(axis: int, length: int, size: int) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
+# Transposes: loads that cross the stores, through squares in workgroup memory.
+
+#: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
+_LARGE_SQUARES = [(64, 128), (64, 64)]
+_MANY_ITERATIONS = 1 << 21
+_SMALL_SQUARE = (32, 32)
+
+#: Bytes of workgroup memory for a square.
+_SQUARE_MEMORY = 1 << 14
+
+#: Iterations from which on squares pay.
+_LEAST_FOR_SQUARES = 1 << 14
+
+
+class Crossing(NamedTuple):
+    """The axis of the stores, that of the loads that cross it, and those loads."""
+
+    axis: int
+    other: int
+    loads: tuple[int, ...]
+    #: Of a square, along either axis.
+    sides: tuple[int, int]
+
+
+def crossing_of(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
+    """Return the loads that cross the stores' axis; None if squares do not help.
+
+    `wanted` forces or forbids squares; by default they are used in large kernels.
+    """
+    sizes, iterations = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
+    if not (iterations >= _LEAST_FOR_SQUARES if wanted is None else wanted) or sizes[axis] < LANES:
+        return None
+    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
+    if axis_and_loads is None:
+        return None
+    other, loads = axis_and_loads
+    packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
+    size = sum(tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
+    large = [sides for sides in _LARGE_SQUARES if iterations >= _MANY_ITERATIONS and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
+    fitting = [sides for sides in (*large, _SMALL_SQUARE) if math.prod(sides) * size <= _SQUARE_MEMORY]
+    return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
+
+
+def tile_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in workgroup memory; packing float16 is very slow."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+# Workgroup memory, and counts.
+
+
 def bytes_per_invocation(analysis: KernelAnalysis, schedule: LoopSchedule) -> int:
     """Return the bytes of workgroup memory per invocation to combine results."""
     kinds = {
@@ -325,9 +419,9 @@ def bytes_per_invocation(analysis: KernelAnalysis, schedule: LoopSchedule) -> in
     return 2 * size * schedule.outer.lanes  # two areas alternate (`WorkgroupReduction`)
 
 
-def _fitted(analysis: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
+def _fitted(analysis: KernelAnalysis, capabilities: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
     """Return the schedule with fewer invocations, if workgroup memory requires it."""
-    while bytes_per_invocation(analysis, schedule) * schedule.per_row * schedule.rows_per_workgroup > device.workgroup_memory:
+    while bytes_per_invocation(analysis, schedule) * schedule.per_row * schedule.rows_per_workgroup > capabilities.workgroup_memory:
         if schedule.rows_per_workgroup > 1:
             schedule = schedule._replace(rows_per_workgroup=schedule.rows_per_workgroup // 2)
         else:

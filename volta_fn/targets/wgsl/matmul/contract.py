@@ -17,19 +17,29 @@ import numpy as np
 
 from volta_fn.codegen.scalars import kind
 from volta_fn.compiler import contractions
-from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
+from volta_fn.compiler.contractions import Axes, Contraction, IndexedContraction, Operand, contraction_of, merged, of_problem, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Kernel, Load
-from volta_fn.compiler.ir.nodes import Axes, Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
+from volta_fn.targets.wgsl.matmul.operands import digits
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, rounded, sum_dispatch
+from volta_fn.targets.wgsl.matmul.schedule import (
+    Choices,
+    Schedule,
+    Working,
+    class_of,
+    learn,
+    read_schedules,
+    remembered,
+    working,
+    write_schedules,
+)
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -99,7 +109,9 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8, deferred_work: int = 0) -> list[Schedule]:
+def candidates(
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8, deferred_work: int = 0
+) -> list[Schedule]:
     """Return schedules that fit the device, the probably fastest first.
 
     There are at most two for each tile. `deferred_work`: see `choose`.
@@ -109,25 +121,27 @@ def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities,
     for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, efficiency, deferred_work), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
+        timed = [
+            (_time(c, split, efficiency, deferred_work), split) for n in splits if (split := schedule.split(n)).fits(work, capabilities)
+        ]
         pairs += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(pairs, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, deferred_work: int = 0) -> Schedule:
+def choose(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, deferred_work: int = 0) -> Schedule:
     """Return the schedule measured to be fastest, or the one estimated to be.
 
     If the product is deferred to run in one dispatch with others, `deferred_work` counts the multiplications of all of them.
     """
     if deferred_work:
-        return candidates(c, work, device, 1, deferred_work)[0]
-    return remembered(c, work, device) or candidates(c, work, device, 1)[0]
+        return candidates(c, work, capabilities, 1, deferred_work)[0]
+    return remembered(c, work, capabilities) or candidates(c, work, capabilities, 1)[0]
 
 
-def variations(schedule: Schedule, work: Working, device: TargetCapabilities) -> list[Schedule]:
+def variations(schedule: Schedule, work: Working, capabilities: TargetCapabilities) -> list[Schedule]:
     """Return schedules with the same tile that differ in details."""
     schedules = [replace(schedule, **details) for details in _VARIATIONS]
-    return [x for x in schedules if x.fits(work, device)]
+    return [x for x in schedules if x.fits(work, capabilities)]
 
 
 def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred_work: int) -> float:
@@ -148,6 +162,8 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred
 
 
 # Select the algorithm of a contraction.
+#
+# `direct` has three for those that tiles would compute slowly, and tells when they pay; everything else is tiled.
 
 
 class ProductOptions(NamedTuple):
@@ -160,7 +176,7 @@ class ProductOptions(NamedTuple):
     swapped: bool | None = None
 
 
-CHOSEN = ProductOptions()
+DEFAULT_OPTIONS = ProductOptions()
 
 #: Schedules of tests: all forms of tiles, small ones, so that small products have several.
 _SCHEDULES = (
@@ -176,27 +192,27 @@ _SCHEDULES = (
 )
 
 
-def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
+def legal_options(c: IndexedContraction, capabilities: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
     """Yield the default options and their alternatives."""
     work = working(c.target.dtype)
-    yield CHOSEN
+    yield DEFAULT_OPTIONS
     if c.k:
         yield from (ProductOptions("few terms"), ProductOptions("few results"))
     if can_be_thin(c, work):
         yield ProductOptions("thin")
-    yield from [ProductOptions("tiled", s) for s in _SCHEDULES if s.fits(work, device) and (may_split or s.splits == 1)]
+    yield from [ProductOptions("tiled", s) for s in _SCHEDULES if s.fits(work, capabilities) and (may_split or s.splits == 1)]
 
 
 def contract(
     c: IndexedContraction,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
     *,
     may_split: bool = True,
     deferred_work: int = 0,
     alone: bool = False,
-    options: ProductOptions = CHOSEN,
+    options: ProductOptions = DEFAULT_OPTIONS,
 ) -> Routine:
     """Return the routine of a contraction with results.
 
@@ -206,13 +222,13 @@ def contract(
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     algorithm = options.algorithm or _algorithm(c, work)
     if algorithm == "few terms":
-        return few_terms(c, work, device, finish, buffers)
+        return few_terms(c, work, capabilities, finish, buffers)
     if algorithm == "few results":
-        return few_results(c, work, device, finish, buffers)
+        return few_results(c, work, capabilities, finish, buffers)
     if algorithm == "thin":
-        return thin(c, work, device, finish, buffers, may_split=may_split)
-    schedule = options.schedule or choose(c, work, device, deferred_work)
-    return tiled(c, work, schedule if may_split else schedule.split(1), device, finish, buffers, alone=alone)
+        return thin(c, work, capabilities, finish, buffers, may_split=may_split)
+    schedule = options.schedule or choose(c, work, capabilities, deferred_work)
+    return tiled(c, work, schedule if may_split else schedule.split(1), capabilities, finish, buffers, alone=alone)
 
 
 def _algorithm(c: IndexedContraction, work: Working) -> str:
@@ -237,28 +253,28 @@ def oriented(c: IndexedContraction) -> tuple[IndexedContraction, BufferNumbers]:
 # Lower `dot_general` to a routine.
 
 
-def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine for operands of these types.
 
     None for dtypes that the device lacks, and for results without elements.
     """
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
-    if not all(is_supported(d, device) for d in (lhs.dtype, rhs.dtype, dtype)):
+    if not all(is_supported(d, capabilities) for d in (lhs.dtype, rhs.dtype, dtype)):
         return None
     c = of_problem(problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype)))
     if c.batch * c.m * c.n == 0:
         return None
     c, buffers = oriented(c)
-    return contract(c, device, buffers)
+    return contract(c, capabilities, buffers)
 
 
-# Lower kernels that are matrix products (see `compiler.ir.nodes`).
+# Lower kernels that are matrix products (see `compiler.contractions`).
 #
 # Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
 
 
-def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
+def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return whether a kernel is a product whose operands can be read in place.
 
     Neighbouring invocations must read neighbouring elements.
@@ -268,12 +284,12 @@ def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
         return False
     problem = product.problem()
     dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
-    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
+    return all(is_supported(d, capabilities) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
 
 
-def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
+def is_little(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return whether a kernel is a product that leaves a GPU underused."""
-    return math.prod(kernel.sizes) < LITTLE and computes_product(kernel, device)
+    return math.prod(kernel.sizes) < LITTLE and computes_product(kernel, capabilities)
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -281,40 +297,57 @@ def _is_contiguous(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, deferred_work: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
+def contraction(
+    kernel: Kernel, capabilities: TargetCapabilities, deferred_work: int = 0, options: ProductOptions = DEFAULT_OPTIONS
+) -> Routine | None:
     """Return the routine of a kernel that is such a product; None for others."""
-    if not computes_product(kernel, device):
+    if not computes_product(kernel, capabilities):
         return None
-    product = _oriented(kernel, options.swapped)
-    epilogue = Fused(product)
+    product = _oriented_contraction(kernel, options.swapped)
+    epilogue = KernelEpilogue(product)
     count = len(product.kernel.inputs)
     buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
-    c, may_split = _maps(product, epilogue), epilogue.may_split(device)
-    return contract(c, device, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
+    c, may_split = _indexed_contraction(product, epilogue), epilogue.may_split(capabilities)
+    return contract(c, capabilities, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
 
 
-def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:
+def finishing(product: Contraction, splits: int, capabilities: TargetCapabilities) -> Dispatch | None:
+    """Return the dispatch that adds up partial sums, and applies the epilogue.
+
+    None if the device cannot bind its buffers. The partial sums are an array [splits, batch, rows, columns] in the buffer after the
+    kernel's results.
+    """
+    epilogue = KernelEpilogue(product)
+    if not epilogue.may_split(capabilities):
+        return None
+    count = len(product.kernel.inputs)
+    buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
+    c = _indexed_contraction(product, epilogue)
+    return sum_dispatch(c, working(c.target.dtype), splits, capabilities, epilogue, buffers)
+
+
+def contraction_options(kernel: Kernel, capabilities: TargetCapabilities) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
-    if not computes_product(kernel, device):
+    if not computes_product(kernel, capabilities):
         return
     for swapped in (None, True, False):
-        product = _oriented(kernel, swapped)
-        epilogue = Fused(product)
-        for options in legal_options(_maps(product, epilogue), device, epilogue.may_split(device)):
-            if swapped is not None or options == CHOSEN:
+        product = _oriented_contraction(kernel, swapped)
+        epilogue = KernelEpilogue(product)
+        for options in legal_options(_indexed_contraction(product, epilogue), capabilities, epilogue.may_split(capabilities)):
+            if swapped is not None or options == DEFAULT_OPTIONS:
                 yield options._replace(swapped=swapped)
 
 
-def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
+def split_k(kernel: Kernel, capabilities: TargetCapabilities) -> int:
     """Return the split-K factor of a kernel; 1 if it is no product."""
-    if not computes_product(kernel, device):
+    if not computes_product(kernel, capabilities):
         return 1
-    product = _oriented(kernel, None)
-    c = _maps(product, Fused(product))
-    return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
+    product = _oriented_contraction(kernel, None)
+    c = _indexed_contraction(product, KernelEpilogue(product))
+    return choose(c, working(c.target.dtype), capabilities).fitted(c).splits if is_tiled(c) else 1
 
 
-def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContraction:
+def _indexed_contraction(product: Contraction, epilogue: KernelEpilogue) -> contractions.IndexedContraction:
     """Return the contraction as schedules see it."""
     inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
@@ -324,14 +357,14 @@ def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContract
     return contractions.IndexedContraction(lhs, rhs, epilogue.target())
 
 
-def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
+def _oriented_contraction(kernel: Kernel, swapped: bool | None) -> Contraction:
     product = contraction_of(kernel)
     assert product is not None
     return product.oriented(swapped)
 
 
-class Fused:
-    """The epilogue of a contraction: the kernel's operations on the sums."""
+class KernelEpilogue:
+    """The epilogue of a kernel that is a contraction: its operations on the sums."""
 
     def __init__(self, product: Contraction) -> None:
         self.product = product
@@ -340,9 +373,9 @@ class Fused:
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
-    def may_split(self, device: TargetCapabilities) -> bool:
+    def may_split(self, capabilities: TargetCapabilities) -> bool:
         """Return whether the device can bind partial sums and the kernel's buffers."""
-        return len({*self.inputs}) + len(self.product.kernel.stores) + 1 <= device.buffers
+        return len({*self.inputs}) + len(self.product.kernel.stores) + 1 <= capabilities.buffers
 
     def target(self) -> contractions.ResultMap:
         """Return where the first result's elements are."""
@@ -370,7 +403,7 @@ class Fused:
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
-            here.values[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            here.values[self.total] = tuple([work.convert_sum(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
                 here.store(s)
 
@@ -399,7 +432,7 @@ class Timing(NamedTuple):
 def timings(
     c: IndexedContraction,
     work: Working,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     schedules: Iterable[Schedule],
     trial: Trial,
     buffers: BufferNumbers | None = None,
@@ -415,7 +448,7 @@ def timings(
     measurements: list[Timing] = []
     trusted: np.ndarray | None = None
     for schedule in schedules:
-        routine = tiled(c, work, schedule, device, rounded(c.target.dtype), buffers)
+        routine = tiled(c, work, schedule, capabilities, rounded(c.target.dtype), buffers)
         result, seconds = trial(routine, operands, c.target.elements, c.target.dtype)
         trusted = result if trusted is None else trusted
         if _alike(result, trusted, c.k):
@@ -435,29 +468,29 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
+def tried(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """Return the schedules to be timed.
 
     The first is a plain one, whose results are the reference; the others are the best by estimate.
     """
-    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
+    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, capabilities, count)]
 
 
 def tune(
     c: IndexedContraction,
     work: Working,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     trial: Trial,
     buffers: BufferNumbers | None = None,
     path: Path | None = None,
     count: int = 8,
 ) -> list[Timing]:
     """Time schedules and remember the fastest, also in a file if its path is given."""
-    measurements = timings(c, work, device, tried(c, work, device, count), trial, buffers)
-    best: Choices = {device.adapter: {class_of(c): measurements[0].schedule}}
+    measurements = timings(c, work, capabilities, tried(c, work, capabilities, count), trial, buffers)
+    best: Choices = {capabilities.adapter: {class_of(c): measurements[0].schedule}}
     learn(best)
     if path is not None:
-        choices = read(path)
-        choices.setdefault(device.adapter, {}).update(best[device.adapter])
-        write(path, choices)
+        choices = read_schedules(path)
+        choices.setdefault(capabilities.adapter, {}).update(best[capabilities.adapter])
+        write_schedules(path, choices)
     return measurements

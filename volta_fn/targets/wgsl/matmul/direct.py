@@ -1,16 +1,16 @@
-"""Contractions of few terms or few results, without tiles."""
+"""Contractions without tiles: thin products, few terms, few results."""
 
 from __future__ import annotations
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, combined, digits, results, times, total
+from volta_fn.targets.wgsl.matmul.operands import Elements, OperandRow, digits, times, total
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store
 from volta_fn.targets.wgsl.matmul.schedule import Working
-from volta_fn.targets.wgsl.matmul.tiles import Elements, OperandRow
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
-# Multiply a matrix, contiguous along the results, by one or two vectors.
+# Thin products: a matrix, contiguous along the results, by one or two vectors (BLAS's gemv).
 #
 # Each element of the matrix is used once or twice, so memory bandwidth bounds the speed: a workgroup computes a narrow strip of
 # results, of which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
@@ -32,7 +32,7 @@ _THIN_TOGETHER = 16
 
 
 def is_thin(c: IndexedContraction, work: Working) -> bool:
-    """Return whether a contraction is such a product."""
+    """Return whether a contraction is a thin product with long sums."""
     return c.k >= _TERMS and can_be_thin(c, work)
 
 
@@ -42,14 +42,16 @@ def can_be_thin(c: IndexedContraction, work: Working) -> bool:
 
 
 def thin(
-    c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
-    """Return the routine; sums are only split if `may_split` allows it."""
+    """Return the routine of a thin product; sums are split only if `may_split` is set."""
     wide = next(wide for wide, strips in _STRIPS if c.batch * max(c.m, c.n) >= 4 * wide * strips)
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
-    first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
-    return combined(first, c, work, splits, device, epilogue, buffers)
+    first = _Strips(c, work, capabilities, buffers, wide, _invocations(c, work, capabilities, wide, length)).dispatch(
+        epilogue, strips, length, splits
+    )
+    return complete_routine(first, c, work, splits, capabilities, epilogue, buffers)
 
 
 def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
@@ -64,13 +66,13 @@ def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-def _invocations(c: IndexedContraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
+def _invocations(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, wide: int, length: int) -> int:
     """Return the number of invocations that compute a strip's sums of `length` terms.
 
     It is the most that the device allows and that have enough iterations each.
     """
-    room = device.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
-    most = min(_MOST, device.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
+    room = capabilities.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
+    most = min(_MOST, capabilities.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
     return max(_FEWEST, 1 << most.bit_length() >> 1)
 
 
@@ -78,10 +80,10 @@ class _Strips:
     """A shader under construction, for strips of `wide` vectors of results."""
 
     def __init__(
-        self, c: IndexedContraction, work: Working, device: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
+        self, c: IndexedContraction, work: Working, capabilities: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
     ) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
-        self.f = f = Shader(device, invocations)
+        self.f = f = Shader(capabilities, invocations)
         self.by_row = c.m <= c.n
         self.few, self.many = sorted((c.m, c.n))
         vectors, matrix = _sides(c)
@@ -98,7 +100,7 @@ class _Strips:
         for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
             f.emit(f"{shared}[local + {position * all_}u] = {sum_};")
         add_up(f, work, shared, few, all_, wide)
-        put = results(f, work, c, epilogue, self.buffers, 1, splits)
+        put = emit_store(f, work, c, epilogue, self.buffers, 1, splits)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
             vector, result = digits(f, "local", (few, wide * 4))
@@ -122,7 +124,7 @@ class _Strips:
             fours = [self.matrix.load(row, term) for term in terms]
             for vector, sum_ in zip(rows, sums, strict=True):
                 for factor, four in zip(self._factors(vector, terms), fours, strict=True):
-                    f.emit(f"{sum_} = {work.multiply_add(factor, four, sum_)};")
+                    f.emit(f"{sum_} = {work.add_scaled(factor, four, sum_)};")
         return sums
 
     def _factors(self, vector: OperandRow, terms: list[str]) -> list[str]:
@@ -156,11 +158,13 @@ def is_of_few_terms(c: IndexedContraction) -> bool:
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_terms(
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+) -> Routine:
     """Return the routine in which every invocation computes one result."""
-    f = Shader(device, _INVOCATIONS)
+    f = Shader(capabilities, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
-    put = results(f, work, c, epilogue, buffers, 1)
+    put = emit_store(f, work, c, epilogue, buffers, 1)
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
     size = c.batch * c.m * c.n
     with f.block(f"if ({number} < {size}u)"):
@@ -173,10 +177,10 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
         sum_ = f.var(work.type, f"{work.type}()")
         if c.k <= _WRITTEN_OUT:
             for k in range(c.k):
-                f.emit(f"{sum_} = {work.fused(a.load(left, k), b.load(right, k), sum_)};")
+                f.emit(f"{sum_} = {work.add_product(a.load(left, k), b.load(right, k), sum_)};")
         else:
             with f.loop(c.k) as i:
-                f.emit(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
+                f.emit(f"{sum_} = {work.add_product(a.load(left, i), b.load(right, i), sum_)};")
         f.emit(f"{put}({stack}, {row}, {column}, {sum_});")
     return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
 
@@ -187,15 +191,17 @@ def is_of_few_results(c: IndexedContraction) -> bool:
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_results(
+    c: IndexedContraction, work: Working, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+) -> Routine:
     """Return the routine in which a workgroup computes a few results or partial sums."""
-    f = Shader(device, _INVOCATIONS)
+    f = Shader(capabilities, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
     a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
     rows, columns = _together(c)
     down, across = -(-c.m // rows), -(-c.n // columns)
     length, splits = _cut(c, c.batch * down * across)
-    put = results(f, work, c, epilogue, buffers, 1, splits)
+    put = emit_store(f, work, c, epilogue, buffers, 1, splits)
     split, stack, i, j = digits(f, f.group, (splits, c.batch, down, across))
     first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
     left = [a.row(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
@@ -208,18 +214,18 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
         xs, ys = [a.load(operand, k) for operand in left], [b.load(operand, k) for operand in right]
         for x, totals in zip(xs, sums, strict=True):
             for y, sum_ in zip(ys, totals, strict=True):
-                f.emit(f"{sum_} = {work.fused(x, y, sum_)};")
+                f.emit(f"{sum_} = {work.add_product(x, y, sum_)};")
     flat = [sum_ for totals in sums for sum_ in totals]
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for sum_index, sum_ in enumerate(flat):
-        f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
+        f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.sum_components(sum_) if fours else sum_};")
     add_up(f, work, shared, len(flat), _INVOCATIONS)
     with f.block(f"if (local < {len(flat)}u)"):
         r, s = digits(f, "local", (rows, columns))
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)
-    return combined(partial_sums, c, work, splits, device, epilogue, buffers)
+    return complete_routine(partial_sums, c, work, splits, capabilities, epilogue, buffers)
 
 
 def _together(c: IndexedContraction) -> tuple[int, int]:

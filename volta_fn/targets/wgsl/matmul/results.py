@@ -1,4 +1,4 @@
-"""Results of contractions: index arithmetic, epilogues, partial sums of split-K."""
+"""Results of contractions: epilogues, and the partial sums of split-K."""
 
 from __future__ import annotations
 
@@ -9,57 +9,11 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, strided_offset, total
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
-from volta_fn.targets.wgsl.shader import Function
-
-# Emit arithmetic of indices: digits and offsets, as u32 modulo 2**32.
-
-ZERO = "0u"
-
-
-def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
-    """Split an index into its digits for an array of these sizes.
-
-    The first digit is not reduced.
-    """
-    remainders: list[str] = []
-    for size in reversed(sizes[1:]):
-        remainders.append(remainder(f, index, size))
-        index = quotient(f, index, size)
-    return [*([index] if sizes else []), *reversed(remainders)]
-
-
-def remainder(f: Function, index: str, size: int) -> str:
-    """Return index % size."""
-    return ZERO if index == ZERO or size == 1 else f.let("u32", f"{index} % {size}u")
-
-
-def quotient(f: Function, index: str, size: int) -> str:
-    """Return index / size."""
-    return index if index == ZERO or size == 1 else f.let("u32", f"{index} / {size}u")
-
-
-def total(f: Function, *terms: str | int) -> str:
-    """Return the sum of terms, without zeros."""
-    texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
-    nonzero = [text for text in texts if text != ZERO]
-    return f.named("u32", " + ".join(nonzero)) if nonzero else ZERO
-
-
-def times(index: str, stride: int) -> str:
-    """Return an index times a stride, as an expression."""
-    if stride == 0 or index == ZERO:
-        return ZERO
-    return index if stride == 1 else f"{index} * {stride % 2**32}u"
-
-
-def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
-    """Return the offset of an element, given its digits and strides."""
-    return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])
-
+from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Define epilogues, which compute results from sums and store them.
 #
@@ -94,7 +48,8 @@ class ResultStore(NamedTuple):
     store: Callable[[SumIndex, Sequence[str]], None]
 
 
-#: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and the most consecutive columns.
+#: Declares the buffers of the results in a shader, and returns how they are stored: (shader, arithmetic of the sums, contraction, number of
+#: the first result's buffer, lanes: the most consecutive columns that it gets at a time).
 Epilogue = Callable[[Shader, Working, IndexedContraction, int, int], ResultStore]
 
 
@@ -106,9 +61,9 @@ def rounded(dtype: np.dtype) -> Epilogue:
         array = f.buffer(number, dtype, True, target.elements if fours else 0)
 
         def store(index: SumIndex, sums: Sequence[str]) -> None:
-            numbers = [work.number(f, x, dtype) for x in sums]
-            ways = [target.stack, target.rows, target.columns]
-            at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(index, ways, strict=True)])
+            numbers = [work.convert_sum(f, x, dtype) for x in sums]
+            walks = zip(index, (target.stack, target.rows, target.columns), strict=True)
+            at = total(f, target.start, *[strided_offset(f, digits(f, x, walk.sizes), walk.strides) for x, walk in walks])
             if fours:
                 array.store4(f.let("u32", f"{at} / 4u"), numbers)
             else:
@@ -125,12 +80,12 @@ def rounded(dtype: np.dtype) -> Epilogue:
 # which is a multiple of `lanes`. It stores nothing beyond the last row or column.
 
 
-def results(
+def emit_store(
     f: Shader, work: Working, c: IndexedContraction, epilogue: Epilogue, buffers: BufferNumbers, lanes: int, splits: int = 1
 ) -> str:
-    """Write the function that stores results, or partial sums; return its name."""
+    """Emit the function that stores results, or partial sums; return its name."""
     partial = _partial(f, work, c, buffers.workspace, splits, lanes) if splits > 1 else None
-    return _function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
+    return _emit_store_function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
 
 
 def _partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits: int, lanes: int) -> ResultStore:
@@ -152,7 +107,7 @@ def _partial(f: Shader, work: Working, c: IndexedContraction, number: int, split
     return ResultStore(4 if fours else 1, store)
 
 
-def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
+def _emit_store_function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
     main, f.statements = f.statements, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
@@ -178,29 +133,32 @@ def chunk(f: Shader, split: str, length: int, splits: int, terms: int) -> tuple[
     return begin, f.let("u32", f"min({begin} + {length}u, {terms}u)")
 
 
-def combined(
+def complete_routine(
     first: Dispatch,
     c: IndexedContraction,
     work: Working,
     splits: int,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
 ) -> Routine:
-    """Return the routine of a dispatch that stores results, or partial sums."""
+    """Return the routine of a dispatch, whose partial sums a second one adds up."""
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, splits, device, epilogue, buffers)), (size,))
+    return Routine((first, sum_dispatch(c, work, splits, capabilities, epilogue, buffers)), (size,))
 
 
-def combine(
-    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+def sum_dispatch(
+    c: IndexedContraction, work: Working, splits: int, capabilities: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
 ) -> Dispatch:
-    """Write the results from `splits` arrays [stack, m, n] of partial sums, or zeros."""
-    f = Shader(device, _INVOCATIONS)
+    """Return the dispatch that adds up partial sums, and stores the results.
+
+    The sums are `splits` arrays [stack, m, n]; without any, they are zeros.
+    """
+    f = Shader(capabilities, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
-    put = results(f, work, c, epilogue, buffers, each)
+    put = emit_store(f, work, c, epilogue, buffers, each)
     size = c.batch * c.m * c.n
     partials = f.buffer(buffers.workspace, work.dtype, False, splits * size if each == 4 else 0) if splits else None
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
@@ -214,7 +172,7 @@ def combine(
     return f.dispatch(-(-size // each // _INVOCATIONS))
 
 
-def _add_partials(f: Shader, work: Working, partials: Array, sums: list[str], splits: int, size: int, number: str) -> None:
+def _add_partials(f: Shader, work: Working, partials: ShaderArray, sums: list[str], splits: int, size: int, number: str) -> None:
     """Add to `sums`, one or four, the elements `number` of all arrays of partial sums.
 
     Each array has `size` elements, or vectors of four.

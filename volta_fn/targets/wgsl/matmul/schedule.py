@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
-from volta_fn.targets.wgsl.scalars.values import Lanes
+from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import Function
 
 # Define the dtypes of sums, and conversions of other dtypes to and from them.
@@ -29,7 +29,10 @@ from volta_fn.targets.wgsl.shader import Function
 
 @dataclass(frozen=True)
 class Working:
-    """The dtype of sums (uint32 for bools)."""
+    """The arithmetic of sums: their dtype, and how products are added.
+
+    Sums of bools are uint32.
+    """
 
     dtype: np.dtype
     boolean: bool = False
@@ -59,16 +62,16 @@ class Working:
 
         They are opaque: compilers would take the product of a literal zero with NaN for 0.
         """
-        return f"{type_}({Lanes(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
+        return f"{type_}({ShaderValue(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 
-    def read(self, f: Function, x: Number) -> str:
-        """Convert a number of another dtype to this type."""
+    def convert_operand(self, f: Function, x: Number) -> str:
+        """Convert a number of an operand to the dtype of the sums."""
         if self.boolean:
             return f.let("u32", f"select(0u, 1u, {x.text})") if x.dtype == np.bool_ else x.text
         return convert(f, x, self.dtype).text
 
-    def number(self, f: Function, text: str, dtype: np.dtype) -> Number:
-        """Convert a sum to a dtype."""
+    def convert_sum(self, f: Function, text: str, dtype: np.dtype) -> Number:
+        """Convert a sum to the dtype of the results."""
         if self.boolean:
             return Number(dtype, f.let("bool", f"{text} != 0u"))
         return convert(f, Number(self.dtype, text), dtype)
@@ -77,24 +80,24 @@ class Working:
         """Return the sum of two sums."""
         return f"{x} | {y}" if self.boolean else f"{x} + {y}"
 
-    def across(self, x: str) -> str:
+    def sum_components(self, x: str) -> str:
         """Return the sum of a vector's four numbers."""
         return self.add(f"({self.add(f'{x}.x', f'{x}.y')})", f"({self.add(f'{x}.z', f'{x}.w')})")
 
-    def fused(self, x: str, y: str, total: str) -> str:
-        """Return ``total + x * y`` for three numbers or three vectors."""
+    def add_product(self, x: str, y: str, total: str) -> str:
+        """Return ``total + x * y`` for three numbers or three vectors, fused for floats."""
         if self.boolean:
             return f"{total} | ({x} & {y})"
         if self.dtype.kind == "c":
-            return self.multiply_add(x, y, total)
+            return self.add_scaled(x, y, total)
         return f"fma({x}, {y}, {total})" if self.dtype.kind == "f" else f"{total} + {x} * {y}"
 
-    def multiply_add(self, x: str, y: str, total: str) -> str:
+    def add_scaled(self, x: str, y: str, total: str) -> str:
         """Return ``total + x * y`` for a number x and vectors y and total."""
         if self.dtype.kind == "c":
             real = f"fma(-{x}.y, {y}.y, fma({x}.x, {y}.x, {total}.x))"
             return f"{self.type}({real}, fma({x}.y, {y}.x, fma({x}.x, {y}.y, {total}.y)))"
-        return self.fused(f"{self.vector}({x})", y, total)
+        return self.add_product(f"{self.vector}({x})", y, total)
 
 
 def working(dtype: np.dtype) -> Working:
@@ -157,9 +160,9 @@ class Schedule:
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
         return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
-    def fits(self, work: Working, device: TargetCapabilities) -> bool:
+    def fits(self, work: Working, capabilities: TargetCapabilities) -> bool:
         """Return whether a device has the workgroup memory and invocations for it."""
-        return self.memory(work) <= device.workgroup_memory and self.invocations <= device.invocations
+        return self.memory(work) <= capabilities.workgroup_memory and self.invocations <= capabilities.invocations
 
     def tiles(self, c: IndexedContraction) -> tuple[int, int]:
         """Return the numbers of rows and columns of tiles."""
@@ -188,7 +191,7 @@ class Schedule:
         """The multiplications in the shader's text, which tell its compile time."""
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
-    def short(self, work: Working, device: TargetCapabilities, *, always: bool = False) -> Schedule | None:
+    def short(self, work: Working, capabilities: TargetCapabilities, *, always: bool = False) -> Schedule | None:
         """Return a schedule with the same bits that compiles much faster, but runs slower.
 
         Tiles and chunks of sums are the same. More invocations compute a tile, if the device allows: most of a shader's text is what each
@@ -198,7 +201,7 @@ class Schedule:
             return None
         short = replace(self, unroll=_SHORT, once=True, twice=False, ahead=False, brief=True)
         shared = replace(short, thread_rows=work.lanes, thread_columns=work.lanes)
-        return shared if shared.fits(work, device) else short
+        return shared if shared.fits(work, capabilities) else short
 
     def as_dict(self) -> dict[str, Any]:
         """Return the arguments of `Schedule` that differ from the defaults."""
@@ -239,7 +242,7 @@ def _form(map_: OperandMap) -> str:
     return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
 
 
-def read(path: Path) -> Choices:
+def read_schedules(path: Path) -> Choices:
     """Read a file of schedules; empty if it is missing or has another format.
 
     Schedules that no code can be generated for are left out.
@@ -265,8 +268,8 @@ def is_valid(schedule: Schedule) -> bool:
     return in_bounds and patches and divides and counts and 0 <= schedule.unroll <= schedule.depth
 
 
-def write(path: Path, choices: Choices) -> None:
-    """Write a file that `read` reads."""
+def write_schedules(path: Path, choices: Choices) -> None:
+    """Write a file that `read_schedules` reads."""
     content = {
         adapter: {key: value.as_dict() for key, value in sorted(schedules.items())} for adapter, schedules in sorted(choices.items())
     }
@@ -279,7 +282,7 @@ def write(path: Path, choices: Choices) -> None:
 @functools.cache
 def shipped() -> Choices:
     """Return the schedules that come with the package."""
-    return read(SHIPPED)
+    return read_schedules(SHIPPED)
 
 
 def users_file() -> Path | None:
@@ -291,7 +294,7 @@ def users_file() -> Path | None:
 @functools.cache
 def _users() -> Choices:
     where = users_file()
-    return {} if where is None else read(where)
+    return {} if where is None else read_schedules(where)
 
 
 #: The schedules that were measured in this process.
@@ -313,15 +316,15 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: IndexedContraction, work: Working, device: TargetCapabilities) -> Schedule | None:
+def remembered(c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule | None:
     """Return the schedule measured to be fastest on such a device, if it fits.
 
     With a finder for the device, it is measured now; None if it is unknown.
     """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
-        schedule = choices[device.adapter].get(name) if device.adapter in choices else None
-        if schedule is not None and schedule.fits(work, device):
+        schedule = choices[capabilities.adapter].get(name) if capabilities.adapter in choices else None
+        if schedule is not None and schedule.fits(work, capabilities):
             return schedule
-    finder = _finders.get(device.adapter)
-    return None if finder is None else finder(c, work, device)
+    finder = _finders.get(capabilities.adapter)
+    return None if finder is None else finder(c, work, capabilities)

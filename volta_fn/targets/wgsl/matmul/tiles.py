@@ -9,24 +9,11 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.results import (
-    ZERO,
-    BufferNumbers,
-    Epilogue,
-    chunk,
-    combine,
-    combined,
-    digits,
-    quotient,
-    remainder,
-    results,
-    times,
-    total,
-    walked,
-)
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, loaded, quotient, remainder, strided_offset, times, total
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store, sum_dispatch
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader
 
 # Arrange the invocations of a subgroup in patches of results.
 
@@ -41,80 +28,6 @@ def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, st
     y = total(f, times(pair, 2), low)
     below, right = digits(f, number, (0, across))
     return below, right, y, x
-
-
-# Load single elements of operands through their index maps.
-
-
-class OperandRow(NamedTuple):
-    """A row or column of an operand: its offset, and its coordinates, at k = 0."""
-
-    address: str
-    coordinates: list[str]
-
-
-class Elements:
-    """An operand in a buffer, read in vectors of four (`fours`) or one by one."""
-
-    def __init__(self, f: Shader, work: Working, map_: OperandMap, number: int, *, fours: bool = False) -> None:
-        self.f, self.work, self.map = f, work, map_
-        self.array = f.buffer(number, map_.dtype, False, map_.elements if fours else 0)
-        self.fours = fours
-
-    def row(self, stack: str, outer: str) -> OperandRow:
-        """Return row or column `outer` of product `stack`."""
-        f, map_ = self.f, self.map
-        start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
-        axis_indices = digits(f, outer, map_.outer.sizes)
-        coordinates = [walked(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
-        return OperandRow(total(f, start, walked(f, axis_indices, map_.outer.strides)), coordinates)
-
-    def load(self, row: OperandRow, inner: str | int) -> str:
-        """Load the element at k = `inner`, a constant or an expression, or zero.
-
-        It is zero out of bounds. With `fours`, it is the vector of four elements from there on.
-        """
-        f, map_ = self.f, self.map
-        if isinstance(inner, int):
-            inner_digits = _digits(inner, map_.inner.sizes)
-            steps = [sum(d * s for d, s in zip(inner_digits, walk, strict=True)) for walk in self._walks]
-            address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
-        else:
-            axis_indices = digits(f, inner, map_.inner.sizes)
-            ways = zip((row.address, *row.coordinates), self._walks, strict=True)
-            address, *coordinates = [total(f, base, walked(f, axis_indices, walk)) for base, walk in ways]
-        conditions = [f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True)]
-        value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.fours)
-        type_ = self.work.vector if self.fours else self.work.type
-        has_elements = all(bound.size for bound in map_.bounds)  # without any there are no terms, and no NaN
-        zero = self.work.padding(f, type_) if has_elements else f"{type_}()"
-        return f.let(type_, f"select({zero}, {value}, {condition})" if condition else value)
-
-    @property
-    def _walks(self) -> list[tuple[int, ...]]:
-        return [self.map.inner.strides, *[bound.inner for bound in self.map.bounds]]
-
-
-def _loaded(f: Shader, work: Working, array: Array, address: str, conditions: list[str], *, fours: bool) -> tuple[str, str]:
-    """Load a number, or (with `fours`) the vector of those from there on.
-
-    It is arbitrary unless the conditions hold, whose variable is returned with it, empty if there are none.
-    """
-    condition = f.let("bool", " && ".join(conditions)) if conditions else ""
-    if condition:
-        address = f.let("u32", f"select(0u, {address}, {condition})")
-    if not fours:
-        return work.read(f, array.load(address)), condition
-    four = [work.read(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
-    return f"{work.vector}({', '.join(four)})", condition
-
-
-def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
-    remainders: list[int] = []
-    for size in reversed(sizes[1:]):
-        number, digit = divmod(number, size)
-        remainders.append(digit)
-    return [*([number] if sizes else []), *reversed(remainders)]
 
 
 # Stage slices of operands in workgroup memory.
@@ -154,8 +67,8 @@ class Slice:
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
-        self.all = quick * slow
-        count = max(1, self.all // f.invocations)
+        unit_count = quick * slow
+        count = max(1, unit_count // f.invocations)
         if f.invocations >= quick:
             positions = [(0, i * (f.invocations // quick)) for i in range(count)]
         else:
@@ -164,7 +77,8 @@ class Slice:
         self.units = [_Unit(*(position[::-1] if self.along_inner else position)) for position in positions]
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
         self.across, self.k = first[::-1] if self.along_inner else first
-        self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
+        #: The condition that an invocation has units; empty if all have.
+        self.has_units = f"local < {unit_count}u" if unit_count < f.invocations else ""
 
     # before the loop
 
@@ -175,7 +89,7 @@ class Slice:
         """
         f = self.f
         self.end, self.exact = end, exact
-        self.start = walked(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
+        self.start = strided_offset(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
         self.bases: dict[int, list[str]] = {}
         for unit in self.units:
             if unit.across not in self.bases:
@@ -199,7 +113,7 @@ class Slice:
         bases = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
             step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
-            bases.append(total(f, walked(f, positions, outwards, start), step))
+            bases.append(total(f, strided_offset(f, positions, outwards, start), step))
         bases[0] = total(f, self.start, bases[0])
         return bases
 
@@ -214,22 +128,22 @@ class Slice:
             key = 0 if self.k_is_plain else unit.k
             if key not in shared:
                 positions = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
-                shared[key] = [walked(f, positions, walk) for walk in walks]
+                shared[key] = [strided_offset(f, positions, walk) for walk in walks]
             further = [unit.k * walk[-1] if self.k_is_plain and walk else 0 for walk in walks]
             address, *coordinates = [
                 total(f, base, step, more) for base, step, more in zip(self.bases[unit.across], shared[key], further, strict=True)
             ]
-            conditions = [self.idle] if self.idle else []
+            conditions = [self.has_units] if self.has_units else []
             if not self.exact:
                 conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
-            value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.unit == 4)
+            value, condition = loaded(f, self.work, self.array, address, conditions, fours=self.unit == 4)
             f.emit(f"{self.name}_{i} = {f'select({self.type}(), {value}, {condition})' if condition else value};")
 
     def store(self, second: str = "") -> None:
         """Store the loaded units to workgroup memory; `second` selects one of two buffers."""
         f = self.f
-        with f.block(f"if ({self.idle})" if self.idle else ""):
+        with f.block(f"if ({self.has_units})" if self.has_units else ""):
             shared: dict[int, tuple[str, str]] = {}
             for i, unit in enumerate(self.units):
                 past = unit.across % self.work.lanes
@@ -265,7 +179,7 @@ def tiled(
     c: IndexedContraction,
     work: Working,
     schedule: Schedule,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
     *,
@@ -276,17 +190,17 @@ def tiled(
     If a program consists of it `alone`, it always starts with a short shader.
     """
     if c.k == 0:
-        return Routine((combine(c, work, 0, device, epilogue, buffers),))
+        return Routine((sum_dispatch(c, work, 0, capabilities, epilogue, buffers),))
     schedule = schedule.fitted(c)
-    first = _dispatch(c, work, schedule, device, epilogue, buffers, alone)
-    return combined(first, c, work, schedule.splits, device, epilogue, buffers)
+    first = _dispatch(c, work, schedule, capabilities, epilogue, buffers, alone)
+    return complete_routine(first, c, work, schedule.splits, capabilities, epilogue, buffers)
 
 
 def _dispatch(
     c: IndexedContraction,
     work: Working,
     schedule: Schedule,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
     alone: bool,
@@ -297,9 +211,9 @@ def _dispatch(
     """
 
     def written(by: Schedule) -> Dispatch:
-        return Tiles(c, work, by, device, epilogue, buffers).dispatch()
+        return Tiles(c, work, by, capabilities, epilogue, buffers).dispatch()
 
-    short = schedule.short(work, device, always=alone)
+    short = schedule.short(work, capabilities, always=alone)
     if short is None:
         return written(schedule)
     return replace(written(short), better=cache(lambda: written(schedule).shader))
@@ -313,7 +227,7 @@ class Tiles:
         c: IndexedContraction,
         work: Working,
         schedule: Schedule,
-        device: TargetCapabilities,
+        capabilities: TargetCapabilities,
         epilogue: Epilogue,
         buffers: BufferNumbers,
     ) -> None:
@@ -321,14 +235,14 @@ class Tiles:
         #: The variable that tells which of two buffers in workgroup memory is read.
         self.second = ""
         #: A zero that compilers cannot fold, which keeps them from unrolling loops; empty if they may.
-        self.nothing = ""
-        self.f = f = Shader(device, schedule.invocations)
+        self.opaque_zero = ""
+        self.f = f = Shader(capabilities, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
             Slice(f, work, name, number, map_, schedule, size)
             for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
         ]
-        self.put = results(f, work, c, epilogue, buffers, work.lanes, schedule.splits)
+        self.put = emit_store(f, work, c, epilogue, buffers, work.lanes, schedule.splits)
 
     def dispatch(self) -> Dispatch:
         """Return the finished dispatch."""
@@ -336,7 +250,7 @@ class Tiles:
         stack, row, column, split = self._position()
         begin, end = chunk(f, split, schedule.chunk(self.c), schedule.splits, self.c.k)
         if schedule.brief:
-            self.nothing = f.let("u32", "_workgroup_id.z")
+            self.opaque_zero = f.let("u32", "_workgroup_id.z")
             end = f.let("u32", self._unknown(end))
         exact = self.c.k % schedule.depth == 0
         for side, first in zip(self.sides, (row, column), strict=True):
@@ -445,8 +359,8 @@ class Tiles:
                 self._step(f"({k} + {more}u)")
 
     def _unknown(self, end: str) -> str:
-        """Hide the end of a loop from compilers, if `nothing` is set."""
-        return f"{end} + {self.nothing}" if self.nothing else end
+        """Hide the end of a loop from compilers, if `opaque_zero` is set."""
+        return f"{end} + {self.opaque_zero}" if self.opaque_zero else end
 
     def _step(self, k: str) -> None:
         """Add the outer product of line `k` of both slices."""
@@ -473,11 +387,11 @@ class Tiles:
         for r, x in enumerate(rows):
             if self.schedule.brief:
                 for v in range(len(columns) // work.lanes):
-                    f.emit(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
+                    f.emit(f"c{r}_{v} = {work.add_scaled(x, f'b{v}', f'c{r}_{v}')};")
                 continue
             # In alternating order, so that consecutive products share a factor, which then stays in its register.
             for j, y in [*enumerate(columns)][:: -1 if r % 2 else 1]:
-                f.emit(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
+                f.emit(f"c{r}_{j} = {work.add_product(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,8 +13,11 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, GpuHandle, adapters
+from volta_fn.runtime import threads
+from volta_fn.targets.wgsl.runtime.device.driver import Adapter
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.scalars import is_supported
@@ -28,7 +32,7 @@ _T = TypeVar("_T")
 class GpuBackend:
     """One GPU, which is opened when it is first needed."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         #: The compiled functions, each with one that drops its program.
         self._programs: WeakIdentityDict[Callable[..., Any], Callable[[], None]] = WeakIdentityDict()
         self.handle = GpuHandle(adapter, self._drop_programs)
@@ -155,8 +159,8 @@ class GpuBackend:
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""
-        opened = self.gpu.opened
-        return Hardware(opened.kind, opened.features, opened.limits)
+        description = self.gpu.description
+        return Hardware(description.kind, description.features, description.limits)
 
     def memory(self) -> MemoryStats:
         """Return the device's memory statistics."""
@@ -186,6 +190,40 @@ class GpuBackend:
         return self.gpu.counters
 
 
+#: The modules that list the GPUs of a driver.
+_DRIVERS = {"wgpu": "volta_fn.targets.wgpu.adapters", "nvidia": "volta_fn.targets.nvidia.driver"}
+
+
+@functools.cache
+def adapters() -> tuple[Adapter, ...]:
+    """Return the machine's GPUs, each through one driver, the fastest first.
+
+    VOLTA_GPU_DRIVER selects the driver, VOLTA_GPU_ADAPTER a GPU by a substring of its name. Raises `DeviceError` if there is none.
+    """
+    driver = threads.value_of("VOLTA_GPU_DRIVER") or "wgpu"
+    available: list[Adapter] = load(_DRIVERS[driver]).adapters()
+    name = os.environ.get("VOLTA_GPU_ADAPTER", "")
+    chosen = tuple([a for a in available if name.lower() in a.name.lower()])
+    if not chosen:
+        names = [a.name for a in available]
+        raise DeviceError(
+            f"no GPU is called {name!r} (VOLTA_GPU_ADAPTER); there are {names}"
+            if available
+            else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
+            "or use the device 'cpu'"
+        )
+    return chosen
+
+
+#: Variables in which starters of MPI programs tell the rank of a process among those of its machine.
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+
+
 def discover() -> list[Device]:
-    """Return the machine's GPUs."""
-    return [Device("gpu", number, adapter.info["device"], GpuBackend(adapter)) for number, adapter in enumerate(adapters())]
+    """Return the machine's GPUs.
+
+    If several processes of a program run on the machine, each has one of them, by its rank there.
+    """
+    gpus = [Device("gpu", number, adapter.name, GpuBackend(adapter)) for number, adapter in enumerate(adapters())]
+    rank = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), None)
+    return gpus if rank is None else [gpus[int(rank) % len(gpus)]]

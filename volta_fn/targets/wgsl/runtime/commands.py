@@ -287,7 +287,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # - the arrays of a kernel, which no shader can bind as a whole: into *chunks*, kernels of some of its rows (`Writer.emit_in_chunks`);
 # - an array for one binding: into *sections* of one dispatch, several bindings of it (`in_sections`);
 # - the work of one dispatch: into *portions* of its workgroups, dispatches that are submitted one by one (`in_portions`);
-# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.rows.Split`).
+# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.split_rows.Split`).
 #
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
@@ -312,11 +312,11 @@ def check_elements(counts: Iterable[int]) -> None:
 def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     """Bind large arrays of a dispatch in sections.
 
-    Raises `OutOfMemoryError` if that takes more bindings than the device has.
+    Shaders that are no WGSL bind arrays of any size. Raises `OutOfMemoryError` if that takes more bindings than the device has.
     """
     size = capabilities.binding // capabilities.alignment * capabilities.alignment
     counts = [max(-(-p.size // size), 1) for p in run.ranges]
-    if max(counts) == 1:
+    if max(counts) == 1 or not run.shader.is_wgsl:
         return run
     if sum(counts) > capabilities.buffers:
         raise OutOfMemoryError(
@@ -416,9 +416,11 @@ def fuse_horizontally(
 def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHARACTERS) -> bool:
     """Return whether a dispatch is not to be fused.
 
-    It keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
+    It is no WGSL, keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
     """
     limit = _DEFERRED_CHARACTERS if deferred else most_characters
+    if not run.shader.is_wgsl:
+        return True
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import DeviceError, ShapeError
+from volta_fn.errors import ShapeError
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, uninterrupted
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Portion, Step, Timestamps
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled_replay, packed, play
+from volta_fn.targets.wgsl.runtime.queue import Queue
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
@@ -94,7 +95,7 @@ class Results:
             arguments[number].renew()
         return self.pick((*arguments, *self.constants, *[make(arguments, argument_leases, new) for make in self.makers]))
 
-    def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
+    def read_ahead(self, results: Sequence[Buffer], queue: Queue) -> None:
         """Request readbacks of the results that are likely to be read."""
         eager_calls = self.eager_calls
         for number, on_read in self.may_read_ahead:
@@ -104,7 +105,7 @@ class Results:
                 eager_calls[number] -= 1
                 if not eager_calls[number]:
                     del eager_calls[number]
-                result.readback = readbacks.request(result.lease.block, result.size)
+                result.readback = queue.request(result.lease.block, result.size)
 
 
 def _maker(plan: ProgramPlan, output: Output) -> _Maker:
@@ -137,35 +138,23 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 #: The most recordings of a command list.
 _RECORDINGS = 8
 
-#: Bytes of a step in a packed recording.
-_STEP = 8 * WORDS
-
 
 class Recording:
     """The dispatches that a command list wrote to the queue."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
-        #: The packed steps, made when it is first replayed, and their address.
-        self.table: np.ndarray | None = None
-        self.first = 0
+        #: What writes them again, made when it is first replayed; None if the driver has nothing faster than `play`.
+        self.portions: Sequence[Portion] | None = ()
 
-    def replay(self, queue: Queue) -> bool:
-        """Write the recording to the queue by machine code.
-
-        Returns False without a compiler. Errors are reported when the pass is finished.
-        """
-        write = compiled_replay()
-        if write is None:
-            return False
-        if self.table is None:
-            self.table = packed(self.steps)
-            self.first = self.table.ctypes.data
-        for start in range(0, len(self.steps), STEPS_AT_A_TIME):
-            count = min(STEPS_AT_A_TIME, len(self.steps) - start)
-            write(queue.open_pass(), self.first + start * _STEP, count)
-            queue.wrote(count)
-        return True
+    def replay(self, queue: Queue) -> None:
+        """Write the recording to the queue."""
+        if self.portions == ():
+            self.portions = queue.driver.recording(self.steps)
+        if self.portions is None:
+            queue.play(self.steps)
+        else:
+            queue.replay(self.portions)
 
 
 class CommandList:
@@ -263,19 +252,18 @@ class Call:
         key = (self.key, *self.iterations.values())
         recording = command_list.recording(key, epoch)
         if recording is not None:
-            if not recording.replay(self.queue):
-                play(self.queue, recording.steps)
+            recording.replay(self.queue)
             return
         steps: list[Step] = []
         count = 0
         for step in self.steps(command_list.commands):
             steps.append(step)
             if len(steps) == _MOST_RECORDED:  # too long to be recorded
-                play(self.queue, steps)
+                self.queue.play(steps)
                 count += len(steps)
                 steps = []
                 gpu.pipelines.limit_groups()
-        play(self.queue, steps)
+        self.queue.play(steps)
         if not count and gpu.recordings_epoch == epoch:  # otherwise the steps may refer to a block that was released meanwhile
             command_list.keep(key, steps)
 
@@ -463,11 +451,14 @@ class Program:
         if self.command_list is None:
             return False
         recording = self.command_list.recording((tuple(map(_number, (*argument_leases, *new))),), self.gpu.recordings_epoch)
-        return recording is not None and recording.replay(self.gpu.queue)
+        if recording is None:
+            return False
+        recording.replay(self.gpu.queue)
+        return True
 
     def _finished(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         results = self.results.of(arguments, argument_leases, new)
-        self.results.read_ahead(results, self.gpu.queue.readbacks)
+        self.results.read_ahead(results, self.gpu.queue)
         self.gpu.queue.submit_if_due()
         return results
 
@@ -483,48 +474,6 @@ class Program:
 
 
 # Programs that record when each of their dispatches begins and ends, for profilers.
-#
-# Each dispatch is a compute pass of its own, whose begin and end the device records (WebGPU's timestamp queries).
-
-#: Queries of a set, of which each dispatch takes two.
-_QUERIES = 4096
-_QUERY_RESOLVE, _COPY_SRC = 0x200, 0x4
-
-
-class Timestamps:
-    """The begin and the end of dispatches, in the device's memory until they are read."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        if "timestamp-query" not in gpu.opened.features:
-            raise DeviceError(f"the GPU {gpu.opened.name} has no timestamp queries, so the times of its dispatches are unknown")
-        self.gpu = gpu
-        self.sets: list[Any] = []
-        self.count = 0
-
-    def open_pass(self) -> None:
-        """Begin a compute pass for the next dispatch."""
-        first = 2 * self.count % _QUERIES
-        if not first:
-            self.sets.append(self.gpu.opened.device.create_query_set(type="timestamp", count=_QUERIES))
-        self.gpu.queue.open_timed_pass(self.sets[-1]._internal, first)
-        self.count += 1
-
-    def read(self) -> np.ndarray:
-        """Wait for the dispatches; return their begins and ends, in ns from the first."""
-        device, queue = self.gpu.opened.device, self.gpu.queue
-        buffers = []
-        for query_set in self.sets:
-            buffer = device.create_buffer(size=8 * _QUERIES, usage=_QUERY_RESOLVE | _COPY_SRC)
-            with queue.lock:
-                queue.resolve(query_set._internal, _QUERIES, buffer._internal)
-            buffers.append(buffer)
-        queue.wait()
-        raw = [np.frombuffer(device.queue.read_buffer(buffer), np.uint64) for buffer in buffers]
-        if not self.count:
-            return np.zeros((0, 2), np.int64)
-        moments = np.concatenate(raw)[: 2 * self.count].reshape(-1, 2)
-        period = queue.lib.wgpuQueueGetTimestampPeriod(queue.queue)
-        return ((moments - moments.min()).astype(np.float64) * period).astype(np.int64)
 
 
 class _TimedCall(Call):
@@ -543,8 +492,7 @@ class _TimedCall(Call):
         """Write the dispatches of a command list to the queue, one by one."""
         self.gpu.pipelines.limit_groups()
         for step in self.steps(command_list.commands):
-            self.stamps.open_pass()
-            play(self.queue, [step])
+            self.queue.play_timed(self.stamps, step)
 
 
 class TimedProgram(Program):
@@ -561,11 +509,11 @@ class TimedProgram(Program):
         self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
         self._numbers = {id(entry[1]): number for number, entry in enumerate(self.items) if entry is not None}
-        self._stamps, self._noted = Timestamps(gpu), list[Run]()
+        self._stamps, self._noted = gpu.driver.timestamps(), list[Run]()
 
     def __call__(self, donate: bool, *buffers: Any) -> Any:
         """Run the program on buffers, and record the times of this call alone."""
-        self._stamps, self._noted = Timestamps(self.gpu), []
+        self._stamps, self._noted = self.gpu.driver.timestamps(), []
         return super().__call__(donate, *buffers)
 
     def times(self) -> list[tuple[tuple[int, ...], int, int]]:
@@ -573,7 +521,10 @@ class TimedProgram(Program):
 
         They are in nanoseconds from its begin.
         """
-        noted = zip(self._noted, self._stamps.read().tolist(), strict=True)
+        self.gpu.queue.wait()
+        with self.gpu.queue.lock:
+            moments = self._stamps.read().tolist()
+        noted = zip(self._noted, moments, strict=True)
         return [(tuple([self._numbers[id(i)] for i in run.items if id(i) in self._numbers]) or (0,), a, b) for run, (a, b) in noted]
 
     def noted(self) -> Callable[[], list[tuple[tuple[int, ...], int, int]]]:

@@ -15,13 +15,13 @@ import numpy as np
 from volta_fn.compiler.buffers import Block, Slot
 from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced

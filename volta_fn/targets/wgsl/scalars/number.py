@@ -1,10 +1,8 @@
-"""Numbers in shaders: registers, memory, and helper functions."""
+"""Numbers in shaders, and WGSL functions for what devices compute inaccurately."""
 
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,11 +47,11 @@ def wgsl_type(dtype: np.dtype) -> str:
     return {"float64": "f64", "complex64": "vec2<f32>", "complex128": "vec2<f64>"}.get(dtype.name, "f32")
 
 
-def is_supported(dtype: np.dtype, device: TargetCapabilities) -> bool:
+def is_supported(dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     """Return True if a device can hold and compute with the dtype."""
     if dtype in _DOUBLES:
-        return device.float64
-    return device.int64 if dtype in _LONGS else dtype in dtypes.ALL
+        return capabilities.float64
+    return capabilities.int64 if dtype in _LONGS else dtype in dtypes.ALL
 
 
 def literal(type_: str, value: Any) -> str:
@@ -160,10 +158,10 @@ _FLOAT16_VALUE = """fn float16_value(half: u32) -> f32 {
 }"""
 
 
-def rounded(f: Function, x: str, dtype: np.dtype) -> str:
+def round_to_dtype(f: Function, x: str, dtype: np.dtype) -> str:
     """Round a float32 to float16 or bfloat16, to nearest even.
 
-    Of other dtypes it is `x`.
+    For other dtypes it is returned as it is.
     """
     if dtype == FLOAT16:
         return f.let("f32", f"{f.helper('float16_rounded', _FLOAT16_ROUNDED)}({x})")
@@ -190,20 +188,22 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
 
 
 # WGSL functions for operations that devices compute inaccurately, or lack.
+#
+# Whoever calls one declares it in the module first.
 
 #: The name of a variable that is 1.0. `Shader` sets it at run time, so that no compiler can fold it.
 ONE = "one"
 
 
 def declare_one(f: Function) -> str:
-    """Declare that variable, and return its name."""
+    """Declare the variable `ONE`, and return its name."""
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
 def opaque_count(f: Function, count: int) -> str:
-    """Return a number of iterations that compilers cannot know.
+    """Return a number of iterations that compilers cannot fold.
 
-    So they do not unroll the loop.
+    They would unroll a loop of a known number.
     """
     return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
 
@@ -240,11 +240,11 @@ _FMA_64 = {
 }  # fmt: skip
 
 
-def fma(f: Function, type_: str) -> str:
-    """Return x y + z rounded once, or nearly so (Dekker, Knuth).
+def declare_fma(f: Function, type_: str) -> str:
+    """Declare the function of x y + z rounded once, or nearly so (Dekker, Knuth).
 
-    The errors of the product and of the sum are exact; only their sum is rounded. Large and small numbers are scaled, so that the errors
-    are in range.
+    Returns its name. The errors of the product and of the sum are exact; only their sum is rounded. Large and small numbers are scaled, so
+    that the errors are in range.
     """
     declare_one(f)
     return f.helper(f"fma_{type_}", _FMA.format(type_, **(_FMA_32 if type_ == "f32" else _FMA_64)))
@@ -263,14 +263,14 @@ _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
 }"""
 
 
-def quotient(f: Function) -> str:
-    """Return x / y, corrected by a fused multiply-add.
+def declare_quotient(f: Function) -> str:
+    """Declare the function of x / y, corrected by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may flush subnormal factors to zero: so divisors are
-    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends so that remainders are representable. Expressions of the
-    divisor alone are computed once for many dividends; its sign is applied at the end, so that zeros keep theirs. The first quotient passes
-    through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
-    the difference.
+    Returns its name. WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may flush subnormal factors to zero: so
+    divisors are scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends so that remainders are representable.
+    Expressions of the divisor alone are computed once for many dividends; its sign is applied at the end, so that zeros keep theirs. The
+    first quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that
+    is rounded once with the difference.
     """
     declare_one(f)
     return f.helper("quotient", _QUOTIENT)
@@ -283,8 +283,11 @@ _NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
 }"""
 
 
-def near_quotient(f: Function) -> str:
-    """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
+def declare_near_quotient(f: Function) -> str:
+    """Declare the function of x / y without scaling; return its name.
+
+    It is for 1 <= y <= 2^60 and moderate quotients.
+    """
     declare_one(f)
     return f.helper("near_quotient", _NEAR_QUOTIENT)
 
@@ -296,10 +299,10 @@ _ROOT = """fn root(x: f32) -> f32 {
 }"""
 
 
-def root(f: Function) -> str:
-    """Return the square root with such a correction.
+def declare_root(f: Function) -> str:
+    """Declare the function of square roots, corrected likewise; return its name.
 
-    It passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
+    The root passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
     """
     declare_one(f)
     return f.helper("root", _ROOT)
@@ -356,10 +359,10 @@ _QUARTERS = """fn quarters(x: f32) -> vec3<f32> {
 }"""
 
 
-def quarters(f: Function) -> str:
-    """Reduce |x| >= 2^-5 to quarter periods.
+def declare_quarters(f: Function) -> str:
+    """Declare the function that reduces |x| >= 2^-5 to quarter periods.
 
-    The result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
+    Returns its name. Its result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
 
     After Payne and Hanek (1983): x = m 2^e with a whole number m of 24 bits, and of 2^e 2/pi only 96 bits matter, the first of which is
     worth 2. They are cut out of a table. Their product with m is, modulo 4, the number of quarter periods.
@@ -385,95 +388,9 @@ fn bits_of_{0}(byte: i64) -> i64 {{
 }}"""
 
 
-def bits_of_table(f: Function, name: str, table: bytes) -> str:
-    """Return the 64 bits of a table that begin at a byte."""
+def declare_bits_of_table(f: Function, name: str, table: bytes) -> str:
+    """Declare the function of the 64 bits of a table from a byte on; return its name."""
     padded = table + bytes(-len(table) % 4 + 4)
     words = [int.from_bytes(padded[k : k + 4], "little") for k in range(0, len(padded), 4)]
     text = _BITS_OF_TABLE.format(name, len(words), ", ".join(f"0x{w:08x}u" for w in words))
     return f.helper(f"bits_of_{name}", text)
-
-
-# pairs of floats: sums and products with their rounding errors (Dekker 1971, Knuth)
-
-#: Functions of pairs by name.
-PAIRS = {
-    "pair_opaque": """fn pair_opaque(x: f32) -> f32 {
-  return bitcast<f32>(bitcast<u32>(x) + (bitcast<u32>(one) ^ 0x3f800000u));
-}""",
-    "pair_normal": """fn pair_normal(x: vec2<f32>) -> vec2<f32> {
-  let total = pair_opaque(x.x + x.y);
-  let is_finite = (bitcast<u32>(total) & 0x7f800000u) != 0x7f800000u;
-  return select(vec2<f32>(x.x, 0.0f), vec2<f32>(total, x.y - (total - x.x)), is_finite);
-}""",
-    "pair_sum": """fn pair_sum(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let total = pair_opaque(x.x + y.x);
-  let added = pair_opaque(total - x.x);
-  let error = (x.x - (total - added)) + (y.x - added);
-  return pair_normal(vec2<f32>(total, error + (x.y + y.y)));
-}""",
-    "pair_product": """fn pair_product(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let product = pair_opaque(x.x * y.x);
-  return pair_normal(vec2<f32>(product, {fma}(x.x, y.x, -product) + (x.x * y.y + x.y * y.x)));
-}""",
-    "pair_fma": """fn pair_fma(x: vec2<f32>, y: vec2<f32>, z: vec2<f32>) -> vec2<f32> {
-  let product = pair_opaque(x.x * y.x);
-  let total = pair_opaque(product + z.x);
-  let added = pair_opaque(total - product);
-  let error = (product - (total - added)) + (z.x - added);
-  return pair_normal(vec2<f32>(total, error + ({fma}(x.x, y.x, -product) + (x.x * y.y + x.y * y.x) + z.y)));
-}""",
-    "pair_quotient": """fn pair_quotient(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let near = pair_opaque({quotient});
-  let rest = {fma}(-near, y.x, x.x) + (x.y - near * y.y);
-  return pair_normal(vec2<f32>(near, rest / y.x));
-}""",
-    "pair_root": """fn pair_root(x: vec2<f32>) -> vec2<f32> {
-  let near = pair_opaque(sqrt(x.x));
-  let rest = {fma}(-near, near, x.x) + x.y;
-  return pair_normal(vec2<f32>(near, select(0.5f * rest / near, 0.0f, x.x == 0.0f)));
-}""",
-}
-
-
-def pairs(f: Function, name: str) -> str:
-    """Return a function of numbers that are sums of two floats.
-
-    Sums pass through integers, as in `Lanes.opaque`. Where the second float of a result is not finite, it is 0.
-    """
-    declare_one(f)
-    device = f.module.device
-    names = {"fma": "fma" if device.fma else fma(f, "f32"), "quotient": f"{quotient(f)}(x.x, y.x)" if device.fma else "x.x / y.x"}
-    for helper in ("pair_opaque", "pair_normal", name):
-        text = PAIRS[helper]
-        for key, value in names.items():
-            text = text.replace(f"{{{key}}}", value)
-        f.helper(helper, text)
-    return name
-
-
-_PAIR_POLYNOMIAL = """fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
-  var total = first;
-  for (var k = 0u; k < {1}; k++) {{
-    total = pair_fma(total, x, {2}[k]);
-  }}
-  return total;
-}}"""
-
-
-def pair_table(f: Function, entries: Sequence[str]) -> str:
-    """Return an array of pairs in the memory of an invocation."""
-    text = ", ".join(entries)
-    name, type_ = f"pair_table_{zlib.crc32(text.encode()):08x}", f"array<vec2<f32>, {len(entries)}>"
-    return f.module.declare(name, f"var<private> {name}: {type_} = {type_}({text});")
-
-
-def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
-    """Return a function that adds a polynomial's other terms by Horner's rule.
-
-    Its arguments are x and the value of the first terms. A loop is compiled in a fraction of the time of its iterations one by one, into
-    which compilers unroll what they can.
-    """
-    pairs(f, "pair_fma")
-    table = pair_table(f, terms)
-    name = table.replace("table", "polynomial")
-    return f.helper(name, _PAIR_POLYNOMIAL.format(name, opaque_count(f, len(terms)), table))

@@ -1,4 +1,7 @@
-"""Compute shaders in the making: arrays in storage buffers, loaded and stored."""
+"""Compute shaders under construction, and arrays in storage buffers.
+
+A `Shader` is the function `main`, with the buffers that it requests; `dispatch` makes a module of it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function
 # together, which takes atomic operations; fours of elements are words.
 
 
-class Array:
+class ShaderArray:
     """A storage buffer as an array of numbers of a dtype.
 
     Indices are expressions of type u32. A *four* is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be
     incomplete: nothing beyond the array's end is accessed, and missing elements are loaded as some element of the array. If the size is a
     multiple of four, fours are accessed as vectors. With other `lanes`, groups of that many narrow numbers, 16 bytes, take the place of
-    fours; the size is a multiple of them.
+    fours; the size is a multiple of them. Without a size (0), single elements are accessed.
     """
 
     def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
@@ -216,7 +219,7 @@ class Array:
         return f"(bitcast<u32>({number.text}) & {self._mask}u)" if category == "int" else number.text
 
 
-class Atomics(Array):
+class Atomics(ShaderArray):
     """A storage buffer as an array of atomic numbers, of which only the name is used."""
 
     @property
@@ -225,7 +228,7 @@ class Atomics(Array):
         return f"atomic<{wgsl_type(self.dtype)}>"
 
 
-# Compute shaders in the making.
+# Compute shaders under construction.
 
 
 class OtherAccess(Exception):
@@ -239,30 +242,30 @@ class Shader(Function):
     group = "group"
     local = "local"
 
-    def __init__(self, device: TargetCapabilities, invocations: int = 64) -> None:
-        super().__init__(Module(device))
+    def __init__(self, capabilities: TargetCapabilities, invocations: int = 64) -> None:
+        super().__init__(Module(capabilities))
         self.invocations = invocations
-        self._arrays: dict[int, Array] = {}
+        self._arrays: dict[int, ShaderArray] = {}
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
         self._local = "_local_invocation_index"
 
-    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
+    def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> ShaderArray:
         """Return buffer `number` as an array.
 
-        `size` is needed for accesses in fours, or more `lanes` (see `Array`).
+        `size` is needed for accesses in fours, or more `lanes` (see `ShaderArray`).
 
         An array that is only read may be requested both with and without its size: single elements are accessible in either case. Raises
         `OtherAccess` if it was requested before for another kind of access, or if single elements of it were read before and fours are to
         be read now.
         """
-        array = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
+        array = self._arrays.setdefault(number, ShaderArray(self, f"b{number}", dtype, written, size, lanes))
         if not (written or array.written) and 0 in (size, array.size) and not (size and array.is_read):
             array.size = size = max(size, array.size)
         if (array.dtype, array.written, array.size, array.lanes) != (dtype, written, size, lanes):
             raise OtherAccess(f"buffer {number}")
         return array
 
-    def atomics(self, number: int, dtype: np.dtype) -> Array:
+    def atomics(self, number: int, dtype: np.dtype) -> ShaderArray:
         """Return a buffer as an array of atomic int32 or uint32 numbers."""
         self._arrays[number] = Atomics(self, f"b{number}", dtype, written=True)
         return self._arrays[number]
@@ -274,9 +277,9 @@ class Shader(Function):
         """
         return self.module.declare(name, WorkgroupVariable(name, type_, length))
 
-    def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
+    def tile(self, name: str, dtype: np.dtype, size: int) -> ShaderArray:
         """Return an array in workgroup memory, written in fours."""
-        array = Array(self, name, dtype, written=True, size=size)
+        array = ShaderArray(self, name, dtype, written=True, size=size)
         self.module.declare(name, WorkgroupVariable(name, array.element, array.length))
         if array.accessors:
             self.module.declare(f"accessors of {name}", "\n".join(array.accessors))
@@ -301,7 +304,7 @@ class Shader(Function):
 
         `work` is the number of multiplications in all of them, if that may be very large.
         """
-        shape = grid(groups, self.module.device.groups)
+        shape = grid(groups, self.module.capabilities.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         declarations: list[Declaration] = []
         for array in arrays.values():
@@ -318,5 +321,4 @@ class Shader(Function):
             group=f"_workgroup_id.x + _workgroup_id.y * {shape[0]}u",
             prologue=f"  let local = {self._local};\n",
         )
-        written = frozenset(number for number, array in arrays.items() if array.written)
-        return Dispatch(module, tuple(arrays), written, shape, work)
+        return Dispatch(module, tuple(arrays), shape, work)

@@ -5,7 +5,7 @@ Compilers may assume that floats are real numbers, and do: Mesa's rewrites ``x !
 product and a sum into one that rounds once. So NaN is detected by its bits, and formulas that compute rounding errors use a factor 1.0 that
 no compiler can fold (`opaque_one`), or pass a number through an integer (`opaque`). Quotients and roots, of which WGSL promises only some
 digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors. Formulas
-that need float64 compute in pairs of floats (`PairLanes`).
+that need float64 compute in pairs of floats (`pairs`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,24 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import Scalar, Values, exact_product
-from volta_fn.targets.wgsl.scalars import number as helpers
-from volta_fn.targets.wgsl.scalars.number import literal
+from volta_fn.targets.wgsl.scalars.number import (
+    declare_bits_of_table,
+    declare_fma,
+    declare_near_quotient,
+    declare_one,
+    declare_quarters,
+    declare_quotient,
+    declare_root,
+    literal,
+)
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
+
+#: The type of a pair of floats, and the module of its class, which is derived from `ShaderValue`.
+PAIR = "vec2<f32>"
+_PAIRS = deferred("volta_fn.targets.wgsl.scalars.pairs")
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -30,8 +43,11 @@ _MOST_LEAVES = 16
 _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
 
 
-class Lanes(Values):
-    """A value (a name or a literal) of a WGSL type, and its function."""
+class ShaderValue(Values):
+    """A name or a literal of a WGSL type, with operators that write to its function.
+
+    A `Number` is an expression of a NumPy dtype, without operators.
+    """
 
     __slots__ = ("f", "text", "type")
 
@@ -53,38 +69,38 @@ class Lanes(Values):
         """The width."""
         return 1 if self.type == "bool" else int(self.type[1:])
 
-    def choose_if_any(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Lanes) -> Any:
+    def choose_if_any(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: ShaderValue) -> Any:
         """Return the result of `choose`, for a condition that seldom holds, by a branch."""
         return _branch(self, yes, no, arguments)
 
     # making others
 
-    def new(self, text: str, type_: str) -> Lanes:
+    def new(self, text: str, type_: str) -> ShaderValue:
         """Return a value of the function by its text."""
-        return (PairLanes if type_ == PAIR else Lanes)(self.f, type_, text)
+        return (_PAIRS.ShaderPair if type_ == PAIR else ShaderValue)(self.f, type_, text)
 
-    def let(self, expression: str, type_: str = "") -> Lanes:
+    def let(self, expression: str, type_: str = "") -> ShaderValue:
         """Return a value of the same type, or another."""
         return self.new(self.f.let(type_ or self.type, expression), type_ or self.type)
 
-    def named(self) -> Lanes:
+    def named(self) -> ShaderValue:
         """Return the value by a name.
 
         naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are.
         """
         return self if self.text.isidentifier() else self.let(self.text)
 
-    def like(self, value: Scalar | Lanes) -> Lanes:
+    def like(self, value: Scalar | ShaderValue) -> ShaderValue:
         """Return a Python number as one of this type; values are returned as they are."""
-        if not isinstance(value, Lanes):
+        if not isinstance(value, ShaderValue):
             return self.new(literal(self.type, value), self.type)
         return value if value.type == self.type else value.as_type(self.type)
 
-    def as_type(self, type_: str) -> Lanes:
+    def as_type(self, type_: str) -> ShaderValue:
         """Return the bits as another type of this width."""
         return self if self.type == type_ else self.let(f"bitcast<{type_}>({self.text})", type_)
 
-    def converted(self, type_: str) -> Lanes:
+    def converted(self, type_: str) -> ShaderValue:
         """Return the value as WGSL converts it to another type."""
         if type_ == PAIR:
             return self.converted("f32").widened()
@@ -92,17 +108,19 @@ class Lanes(Values):
 
     # arithmetic
 
-    def binary(self, operator: str, other: Lanes | Scalar) -> Lanes:
+    def binary(self, operator: str, other: ShaderValue | Scalar) -> ShaderValue:
         """Emit an operation, as WGSL has it."""
         operator = "!=" if operator == "^" and self.type == "bool" else operator
         return self.let(f"{self.text} {operator} {self.like(other).text}")
 
-    def __mul__(self, other: Lanes | Scalar) -> Lanes:
+    def __mul__(self, other: ShaderValue | Scalar) -> ShaderValue:
         if not self.is_float:
             return self.binary("*", other)
         return self.combined(self.like(other), self.f.factors, lambda x, y: x.opaque_factor().binary("*", y.opaque_factor()))
 
-    def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    def combined(
+        self, other: ShaderValue, leaves: dict[str, frozenset[str]], combine: Callable[[ShaderValue, ShaderValue], ShaderValue]
+    ) -> ShaderValue:
         """Return a sum or a product whose common `leaves` compilers do not combine.
 
         Compilers would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow.
@@ -117,50 +135,50 @@ class Lanes(Values):
             leaves[result.text] = of_x | of_y | {result.text}
         return result
 
-    def __truediv__(self, other: Lanes | Scalar) -> Lanes:
-        if self.type != "f32" or not self.f.module.device.fma:
+    def __truediv__(self, other: ShaderValue | Scalar) -> ShaderValue:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.binary("/", self.like(other).opaque_factor())
-        return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
+        return self.let(f"{declare_quotient(self.f)}({self.text}, {self.like(other).text})")
 
-    def fast_log2(self) -> Lanes | None:
+    def fast_log2(self) -> ShaderValue | None:
         """Return WGSL's own logarithm of a float32, which promises no more than this."""
         return self.call("log2") if self.type == "f32" else None
 
-    def divide_bounded(self, other: Lanes) -> Lanes:
+    def divide_bounded(self, other: ShaderValue) -> ShaderValue:
         """Return the quotient by a number between 1 and 2^60.
 
         The dividend is at most about 2^60.
         """
-        if self.type != "f32" or not self.f.module.device.fma:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.binary("/", other)
-        return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
+        return self.let(f"{declare_near_quotient(self.f)}({self.text}, {other.text})")
 
-    def __neg__(self) -> Lanes:
+    def __neg__(self) -> ShaderValue:
         return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
 
-    def __invert__(self) -> Lanes:
+    def __invert__(self) -> ShaderValue:
         return self.let(f"!{self.text}" if self.type == "bool" else f"~{self.text}")
 
-    def __lshift__(self, count: Lanes | Scalar) -> Lanes:
+    def __lshift__(self, count: ShaderValue | Scalar) -> ShaderValue:
         return self.let(f"{self.text} << {self._count(count)}")
 
-    def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
+    def shift_right(self, count: ShaderValue | Scalar, *, signed: bool = False) -> ShaderValue:
         """Shift right; zeros or copies of the sign move in."""
         x = self.as_type(f"{'i' if signed else 'u'}{self.bits}")
         return x.let(f"{x.text} >> {self._count(count)}").as_type(self.type)
 
     @staticmethod
-    def _count(count: Lanes | Scalar) -> str:
-        if isinstance(count, Lanes):
+    def _count(count: ShaderValue | Scalar) -> str:
+        if isinstance(count, ShaderValue):
             return f"u32({count.named().text})"
         return f"{count}u"
 
     # comparison
 
-    def _compare(self, op: str, other: Lanes | Scalar) -> Lanes:
+    def _compare(self, op: str, other: ShaderValue | Scalar) -> ShaderValue:
         return self.let(f"{self.text} {op} {self.like(other).text}", "bool")
 
-    def compare(self, predicate: str, other: Lanes | Scalar) -> Lanes:
+    def compare(self, predicate: str, other: ShaderValue | Scalar) -> ShaderValue:
         """Compare by LLVM's predicates.
 
         They are ``olt``, ``une``, … for floats (o: and neither is NaN; u: or one is); ``eq``, ``slt``, ``ult``, … for integers.
@@ -181,77 +199,79 @@ class Lanes(Values):
             return self.equals(other) | self.compare("uno", y)
         return self._compare(_OPERATORS[predicate[1:]], y)
 
-    def below(self, other: Lanes | Scalar) -> Lanes:
+    def below(self, other: ShaderValue | Scalar) -> ShaderValue:
         """Return self < other (of floats: false with NaN).
 
         Infinity is compared by bits: compilers may assume that there is none.
         """
-        if _is_infinity(other):
+        if is_infinity(other):
             return ~(self.is_nan() | self.equals(other))
         return self._compare("<", other)
 
-    def above(self, other: Lanes | Scalar) -> Lanes:
+    def above(self, other: ShaderValue | Scalar) -> ShaderValue:
         """Return self > other."""
         return self._compare(">", other)
 
-    def equals(self, other: Lanes | Scalar) -> Lanes:
+    def equals(self, other: ShaderValue | Scalar) -> ShaderValue:
         """Return self == other."""
-        if _is_infinity(other):
+        if is_infinity(other):
             return self.as_bits()._compare("==", self.like(other).as_bits())
         return self._compare("==", other)
 
-    def is_nan(self) -> Lanes:
+    def is_nan(self) -> ShaderValue:
         """Return whether it is NaN."""
         size, infinity = (0x7FFFFFFF, 0x7F800000) if self.bits == 32 else ((1 << 63) - 1, 0x7FF << 52)
         return (self.as_type(f"u{self.bits}") & size).above(infinity)
 
-    def select(self, yes: Lanes | Scalar, no: Lanes | Scalar) -> Lanes:
-        """`yes` where this condition holds, else `no`; one of them is `Lanes`."""
-        model = yes if isinstance(yes, Lanes) else no
-        assert isinstance(model, Lanes)
+    def select(self, yes: ShaderValue | Scalar, no: ShaderValue | Scalar) -> ShaderValue:
+        """Return `yes` where this condition holds, else `no`; one is no Python number."""
+        model = yes if isinstance(yes, ShaderValue) else no
+        assert isinstance(model, ShaderValue)
         return model.let(f"select({model.like(no).text}, {model.like(yes).text}, {self.text})")
 
     # floats
 
-    def call(self, name: str, *others: Lanes | Scalar) -> Lanes:
+    def call(self, name: str, *others: ShaderValue | Scalar) -> ShaderValue:
         """Call a function of this value and others, of its type."""
         first = self.named() if self.type == "f64" else self
         return self.let(f"{name}({', '.join([first.text, *[self.like(o).text for o in others]])})")
 
-    def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+    def fma(self, factor: ShaderValue | Scalar, addend: ShaderValue | Scalar) -> ShaderValue:
         """Return self * factor + addend, rounded once."""
-        name = "fma" if self.f.module.device.fma else helpers.fma(self.f, self.type)
+        name = "fma" if self.f.module.capabilities.fma else declare_fma(self.f, self.type)
         return self.call(name, factor, addend)
 
-    def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
+    def mad(self, factor: ShaderValue | Scalar, addend: ShaderValue | Scalar) -> ShaderValue:
         """Return self * factor + addend, rounded once or twice."""
         return self.call("fma", factor, addend)
 
-    def max_keep_nan(self, low: Scalar) -> Lanes:
+    def max_keep_nan(self, low: Scalar) -> ShaderValue:
         """Return the larger of the float and `low`; NaN stays NaN."""
         return self.is_nan().select(self, super().max_keep_nan(low))
 
-    def min_keep_nan(self, high: Scalar) -> Lanes:
+    def min_keep_nan(self, high: Scalar) -> ShaderValue:
         """Return the lesser of the float and `high`; NaN stays NaN."""
         return self.is_nan().select(self, super().min_keep_nan(high))
 
-    def clamped(self, low: Scalar, high: Scalar) -> Lanes:
+    def clamped(self, low: Scalar, high: Scalar) -> ShaderValue:
         """Clamp the float to bounds; NaN stays NaN."""
         return self.is_nan().select(self, super().max_keep_nan(low).at_most(high))
 
-    def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
+    def bounded(
+        self, low: Scalar, high: Scalar, function: Callable[[ShaderValue], ShaderValue], below: Scalar, above: Scalar
+    ) -> ShaderValue:
         """Return a function of the float between bounds, else `below` or `above`.
 
         For NaN it is the function's result.
         """
         return self.below(low).select(below, self.above(high).select(above, function(self)))
 
-    def opaque_one(self) -> Lanes:
+    def opaque_one(self) -> ShaderValue:
         """Return 1.0 as a value that compilers cannot fold."""
-        name = helpers.declare_one(self.f)
+        name = declare_one(self.f)
         return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
 
-    def opaque_non_finite(self) -> Lanes:
+    def opaque_non_finite(self) -> ShaderValue:
         """Return a literal infinity or NaN as a number that compilers cannot fold.
 
         Other values are returned as they are.
@@ -262,7 +282,7 @@ class Lanes(Values):
             return self
         return self._opaque_bits(self.text.partition("(")[2].removesuffix(")"))
 
-    def opaque_factor(self) -> Lanes:
+    def opaque_factor(self) -> ShaderValue:
         """Return a literal factor as a number that compilers cannot fold.
 
         Other values are returned as they are, and so are 1.0 and -1.0. Compilers fold two constants in a chain of products into one: x *
@@ -274,17 +294,17 @@ class Lanes(Values):
         return self if abs(value) == 1.0 else self.opaque_number(self.f, self.type, value)
 
     @classmethod
-    def opaque_number(cls, f: Function, type_: str, value: Any) -> Lanes:
+    def opaque_number(cls, f: Function, type_: str, value: Any) -> ShaderValue:
         """Return a float of a type as a number that compilers cannot fold."""
         bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
         return cls(f, type_, "")._opaque_bits(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
 
-    def _opaque_bits(self, bits: str, combine: str = "|") -> Lanes:
+    def _opaque_bits(self, bits: str, combine: str = "|") -> ShaderValue:
         """Return the float of these bits, combined with a zero that compilers cannot fold."""
-        zero = f"(bitcast<u32>({helpers.declare_one(self.f)}) ^ 0x3f800000u)"
+        zero = f"(bitcast<u32>({declare_one(self.f)}) ^ 0x3f800000u)"
         return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
-    def opaque(self) -> Lanes:
+    def opaque(self) -> ShaderValue:
         """Return the same number, hidden from compilers that simplify sums.
 
         A factor of 1.0 does not suffice for 32 bits: Mesa's compiler takes a common factor out of a sum, and so folded the rounding
@@ -292,28 +312,28 @@ class Lanes(Values):
         """
         return self.hidden() if self.bits >= 32 else self.binary("*", self.opaque_one())
 
-    def hidden(self) -> Lanes:
+    def hidden(self) -> ShaderValue:
         """Return the same number, about which compilers can assume nothing.
 
         It passes through a sum of integers, which differs from the expression of `opaque_number`.
         """
         return self._opaque_bits(f"bitcast<u{self.bits}>({self.text})", "+")
 
-    def zero(self) -> Lanes:
+    def zero(self) -> ShaderValue:
         """Return 0.0 as a value that compilers cannot fold."""
         return self.opaque_one() - 1.0
 
-    def abs(self) -> Lanes:
+    def abs(self) -> ShaderValue:
         """Return |self|."""
         return self.call("abs")
 
-    def sqrt(self) -> Lanes:
+    def sqrt(self) -> ShaderValue:
         """Return the square root, correctly rounded."""
-        if self.type != "f32" or not self.f.module.device.fma:
+        if self.type != "f32" or not self.f.module.capabilities.fma:
             return self.call("sqrt").hidden()
-        return self.call(helpers.root(self.f))
+        return self.call(declare_root(self.f))
 
-    def nearest(self) -> Lanes:
+    def nearest(self) -> ShaderValue:
         """Return the nearest integer, halves to even."""
         if self.type == "f32":
             return self.call("round")
@@ -322,14 +342,14 @@ class Lanes(Values):
         further = rest.above(0.5) | (rest.equals(0.5) & half.trunc().compare("one", half))
         return further.select(integral.abs() + 1.0, integral.abs()).copysign(self)
 
-    def floor(self) -> Lanes:
+    def floor(self) -> ShaderValue:
         """Return the largest integer not above."""
         if self.type == "f32":
             return self.call("floor")
         integral = self.trunc()
         return integral.above(self).select(integral - 1.0, integral)
 
-    def trunc(self) -> Lanes:
+    def trunc(self) -> ShaderValue:
         """Return the integer toward zero."""
         if self.type == "f32":
             return self.call("trunc")
@@ -339,84 +359,84 @@ class Lanes(Values):
         integral = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
         return exponent.below(0).select(self.like(0.0).copysign(self), integral)
 
-    def round_half_away(self) -> Lanes:
+    def round_half_away(self) -> ShaderValue:
         """Return the nearest integer, halves away from zero."""
         integral = self.trunc()
         further = (self - integral).abs().compare("oge", 0.5)
         return further.select(integral.abs() + 1.0, integral.abs()).copysign(self)
 
-    def ceil(self) -> Lanes:
+    def ceil(self) -> ShaderValue:
         """Return the smallest integer not below."""
         return self.call("ceil") if self.type == "f32" else -(-self).floor()
 
-    def copysign(self, model: Lanes | Scalar) -> Lanes:
+    def copysign(self, model: ShaderValue | Scalar) -> ShaderValue:
         """Return |self| with another's sign."""
         least = 1 << (self.bits - 1)
         sign = self.like(model).as_bits() & least
         return ((self.as_bits() & (least - 1)) | sign).as_float()
 
-    def as_bits(self) -> Lanes:
+    def as_bits(self) -> ShaderValue:
         """Return a float's bits as an integer."""
         return self.as_type(f"i{self.bits}")
 
-    def as_float(self) -> Lanes:
+    def as_float(self) -> ShaderValue:
         """Return an integer's bits as a float."""
         return self.as_type(f"f{self.bits}")
 
-    def widened(self) -> Lanes:
+    def widened(self) -> ShaderValue:
         """Return float32 as a pair of floats."""
         return self.new(f"{PAIR}({self.text}, 0.0f)", PAIR)
 
-    def narrowed(self) -> Lanes:
+    def narrowed(self) -> ShaderValue:
         """Return a pair of floats as float32."""
         return self
 
-    def as_integer(self) -> Lanes:
+    def as_integer(self) -> ShaderValue:
         """Return an integral float as a signed integer of the same width."""
         return self.converted(f"i{self.bits}")
 
-    def to_float(self) -> Lanes:
+    def to_float(self) -> ShaderValue:
         """Convert a non-negative integer to a float of the same width."""
         return self.as_type(f"u{self.bits}").converted(f"f{self.bits}")
 
-    def bits_of_table(self, name: str, table: bytes) -> Lanes:
+    def bits_of_table(self, name: str, table: bytes) -> ShaderValue:
         """Return the 64 bits of a constant that begin at the byte of this number."""
-        return self.call(helpers.bits_of_table(self.f, name, table))
+        return self.call(declare_bits_of_table(self.f, name, table))
 
     # integral numbers in floats: GPUs convert few numbers at a time, and add many
 
-    def plus_magic(self, magic: float) -> Lanes:
+    def plus_magic(self, magic: float) -> ShaderValue:
         """Return the sum with a magic number, which compilers keep."""
         return self.mad(self.opaque_one(), magic)
 
     @property
     def flushes(self) -> bool:
         """Whether subnormal numbers are zeros."""
-        return self.type == "f32" and not self.f.module.device.subnormals
+        return self.type == "f32" and not self.f.module.capabilities.subnormals
 
-    def ldexp_normal(self, n: Lanes) -> Lanes:
+    def ldexp_normal(self, n: ShaderValue) -> ShaderValue:
         """Return self 2^n, where operand and result are normal numbers.
 
         n is an integer modulo some power of two.
         """
         return self.mad(self.zero(), super().ldexp_normal(n))
 
-    def quarter_periods(self) -> tuple[Lanes, Lanes, Lanes]:
+    def quarter_periods(self) -> tuple[ShaderValue, ShaderValue, ShaderValue]:
         """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
 
         Quarters are integers, up to multiples of 4.
         """
         if self.bits == 64:
-            quarters_, r, rest = reduced_large(self)
-            return quarters_, self.abs().below(math.inf).select(r, math.nan), rest
-        reduced = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
-        quarters_, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
+            quarters, r, rest = reduced_large(self)
+            return quarters, self.abs().below(math.inf).select(r, math.nan), rest
+        reduced = self.let(f"{declare_quarters(self.f)}({self.text})", "vec3<f32>")
+        quarters, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
         r, error = exact_product(high, _HALF_PI)
-        return quarters_.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
+        return quarters.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
 
     # control flow
 
-    def if_any(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+    def if_any(self, name: str, write: Callable[..., Any], arguments: Sequence[ShaderValue], usual: ShaderValue) -> ShaderValue:
         """Return ``write(*arguments)`` where this condition holds, else `usual`.
 
         The code of `write` is outlined as cold, and runs only if the condition holds for any lane.
@@ -426,7 +446,7 @@ class Lanes(Values):
             self.f.emit(f"{result.text} = {outlined(name, write, *arguments).text};")
         return result
 
-    def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
+    def iterated(self, count: int | ShaderValue, step: Callable[..., Sequence[ShaderValue]], *start: ShaderValue) -> Sequence[ShaderValue]:
         """Return the values after `count` steps ``values = step(k, *values)``.
 
         k is the iteration's number, of this type of float.
@@ -438,16 +458,17 @@ class Lanes(Values):
                 self.f.emit(f"{x.text} = {after.text};")
         return results
 
-    def outline(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
+    def outline(self, name: str, formula: Callable[..., Any], *others: ShaderValue) -> Any:
         """Return ``formula(self, *others)``, by a function call where that saves code."""
         return outlined(name, formula, self, *others)
 
 
-def _is_infinity(value: Lanes | Scalar) -> bool:
+def is_infinity(value: ShaderValue | Scalar) -> bool:
+    """Return True for Python's positive infinity."""
     return isinstance(value, float) and math.isinf(value) and value > 0
 
 
-def _branch(condition: Lanes, yes: Callable[..., Any], no: Callable[..., Any], arguments: Sequence[Lanes]) -> Lanes:
+def _branch(condition: ShaderValue, yes: Callable[..., Any], no: Callable[..., Any], arguments: Sequence[ShaderValue]) -> ShaderValue:
     """Write both ways of a branch, whose result has the type of the first argument."""
     f, type_ = condition.f, arguments[0].type
     result = f.var(type_, arguments[0].like(0).text)
@@ -457,7 +478,7 @@ def _branch(condition: Lanes, yes: Callable[..., Any], no: Callable[..., Any], a
     return condition.new(result, type_)
 
 
-def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
+def outlined(name: str, write: Callable[..., Any], *args: ShaderValue) -> ShaderValue:
     """``write(*args)``, as a call of a function that the module has once per type."""
     types = [a.type for a in args]
 
@@ -467,252 +488,3 @@ def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
 
     symbol = args[0].f.function(f"{name.replace('.', '_')}_{'pair' if types[0] == PAIR else types[0]}", types, body)
     return args[0].call(symbol, *args[1:])
-
-
-# Pairs of floats: twice the digits of float32, in the same range.
-
-PAIR = "vec2<f32>"
-
-#: Fewer terms of a polynomial are written one by one.
-_FEW_TERMS = 4
-
-
-class PairLanes(Lanes):
-    """A number as the sum of two floats.
-
-    The second one is at most half a unit in the last place of the first. Formulas see a float64, of which 46 bits are right, with the range
-    of float32.
-    """
-
-    __slots__ = ()
-
-    is_pair = True
-
-    @property
-    def is_float(self) -> bool:
-        """Whether it is a floating-point number."""
-        return True
-
-    @property
-    def bits(self) -> int:
-        """The width of a float of as many digits."""
-        return 64
-
-    @property
-    def flushes(self) -> bool:
-        """Whether subnormal numbers are zeros; formulas that ask build numbers of bits."""
-        return False
-
-    def _component(self, name: str) -> Lanes:
-        return Lanes(self.f, "f32", f"{self.text}.{name}")
-
-    def _pair(self, high: Lanes, low: Lanes) -> PairLanes:
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{PAIR}({high.text}, {low.text})"))
-
-    def _call(self, name: str, *others: Any) -> PairLanes:
-        function = helpers.pairs(self.f, name) if name in helpers.PAIRS else name
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{function}({', '.join([self.text, *[self.like(o).text for o in others]])})"))
-
-    def like(self, value: Any) -> Any:
-        """Return a Python number, or a float32, as a pair; pairs are returned as they are."""
-        if isinstance(value, Lanes):
-            return value.converted(PAIR)
-        high = np.float32(value)
-        low = np.float32(value - float(high)) if np.isfinite(high) else np.float32(0)
-        return PairLanes(self.f, PAIR, f"{PAIR}({literal('f32', high)}, {literal('f32', low)})")
-
-    def as_type(self, type_: str) -> Any:
-        """Return the bits of the first float as an integer."""
-        return self if type_ == PAIR else self.narrowed().as_type(type_)
-
-    def named(self) -> Lanes:
-        """Return the value itself."""
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return self._call("pair_sum", other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._call("pair_sum", -other if isinstance(other, (Lanes, float, int)) else other)
-
-    def __mul__(self, other: Any) -> Any:
-        if isinstance(other, (float, int)) and math.frexp(other)[0] in (0.5, -0.5):
-            return self.let(f"{self.text} * {literal('f32', other)}")
-        return self._call("pair_product", other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._call("pair_quotient", other)
-
-    def fma(self, factor: Any, addend: Any) -> Any:
-        """Return self * factor + addend."""
-        return self._call("pair_fma", factor, addend)
-
-    mad = fma
-
-    def divide_bounded(self, other: Any) -> Any:
-        """Return the quotient."""
-        return self / other
-
-    def product_error(self, factor: Any, product: Any) -> Any:
-        """Return 0, as whose the error of a product counts."""
-        return self.like(0.0)
-
-    def opaque(self) -> Any:
-        """Return it as it is: its functions hide what they must."""
-        return self
-
-    hidden = opaque
-
-    def compare(self, predicate: str, other: Any) -> Any:
-        """Compare by the first floats, and by the second ones where those are equal."""
-        y = self.like(other)
-        x_high, x_low, y_high, y_low = (v._component(c) for v in (self, y) for c in "xy")
-        same = x_high.equals(y_high)
-        if predicate in ("oeq", "une"):
-            equal = same & x_low.equals(y_low)
-            return equal if predicate == "oeq" else ~equal
-        if predicate in ("one", "ueq"):
-            differs = self.compare("olt", y) | self.compare("ogt", y)
-            return differs if predicate == "one" else ~differs
-        if predicate == "uno":
-            return self.is_nan() | y.is_nan()
-        strict = predicate[:2] + "t"
-        return x_high.compare(strict, y_high) | (same & x_low.compare(predicate, y_low))
-
-    def below(self, other: Any) -> Any:
-        """Return self < other (false with NaN)."""
-        return self.narrowed().below(other) if _is_infinity(other) else self.compare("olt", other)
-
-    def above(self, other: Any) -> Any:
-        """Return self > other."""
-        return self.compare("ogt", other)
-
-    def equals(self, other: Any) -> Any:
-        """Return self == other."""
-        return self.narrowed().equals(other) if _is_infinity(other) else self.compare("oeq", other)
-
-    def is_nan(self) -> Any:
-        """Return whether it is NaN."""
-        return self._component("x").is_nan()
-
-    def abs(self) -> Any:
-        """Return |self|."""
-        return self.copysign(1.0)
-
-    def copysign(self, model: Any) -> Any:
-        """Return |self| with another's sign."""
-        high = self._component("x")
-        new = high.copysign(self.like(model)._component("x"))
-        flipped = (high.as_bits() ^ new.as_bits()).below(0)
-        low = self._component("y")
-        return self._pair(new, flipped.select(-low, low))
-
-    def sqrt(self) -> Any:
-        """Return the square root."""
-        return self._call("pair_root")
-
-    def _integral(self, rounded: Callable[[Lanes], Lanes]) -> Any:
-        """Round the first float, and what is left."""
-        high = self._component("x")
-        whole = rounded(high)
-        return self._pair(whole, rounded((high - whole) + self._component("y")))._call("pair_normal")
-
-    def nearest(self) -> Any:
-        """Return the nearest integer."""
-        return self._integral(lambda x: x.nearest())
-
-    def floor(self) -> Any:
-        """Return the largest integer not above."""
-        return self._integral(lambda x: x.floor())
-
-    def ceil(self) -> Any:
-        """Return the smallest integer not below."""
-        return -(-self).floor()
-
-    def trunc(self) -> Any:
-        """Return the integer toward zero."""
-        return self.abs().floor().copysign(self)
-
-    def as_bits(self) -> Any:
-        """Return the first float's bits as an integer."""
-        return self.narrowed().as_bits()
-
-    def widened(self) -> Any:
-        """Return it as it is."""
-        return self
-
-    def narrowed(self) -> Any:
-        """Return the nearest float32."""
-        return self._component("x").let(f"{self.text}.x")
-
-    def converted(self, type_: str) -> Any:
-        """Return the value as another type."""
-        return self if type_ == PAIR else self.narrowed().converted(type_)
-
-    def as_integer(self) -> Any:
-        """Return an integral float as a signed integer."""
-        return self.narrowed().as_integer()
-
-    def small_integer(self) -> Any:
-        """Round a small number to an integer."""
-        return self.narrowed().small_integer().widened()
-
-    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> Any:
-        """Return n = round(self * factor + addend) as a pair, n + offset as an integer."""
-        n, integer = self.narrowed().round_scaled(factor, addend, offset)
-        return n.widened(), integer
-
-    def ldexp(self, n: Any) -> Any:
-        """Return self 2^n of an integer n."""
-        exponent = n.narrowed()
-        return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
-
-    def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
-        """Return the values after a step for each entry, by a loop.
-
-        It is compiled in a fraction of the time.
-        """
-        names = [helpers.pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
-
-        def at(k: Lanes, *values: Any) -> Sequence[Any]:
-            return step(*[self.let(f"{name}[u32({k.narrowed().text})]") for name in names], *values)
-
-        return self.iterated(self.new(helpers.opaque_count(self.f, len(tables[0])), "u32"), at, *start)
-
-    def outline_each(self, name: str, formula: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Sequence[Any]:
-        """Return the formula of each tuple of operands, by a loop.
-
-        Compilers copy a function to wherever it is called.
-        """
-        f, type_ = self.f, f"array<{PAIR}, {len(calls)}>"
-        operands = [f.var(type_, f"{type_}({', '.join(x.text for x in column)})") for column in zip(*calls, strict=True)]
-        results = f.var(type_, f"{type_}()")
-        with f.loop(helpers.opaque_count(f, len(calls))) as k:
-            f.emit(f"{results}[{k}] = {outlined(name, formula, *[self.let(f'{x}[{k}]') for x in operands]).text};")
-        return [self.let(f"{results}[{k}u]") for k in range(len(calls))]
-
-    def quarter_periods(self) -> Any:
-        """Return (quarters, r, rest) with self = r + rest + quarters pi/2.
-
-        |self| is at least 2^-5.
-        """
-        quarters_, r, rest = self._component("x").quarter_periods()
-        return quarters_, r.widened() + rest, self._component("y").widened()
-
-    def polynomial(self, coefficients: Sequence[Scalar], square: Any = None) -> Any:
-        """Evaluate a polynomial of |x| <= 1.
-
-        Its first terms, as long as they are small, need only one float.
-        """
-        small = 2.0**-18 * max(map(abs, coefficients))
-        first, total = 0, 0.0
-        while first < len(coefficients) - 1 and total + abs(coefficients[first]) < small:
-            total += abs(coefficients[first])
-            first += 1
-        result = self.narrowed().polynomial(coefficients[:first]).widened() if first else self.like(coefficients[0])
-        rest = [self.like(c).text for c in coefficients[max(first, 1) :]]
-        if len(rest) < _FEW_TERMS:
-            for coefficient in coefficients[max(first, 1) :]:
-                result = result.mad(self, coefficient)
-            return result
-        return self._call(helpers.pair_polynomial(self.f, rest), result)

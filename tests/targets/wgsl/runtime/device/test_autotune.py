@@ -27,6 +27,6 @@ def test_what_is_not_known_is_found_out_and_kept(monkeypatch: pytest.MonkeyPatch
     c = of_problem(problem_of((40, 70), (70, 36), MATRICES, (FLOAT,) * 3))
     chosen = choose(c, work, capabilities)
     assert chosen in [SIMPLE, *candidates(c, work, capabilities)]
-    assert schedule.read(tmp_path / "new" / "schedules.json") == {capabilities.adapter: {schedule.class_of(c): chosen}}
+    assert schedule.read_schedules(tmp_path / "new" / "schedules.json") == {capabilities.adapter: {schedule.class_of(c): chosen}}
     monkeypatch.setattr(schedule, "_finders", {})
     assert choose(c, work, capabilities) == chosen

@@ -9,7 +9,6 @@ import wgpu
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz.losses import own_device
-from volta_fn.targets.wgsl.runtime.device.driver import native
 
 
 def pipelines():
@@ -28,7 +27,7 @@ def test_lost_gpus_are_freed():
         for _ in range(10):
             p, total = step(p, x)
             gpus.append(weakref.ref(device.backend.gpu))
-            native().lib.wgpuDeviceDestroy(device.backend.gpu.opened.device._internal)
+            device.backend.gpu.driver.destroy()
             assert np.isfinite(float(step(p, x)[1]) + float(total))
             p, _ = step(jnp.eye(16), x)
             counts.append(pipelines())

@@ -10,10 +10,10 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import Device
 from volta_fn.errors import DeviceError
+from volta_fn.targets.wgpu.driver import WgpuDriver
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 from volta_fn.targets.wgsl.runtime.device import pipelines
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
 
 GPU = vf.devices("gpu")[0]
 
@@ -24,7 +24,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
     wrong: tuple[int, ...], needed: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that gives other numbers, or nothing, without checks gets no shader without them."""
-    run, module, seen = pipelines._run_selftest, Pipelines._module, set[int]()
+    run, module, seen = pipelines._run_selftest, WgpuDriver._module, set[int]()
 
     def driven(gpu: Gpu, checks: int) -> np.ndarray:
         if checks in wrong and fails:
@@ -35,7 +35,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
     monkeypatch.setattr(pipelines, "_run_selftest", driven)
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     assert device.backend.gpu.pipelines.checks == needed
-    monkeypatch.setattr(Pipelines, "_module", lambda self, source, checks: seen.add(checks) or module(self, source, checks))
+    monkeypatch.setattr(WgpuDriver, "_module", lambda self, source, checks: seen.add(checks) or module(self, source, checks))
     with vf.default_device(device):
         assert float(vf.jit(lambda x: (x * x).sum())(jnp.arange(5.0))) == 30
     assert seen == {needed}

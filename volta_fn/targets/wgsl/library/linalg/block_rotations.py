@@ -32,22 +32,22 @@ from volta_fn.targets.wgsl.scalars import Shader
 _TOGETHER = 8
 
 
-def many_invocations(device: TargetCapabilities, needed: int) -> int:
+def many_invocations(capabilities: TargetCapabilities, needed: int) -> int:
     """Return the invocations of a workgroup that has a matrix for itself.
 
     Each invocation needs `needed` bytes of workgroup memory.
     """
-    return 1024 if device.invocations >= 1024 and 1024 * needed + 4096 <= device.workgroup_memory else 256
+    return 1024 if capabilities.invocations >= 1024 and 1024 * needed + 4096 <= capabilities.workgroup_memory else 256
 
 
-def scale_dispatch(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, weight: str) -> Dispatch:
+def scale_dispatch(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, weight: str) -> Dispatch:
     """Return the dispatch that computes the scale and the norm of each matrix.
 
     It also clears all marks. The norm is that of the scaled matrix. The scale is the largest magnitude, or zero if some number is not
     finite. `weight` is the number of times that an element i counts, 0, 1 or 2.
     """
     count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
-    shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
+    shader = field_shader(capabilities, a.dtype, many_invocations(capabilities, real.itemsize + 4))
     source = shader.buffer(0, a.dtype).name
     state = shader.buffer(blocks.state, real, written=True).name
     marks = shader.atomics(blocks.marks, MARK).name
@@ -157,15 +157,15 @@ class Blocks(NamedTuple):
         return 2 * self.batch * real_part(dtype).itemsize, 4 * self.marked, products
 
 
-def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, first: int) -> Blocks:
+def blocks_of(n: int, dtype: np.dtype, batch: int, capabilities: TargetCapabilities, first: int) -> Blocks:
     """Return the blocks of n columns; their buffers are numbered from `first` on."""
-    size = next(s for s in _SIZES if _fits(s, dtype, device) or s == _SIZES[-1])
+    size = next(s for s in _SIZES if _fits(s, dtype, capabilities) or s == _SIZES[-1])
     return Blocks(size, -(-n // (2 * size)), batch, first, first + 1, first + 2)
 
 
-def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def _fits(size: int, dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     needed = (2 * (2 * size) * (3 * size) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
-    return size * size <= device.invocations and needed <= device.workgroup_memory
+    return size * size <= capabilities.invocations and needed <= capabilities.workgroup_memory
 
 
 def load_scale(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
@@ -175,7 +175,7 @@ def load_scale(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
 
 
 def find_products(
-    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, common: Callable[[Shader], str], share: str, enough: float
+    a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, common: Callable[[Shader], str], share: str, enough: float
 ) -> Dispatch:
     """Return the dispatch that computes a round's products of rotations.
 
@@ -183,7 +183,7 @@ def find_products(
     element g relative to the diagonal elements p and q; an element is negligible if it is at most `enough`.
     """
     size = blocks.size
-    shader = _shader(a, blocks, device, blocks.pitch, reads=0, added=0)
+    shader = _shader(a, blocks, capabilities, blocks.pitch, reads=0, added=0)
     shader.helper("rotation", rotation(a.dtype))
     shader.workgroup("sines", "T", size)
     shader.workgroup("halves", "T", size)
@@ -239,13 +239,13 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
     return shader.dispatch(blocks.batch * blocks.pairs, rotations.work(blocks.batch, a.shape[-1] ** 2))
 
 
-def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, pitch: int, reads: int, added: int) -> Shader:
+def _shader(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, pitch: int, reads: int, added: int) -> Shader:
     """Return a shader that names the sweep and the round in it.
 
     Its functions tell which blocks meet, and which columns they have.
     """
     size = blocks.size
-    shader = field_shader(device, a.dtype, size * size)
+    shader = field_shader(capabilities, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
     round_robin(shader, "paired", 2 * size)
     shader.helper(
@@ -260,7 +260,7 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, pitch: i
 
 
 def apply_products(
-    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
+    a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
 ) -> Dispatch:
     """Return the dispatch that multiplies a `matrix` by a round's products.
 
@@ -271,7 +271,7 @@ def apply_products(
     strips = pairs
     _, rows, wide = vectors or (0, 0, 0)
     jobs = pairs * (strips + -(-rows // (2 * size)))
-    shader = _shader(a, blocks, device, 2 * size + 1, reads=1, added=1)
+    shader = _shader(a, blocks, capabilities, 2 * size + 1, reads=1, added=1)
     shader.workgroup("flags", "u32")
     marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype).name

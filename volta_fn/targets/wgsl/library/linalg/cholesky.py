@@ -21,7 +21,7 @@ _PIVOTS = 2
 _NARROWEST = 8
 
 
-def panel_width(x: ShapedArray, device: TargetCapabilities) -> int | None:
+def panel_width(x: ShapedArray, capabilities: TargetCapabilities) -> int | None:
     """Return the columns of the panels of matrices; None without a routine for these.
 
     In 32-bit numbers, an invocation of 256 has 16 elements of each of two tiles of 64 columns in registers: of wider numbers they would be
@@ -35,10 +35,10 @@ def panel_width(x: ShapedArray, device: TargetCapabilities) -> int | None:
     """
     n = x.shape[-1]
     width = 64 if x.dtype.itemsize == 4 and (n <= 64 or n > 512) else 32
-    return width if is_field(x.dtype, device, width) else None
+    return width if is_field(x.dtype, capabilities, width) else None
 
 
-def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive `cholesky_panel`.
 
     A workgroup has a tile of the panel's rows. It factors the tile on the diagonal, too, so that none waits for another. An invocation has
@@ -46,7 +46,7 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
     """
     (x,) = avals
     width = params["width"]
-    if not is_field(x.dtype, device, width):
+    if not is_field(x.dtype, capabilities, width):
         return None
     *stack, m, n = x.shape
     batch = math.prod(stack)
@@ -59,7 +59,7 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
     lanes = 4 if rows % 4 == 0 and x.dtype.kind == "f" else 1
     names = ("diagonal", "tile") if tiles > 1 else ("diagonal",)
     vectors = [(name, k) for name in names for k in range(rows // lanes)]
-    shader = field_shader(device, x.dtype, invocations)
+    shader = field_shader(capabilities, x.dtype, invocations)
     source, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
     shader.helper(
         "vectors",

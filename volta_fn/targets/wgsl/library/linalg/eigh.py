@@ -55,14 +55,14 @@ from volta_fn.targets.wgsl.scalars import Shader
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
 
 
-def fits(n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def fits(n: int, dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     """Return whether a matrix and its vectors fit in workgroup memory.
 
     There is an invocation for every two pairs of columns.
     """
     real, count = real_part(dtype).itemsize, _invocations(n)
     needed = (2 * _size(n) * (_size(n) + 1) + _size(n)) * dtype.itemsize + (count + padded(n)) * real + 4 * count + 4 * n + 64
-    return count <= device.invocations and needed <= device.workgroup_memory
+    return count <= capabilities.invocations and needed <= capabilities.workgroup_memory
 
 
 def _size(n: int) -> int:
@@ -74,13 +74,13 @@ def _invocations(n: int) -> int:
     return -(-((_size(n) // 2) ** 2) // 64) * 64 if n > 16 else 64
 
 
-def small_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Routine:
+def small_eigh(a: ShapedArray, lower: bool, capabilities: TargetCapabilities) -> Routine:
     """Return the routine for matrices that fit."""
     n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
     size = _size(n)
     pairs, pitch = size // 2, size + 1
     # Trees of sums and maxima need a power of two.
-    shader = field_shader(device, a.dtype, 1 << (_invocations(n) - 1).bit_length())
+    shader = field_shader(capabilities, a.dtype, 1 << (_invocations(n) - 1).bit_length())
     declare_rotations(shader, n, a.dtype)
     for name in ("tile", "turned"):
         shader.workgroup(name, "T", size * pitch)
@@ -160,33 +160,33 @@ _UINT32 = np.dtype(np.uint32)
 _NEGLIGIBLE = {"float32": 1.2e-6, "float64": 2.5e-15}
 
 
-def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Routine:
+def blocked_eigh(a: ShapedArray, lower: bool, capabilities: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks."""
     n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
-    blocks = blocks_of(n, a.dtype, batch, device, _BLOCKS)
+    blocks = blocks_of(n, a.dtype, batch, capabilities, _BLOCKS)
     both = (
-        find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks), _share(n), _NEGLIGIBLE[real.name]),
-        apply_products(a, blocks, device, _BLOCK_MATRIX, (_BLOCK_PRODUCT, n, n), both=True),
+        find_products(a, blocks, capabilities, lambda shader: _common(shader, a, n, blocks), _share(n), _NEGLIGIBLE[real.name]),
+        apply_products(a, blocks, capabilities, _BLOCK_MATRIX, (_BLOCK_PRODUCT, n, n), both=True),
     )
     row, column = f"i / {n}u", f"i % {n}u"
     weight = f"select(0, select(2, 1, {row} == {column}), {row} {'>=' if lower else '<='} {column})"
     dispatches = (
-        scale_dispatch(a, blocks, device, weight),
-        _load_blocks(a, n, lower, blocks, device),
+        scale_dispatch(a, blocks, capabilities, weight),
+        _load_blocks(a, n, lower, blocks, capabilities),
         *both * (blocks.rounds * BLOCK_SWEEPS),
-        _sort_blocks(a, n, blocks, device),
-        _store(a, n, blocks, device),
+        _sort_blocks(a, n, blocks, capabilities),
+        _store(a, n, blocks, capabilities),
     )
     size = batch * n * n * a.dtype.itemsize
     return Routine(dispatches, (size, size, 4 * batch * n, *blocks.spaces(a.dtype)))
 
 
-def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that loads a triangle as a scaled Hermitian matrix.
 
     The vectors begin as the identity.
     """
-    shader = element_shader(device, a.dtype, n * n)
+    shader = element_shader(capabilities, a.dtype, n * n)
     source, state = shader.buffer(_BLOCK_OPERAND, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     x, v = (shader.buffer(number, a.dtype, written=True).name for number in (_BLOCK_MATRIX, _BLOCK_PRODUCT))
     written(shader, f"let stored_scale = {state}[matrix * 2u];\nlet scale = select(stored_scale, R(1), stored_scale == R(0));")
@@ -226,10 +226,10 @@ def _share(n: int) -> str:
     return f"g / max(max(p, q), max(norm * R({n**-0.5}), R(1e-30)))"
 
 
-def _sort_blocks(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _sort_blocks(a: ShapedArray, n: int, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the eigenvalues in their order."""
     real = real_part(a.dtype)
-    shader = field_shader(device, a.dtype, INVOCATIONS)
+    shader = field_shader(capabilities, a.dtype, INVOCATIONS)
     x, order = shader.buffer(_BLOCK_MATRIX, a.dtype).name, shader.buffer(_ORDER, _UINT32, written=True).name
     values = shader.buffer(_BLOCK_VALUES, real, written=True).name
     shader.workgroup("keys", "R", padded(n))
@@ -256,9 +256,9 @@ for (var i = local; i < {n}u; i += STEP) {{
     return shader.dispatch(blocks.batch, rotations.work(blocks.batch, n * n))
 
 
-def _store(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _store(a: ShapedArray, n: int, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the eigenvectors in the order of the values."""
-    shader = element_shader(device, a.dtype, n * n)
+    shader = element_shader(capabilities, a.dtype, n * n)
     v, order = shader.buffer(_BLOCK_PRODUCT, a.dtype).name, shader.buffer(_ORDER, _UINT32).name
     state, vectors = shader.buffer(blocks.state, real_part(a.dtype)).name, shader.buffer(_BLOCK_VECTORS, a.dtype, written=True).name
     over_elements(
@@ -276,23 +276,23 @@ if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
 
-def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
     counted = rotations.of_eigh(n)
-    if not is_field(a.dtype, device, counted.of_a_dispatch) or n > LARGEST:
+    if not is_field(a.dtype, capabilities, counted.of_a_dispatch) or n > LARGEST:
         return None
     if not a.size:
         return Routine(())
     if n > SMALL:
-        return blocked_eigh(a, params["lower"], device)
-    if fits(n, a.dtype, device):
-        return small_eigh(a, params["lower"], device)
+        return blocked_eigh(a, params["lower"], capabilities)
+    if fits(n, a.dtype, capabilities):
+        return small_eigh(a, params["lower"], capabilities)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
 
     def new() -> Shader:
-        shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
+        shader = field_shader(capabilities, a.dtype, workers(n, n, a.dtype, capabilities))
         declare_rotations(shader, n, a.dtype)
         return shader
 

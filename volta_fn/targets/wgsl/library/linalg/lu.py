@@ -51,20 +51,20 @@ _EACH_LOOP = 4
 _GROUPS = 32
 
 
-def is_blocked_lu(m: int, n: int, device: TargetCapabilities) -> bool:
+def is_blocked_lu(m: int, n: int, capabilities: TargetCapabilities) -> bool:
     """Return whether there are several blocks, and an invocation for each row."""
-    return max(m, n) > SMALL and min(m, n) > 1 and _invocations(m) <= device.invocations
+    return max(m, n) > SMALL and min(m, n) > 1 and _invocations(m) <= capabilities.invocations
 
 
 def _invocations(m: int) -> int:
     return max(1 << (m - 1).bit_length(), 64)
 
 
-def blocked_lu(a: ShapedArray, device: TargetCapabilities) -> Routine:
+def blocked_lu(a: ShapedArray, capabilities: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks."""
     m, n = a.shape[-2:]
     batch = math.prod(a.shape[:-2])
-    begin = element_shader(device, a.dtype, m * n)
+    begin = element_shader(capabilities, a.dtype, m * n)
     begin_count(begin, _COUNTERS)
     source, x = begin.buffer(_OPERAND, a.dtype).name, begin.buffer(_FACTORS, a.dtype, written=True).name
     permutation = begin.buffer(_PERMUTATION, _INT32, written=True).name
@@ -74,17 +74,17 @@ def blocked_lu(a: ShapedArray, device: TargetCapabilities) -> Routine:
         f"""{x}[matrix * {m * n}u + e] = {source}[matrix * {m * n}u + e];
 if (e < {m}u) {{ {permutation}[matrix * {m}u + e] = i32(e); }}""",
     )
-    both = [_panel(a, device, batch), _update(a, device, batch)]
+    both = [_panel(a, capabilities, batch), _update(a, capabilities, batch)]
     blocks = -(-min(m, n) // block_width(a.dtype))
     return Routine((element_dispatch(begin, batch, m * n), *both * blocks), (COUNTERS, 4 * batch * m))
 
 
-def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
+def _panel(a: ShapedArray, capabilities: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that factors a block of columns."""
     m, n = a.shape[-2:]
     size = block_width(a.dtype)
-    shader = field_shader(device, a.dtype, _invocations(m))
-    if fits_subgroups(device, device.subgroup_most, shader.invocations):
+    shader = field_shader(capabilities, a.dtype, _invocations(m))
+    if fits_subgroups(capabilities, capabilities.subgroup_most, shader.invocations):
         shader.number_by_subgroups()
     count_blocks(shader, _COUNTERS, 0, 0)
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
@@ -149,11 +149,11 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
     """
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
-    device, width, size = shader.module.device, shader.module.device.subgroup_most, columns.stop
+    capabilities, width, size = shader.module.capabilities, shader.module.capabilities.subgroup_most, columns.stop
     row_stores = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
     shader.workgroup("bests", "R", 2 * _GROUPS)
     shader.workgroup("spots", "u32", 2 * _GROUPS)
-    if is_exchanged and fits_subgroups(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
+    if is_exchanged and fits_subgroups(capabilities, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
         # Each subgroup copies the row of its own greatest number before the greatest of all is known: then one barrier is enough.
         groups = shader.invocations // width
         shader.workgroup("rows", "T", 2 * groups * size)
@@ -222,7 +222,7 @@ def _eliminated(columns: range) -> str:
   }}"""
 
 
-def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
+def _update(a: ShapedArray, capabilities: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that updates the columns outside of the block.
 
     A workgroup has a few. Rows are exchanged in all columns. In those on the right, a triangular solve gives the block's rows, whose
@@ -230,7 +230,7 @@ def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     """
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
-    shader = field_shader(device, a.dtype, INVOCATIONS)
+    shader = field_shader(capabilities, a.dtype, INVOCATIONS)
     count_blocks(shader, _COUNTERS, 1, 1)
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
     pivots, origins = shader.buffer(_PIVOTS, _INT32).name, shader.buffer(_ORIGINS, _UINT32).name

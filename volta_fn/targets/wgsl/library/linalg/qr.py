@@ -64,7 +64,7 @@ def apply_block(
     reflections: Reflections,
     target: int,
     wide: int,
-    device: TargetCapabilities,
+    capabilities: TargetCapabilities,
     batch: int,
     *,
     reads: int,
@@ -79,7 +79,7 @@ def apply_block(
     m, _, k, _ = reflections
     forward = backward is None
     size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-reflections.total // block_width(a.dtype))
-    shader = field_shader(device, a.dtype, INVOCATIONS)
+    shader = field_shader(capabilities, a.dtype, INVOCATIONS)
     count_blocks(shader, reflections.counters, reads, 1)
     x = shader.buffer(target, a.dtype, written=True).name
     v, taus, gram = (shader.buffer(number, a.dtype).name for number in reflections.workspaces[1:])
@@ -200,20 +200,20 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
 # QR factors by Householder's reflections, with LAPACK's choice of signs.
 
 
-def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     (a,), compute_q = avals, params["compute_q"]
     m, n = a.shape[-2:]
     k = min(m, n)
     batch, wide = math.prod(a.shape[:-2]), m if params["full_matrices"] else k
     count = rotations.of_qr(m, n, wide)
-    if not is_field(a.dtype, device, count) or max(m, n) > LARGEST:
+    if not is_field(a.dtype, capabilities, count) or max(m, n) > LARGEST:
         return None
     if not batch * m or not (k or compute_q):
         return Routine(())
-    if is_blocked_qr(a, device):
-        return blocked_qr(a, wide, compute_q, device)
-    shader = field_shader(device, a.dtype, invocations(max(m, n)))
+    if is_blocked_qr(a, capabilities):
+        return blocked_qr(a, wide, compute_q, capabilities)
+    shader = field_shader(capabilities, a.dtype, invocations(max(m, n)))
     q = shader.buffer(1, a.dtype, written=True).name if compute_q else ""
     if not k:
         written(shader, f"for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[group * {m * wide}u + i] = {_IDENTITY.format(wide)}; }}")
@@ -327,10 +327,10 @@ _ROWS = 32
 _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
 
-def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
+def is_blocked_qr(a: ShapedArray, capabilities: TargetCapabilities) -> bool:
     """Return whether there are several blocks, of rows that fit in registers."""
     m, n = a.shape[-2:]
-    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a) * block_width(a.dtype) <= device.invocations
+    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a) * block_width(a.dtype) <= capabilities.invocations
 
 
 def _lanes(a: ShapedArray) -> int:
@@ -338,21 +338,21 @@ def _lanes(a: ShapedArray) -> int:
     return -(-a.shape[-2] // _ROWS)
 
 
-def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabilities) -> Routine:
+def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, capabilities: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks; Q has `wide` columns."""
     m, n = a.shape[-2:]
     k, batch, size, itemsize = min(m, n), math.prod(a.shape[:-2]), block_width(a.dtype), a.dtype.itemsize
     blocks = -(-k // size)
     r, q = 1 + compute_q, 1
     reflections = Reflections(m, n, k, r + 1)
-    panel = _panel(a, reflections, device, batch)
-    steps = [panel, apply_block(a, reflections, reflections.matrix, n, device, batch, reads=1)]
+    panel = _panel(a, reflections, capabilities, batch)
+    steps = [panel, apply_block(a, reflections, reflections.matrix, n, capabilities, batch, reads=1)]
     steps = (steps * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
     if compute_q:
         last = 2 * blocks - 1 - (k == n)
-        products = [apply_block(a, reflections, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
+        products = [apply_block(a, reflections, q, wide, capabilities, batch, reads=reads, backward=last) for reads in (0, 1)]
         steps += [products[(step + (k == n)) % 2] for step in range(blocks)]
-    end = element_shader(device, a.dtype, wide * n)
+    end = element_shader(capabilities, a.dtype, wide * n)
     x, upper = end.buffer(reflections.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
     over_elements(
         end,
@@ -360,16 +360,16 @@ def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabil
         f"""if (e % {n}u >= e / {n}u) {{ {upper}[matrix * {wide * n}u + e] = {x}[matrix * {m * n}u + e]; }}
 else {{ {upper}[matrix * {wide * n}u + e] = zero(); }}""",
     )
-    dispatches = (_begin(a, reflections, q if compute_q else 0, wide, device, batch), *steps, element_dispatch(end, batch, wide * n))
+    dispatches = (_begin(a, reflections, q if compute_q else 0, wide, capabilities, batch), *steps, element_dispatch(end, batch, wide * n))
     sizes = (m * n, m * k, k, blocks * size * size)
     return Routine(dispatches, (*[batch * count * itemsize for count in sizes], COUNTERS))
 
 
-def _begin(a: ShapedArray, reflections: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
+def _begin(a: ShapedArray, reflections: Reflections, q: int, wide: int, capabilities: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that copies the matrix, and makes Q the identity."""
     m, n = a.shape[-2:]
     count = max(m * n, m * wide if q else 0)
-    shader = element_shader(device, a.dtype, count)
+    shader = element_shader(capabilities, a.dtype, count)
     begin_count(shader, reflections.counters)
     source, x = shader.buffer(0, a.dtype).name, shader.buffer(reflections.matrix, a.dtype, written=True).name
     text = f"if (e < {m * n}u) {{ {x}[matrix * {m * n}u + e] = {source}[matrix * {m * n}u + e]; }}"
@@ -381,12 +381,12 @@ def _begin(a: ShapedArray, reflections: Reflections, q: int, wide: int, device: 
     return element_dispatch(shader, batch, count)
 
 
-def _panel(a: ShapedArray, reflections: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
+def _panel(a: ShapedArray, reflections: Reflections, capabilities: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that reflects a block's columns."""
     m, n, k = reflections.rows, reflections.columns, reflections.total
     size, lanes = block_width(a.dtype), _lanes(a)
     rows = -(-m // lanes)
-    shader = field_shader(device, a.dtype, lanes * size)
+    shader = field_shader(capabilities, a.dtype, lanes * size)
     count_blocks(shader, reflections.counters, 0, 0)
     x, v, taus, gram = (shader.buffer(number, a.dtype, written=True).name for number in reflections.workspaces)
     for name, type_, length in (

@@ -128,9 +128,9 @@ def begin_count(shader: Shader, number: int) -> None:
     written(shader, f"if (group == 0u && local < 2u) {{ {counters}[local] = 0u; }}")
 
 
-def element_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
+def element_shader(capabilities: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
     """Return a shader for `over_elements`, which names the matrix of a workgroup."""
-    shader = field_shader(device, dtype, INVOCATIONS)
+    shader = field_shader(capabilities, dtype, INVOCATIONS)
     groups = max(-(-count // _COPIED), 1)
     written(shader, f"let matrix = group / {groups}u;\nlet first = (group % {groups}u) * {_COPIED}u;")
     return shader
@@ -210,9 +210,9 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 }}"""
 
 
-def is_field(dtype: np.dtype, device: TargetCapabilities, iterations: int) -> bool:
+def is_field(dtype: np.dtype, capabilities: TargetCapabilities, iterations: int) -> bool:
     """Return True if the device supports the dtype and loops of so many iterations."""
-    return is_supported(dtype, device) and iterations <= device.iterations
+    return is_supported(dtype, capabilities) and iterations <= capabilities.iterations
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
@@ -225,9 +225,9 @@ def invocations(work: int) -> int:
     return 64 if work <= 64 else 256
 
 
-def field_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
+def field_shader(capabilities: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
     """Return a shader with these functions, for workgroups of `count` invocations."""
-    shader = Shader(device, count)
+    shader = Shader(capabilities, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
     shader.helper("field", (_COMPLEX if dtype.kind == "c" else _REAL) + "\n" + _COMMON)
@@ -417,7 +417,7 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
     {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
 
 
-def workers(rows: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> int:
+def workers(rows: int, n: int, dtype: np.dtype, capabilities: TargetCapabilities) -> int:
     """Return the invocations for a matrix of n columns.
 
     For large ones they are as many as the device and its workgroup memory allow.
@@ -426,7 +426,7 @@ def workers(rows: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> i
         return 64 if rows <= 16 else 128
     real = real_part(dtype).itemsize
     each, others = 2 * real + dtype.itemsize + 4, n * (real + dtype.itemsize + 4) + dtype.itemsize
-    return _MANY if device.invocations >= _MANY and _MANY * each + others <= device.workgroup_memory else 256
+    return _MANY if capabilities.invocations >= _MANY and _MANY * each + others <= capabilities.workgroup_memory else 256
 
 
 def lanes(n: int, invocations: int) -> int:

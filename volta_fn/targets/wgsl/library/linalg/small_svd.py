@@ -145,7 +145,7 @@ _LANES, _ROWS = 8, 64
 _BANKS = 32
 
 
-def fits(m: int, n: int, vectors: bool, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def fits(m: int, n: int, vectors: bool, dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     """Return whether n columns of m rows fit in workgroup memory.
 
     With `vectors`, so does the product of their rotations.
@@ -153,7 +153,7 @@ def fits(m: int, n: int, vectors: bool, dtype: np.dtype, device: TargetCapabilit
     even, real, count = n + n % 2, real_part(dtype).itemsize, invocations(n)
     tiles = even * (_pitch(m) + (_pitch(n) if vectors else 0)) * dtype.itemsize
     others = count * (2 * real + dtype.itemsize + 4) + n * (real + 4) + even * dtype.itemsize + 64
-    return m <= _ROWS and count <= device.invocations and tiles + others <= device.workgroup_memory
+    return m <= _ROWS and count <= capabilities.invocations and tiles + others <= capabilities.workgroup_memory
 
 
 def invocations(n: int) -> int:
@@ -179,7 +179,7 @@ def declare_tiles(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype
 
 
 def _exchanges(shader: Shader, dtype: np.dtype) -> bool:
-    return real_part(dtype) == np.float32 and fits_subgroups(shader.module.device, _LANES, shader.invocations)
+    return real_part(dtype) == np.float32 and fits_subgroups(shader.module.capabilities, _LANES, shader.invocations)
 
 
 def loaded(x: str, m: int, n: int, vectors: bool) -> str:

@@ -127,36 +127,40 @@ class _Problem(NamedTuple):
         return (*arrays, 4 * self.batch * (n + 1), self.batch * n * real_part(self.a.dtype).itemsize)
 
 
-def is_blocked_svd(a: ShapedArray, device: TargetCapabilities) -> bool:
+def is_blocked_svd(a: ShapedArray, capabilities: TargetCapabilities) -> bool:
     """Return whether a matrix has several blocks, and may be made triangular by them."""
     rows, columns = a.shape[-2:]
     tall = a if rows >= columns else a.update(shape=(*a.shape[:-2], columns, rows))
-    return min(rows, columns) > SMALL and is_blocked_qr(tall, device)
+    return min(rows, columns) > SMALL and is_blocked_qr(tall, capabilities)
 
 
-def blocked_svd(a: ShapedArray, wide: int, device: TargetCapabilities) -> Routine:
+def blocked_svd(a: ShapedArray, wide: int, capabilities: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks; `wide` is as in `_Problem`."""
     rows, columns = a.shape[-2:]
     m, n, batch = max(rows, columns), min(rows, columns), math.prod(a.shape[:-2])
     problem = _Problem(a, m, n, batch, wide, rows < columns, 4 if wide else 2)
-    triangular = blocked_qr(a.update(shape=(batch, m, n)), wide or n, wide > 0, device)
+    triangular = blocked_qr(a.update(shape=(batch, m, n)), wide or n, wide > 0, capabilities)
     first = problem.first + len(problem.sizes)
     numbers = [problem.scaled, *([problem.q] if wide else []), problem.r]
     numbers += range(first, first + len(triangular.workspaces))
-    blocks = blocks_of(n, a.dtype, batch, device, first + len(triangular.workspaces))
+    blocks = blocks_of(n, a.dtype, batch, capabilities, first + len(triangular.workspaces))
     square = a.update(shape=(batch, n, n))
     both = (
-        find_products(square, blocks, device, lambda shader: _common(shader, problem, blocks), _share(a), _NEGLIGIBLE[_real(a)]),
-        apply_products(square, blocks, device, problem.x, (problem.q, m, wide) if wide else None, both=False),
+        find_products(square, blocks, capabilities, lambda shader: _common(shader, problem, blocks), _share(a), _NEGLIGIBLE[_real(a)]),
+        apply_products(square, blocks, capabilities, problem.x, (problem.q, m, wide) if wide else None, both=False),
     )
     dispatches = (
-        scale_dispatch(a, blocks, device, "1"),
-        _load(problem, blocks, device),
+        scale_dispatch(a, blocks, capabilities, "1"),
+        _load(problem, blocks, capabilities),
         *[_renumbered(dispatch, numbers) for dispatch in triangular.dispatches],
-        _turned(problem, device),
+        _turned(problem, capabilities),
         *both * (blocks.rounds * SWEEPS),
-        _sort(problem, blocks, device),
-        *([_normalised(problem, device), _completed(problem, device), _stored_blocks(problem, blocks, device)] if wide else []),
+        _sort(problem, blocks, capabilities),
+        *(
+            [_normalised(problem, capabilities), _completed(problem, capabilities), _stored_blocks(problem, blocks, capabilities)]
+            if wide
+            else []
+        ),
     )
     return Routine(dispatches, (*problem.sizes, *triangular.workspaces, *blocks.spaces(a.dtype)))
 
@@ -167,14 +171,13 @@ def _real(a: ShapedArray) -> str:
 
 def _renumbered(dispatch: Dispatch, numbers: list[int]) -> Dispatch:
     """Return the dispatch with other buffers, by the numbers that it has."""
-    buffers = tuple([numbers[k] for k in dispatch.buffers])
-    return replace(dispatch, buffers=buffers, written=frozenset([numbers[k] for k in dispatch.written]))
+    return replace(dispatch, buffers=tuple([numbers[k] for k in dispatch.buffers]))
 
 
-def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _load(problem: _Problem, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that loads the scaled matrix, or its adjoint."""
     a, m, n, *_ = problem
-    shader = element_shader(device, a.dtype, m * n)
+    shader = element_shader(capabilities, a.dtype, m * n)
     source, state = shader.buffer(0, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     x = shader.buffer(problem.scaled, a.dtype, written=True).name
     entry = f"{source}[matrix * {m * n}u + {{}}]"
@@ -184,11 +187,11 @@ def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     return element_dispatch(shader, problem.batch, m * n)
 
 
-def _turned(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+def _turned(problem: _Problem, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that makes the columns the adjoint of R."""
     a, _, n, batch, wide, *_ = problem
     rows = problem.m if wide > n else n
-    shader = element_shader(device, a.dtype, n * n)
+    shader = element_shader(capabilities, a.dtype, n * n)
     r, x = shader.buffer(problem.r, a.dtype).name, shader.buffer(problem.x, a.dtype, written=True).name
     entry = f"conjugate({r}[matrix * {rows * n}u + (e % {n}u) * {n}u + e / {n}u])"
     over_elements(shader, n * n, f"{x}[matrix * {n * n}u + e] = {entry};")
@@ -237,14 +240,14 @@ def _share(a: ShapedArray) -> str:
     return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
 
 
-def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _sort(problem: _Problem, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the singular values, and keeps their order.
 
     The singular values are the columns' lengths. The order is followed by the rank; the lengths are stored, too.
     """
     a, _, n, batch, *_ = problem
     real = real_part(a.dtype)
-    shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
+    shader = field_shader(capabilities, a.dtype, many_invocations(capabilities, real.itemsize + 4))
     x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32, written=True).name
     lengths, values = (shader.buffer(number, real, written=True).name for number in (problem.lengths, 1))
     shader.workgroup("keys", "R", padded(n))
@@ -302,10 +305,10 @@ if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&rank),
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))
 
 
-def _normalised(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+def _normalised(problem: _Problem, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that divides the columns by their lengths, in their order."""
     a, _, n, batch, *_ = problem
-    shader = element_shader(device, a.dtype, n * n)
+    shader = element_shader(capabilities, a.dtype, n * n)
     x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32).name
     lengths = shader.buffer(problem.lengths, real_part(a.dtype)).name
     u = shader.buffer(problem.scaled, a.dtype, written=True).name
@@ -320,10 +323,10 @@ if (e % {n}u < {order}[matrix * {n + 1}u + {n}u]) {{
     return element_dispatch(shader, batch, n * n)
 
 
-def _completed(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+def _completed(problem: _Problem, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that completes the vectors where columns are zero."""
     a, _, n, batch, *_ = problem
-    shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
+    shader = field_shader(capabilities, a.dtype, workers(n, n, a.dtype, capabilities))
     order = shader.buffer(problem.order, _UINT32).name
     u, projections = (shader.buffer(number, a.dtype, written=True).name for number in (problem.scaled, problem.r))
     shader.workgroup("counted", "u32")
@@ -338,13 +341,13 @@ let rank = workgroupUniformLoad(&counted);
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))
 
 
-def _stored_blocks(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+def _stored_blocks(problem: _Problem, blocks: Blocks, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the vectors of both sides.
 
     Those of the right one are rows.
     """
     a, m, n, batch, wide, turned, _ = problem
-    shader = element_shader(device, a.dtype, m * wide)
+    shader = element_shader(capabilities, a.dtype, m * wide)
     u, q = shader.buffer(problem.scaled, a.dtype).name, shader.buffer(problem.q, a.dtype).name
     order, state = shader.buffer(problem.order, _UINT32).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     left, right = (shader.buffer(number, a.dtype, written=True).name for number in (2, 3))
@@ -375,29 +378,29 @@ if (e < {n * n}u) {{
 # begins with the unit vector that is furthest from the span of the others.
 
 
-def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
     m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
     wide = 0 if not vectors else m if params["full_matrices"] else n
     counted = iteration_budget.of_svd(m, n, wide)
-    blocked = is_blocked_svd(a, device)
-    if not is_field(a.dtype, device, counted.of_a_dispatch) or (n if blocked else m) > LARGEST:
+    blocked = is_blocked_svd(a, capabilities)
+    if not is_field(a.dtype, capabilities, counted.of_a_dispatch) or (n if blocked else m) > LARGEST:
         return None
     if not a.size:
-        return _without_elements(a, params, device)
+        return _without_elements(a, params, capabilities)
     if blocked:
-        return blocked_svd(a, wide, device)
+        return blocked_svd(a, wide, capabilities)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
     sizes = [batch * m * n * itemsize]
     if vectors:
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
 
-    in_tiles = not counted.are_many and fits(m, n, vectors, a.dtype, device)
+    in_tiles = not counted.are_many and fits(m, n, vectors, a.dtype, capabilities)
 
     def new() -> Shader:
-        shader = field_shader(device, a.dtype, invocations(n) if in_tiles else workers(m, n, a.dtype, device))
+        shader = field_shader(capabilities, a.dtype, invocations(n) if in_tiles else workers(m, n, a.dtype, capabilities))
         declare_rotations(shader, n, a.dtype)
         if in_tiles:
             declare_tiles(shader, m, n, vectors, a.dtype)
@@ -457,13 +460,13 @@ def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
     return shader.buffer(number, dtype, written=True).name
 
 
-def _without_elements(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def _without_elements(a: ShapedArray, params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of matrices without elements, whose vectors are the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
         count = math.prod(a.shape[:-2]) * n * n
         if count and params["compute_uv"] and params["full_matrices"]:
-            shader = Shader(device, INVOCATIONS)
+            shader = Shader(capabilities, INVOCATIONS)
             one, zero = constant(a.dtype, 1).text, constant(a.dtype, 0).text
 
             def entry(i: str, shader: Shader = shader, n: int = n, one: str = one, zero: str = zero) -> Number:

@@ -25,20 +25,20 @@ _LARGEST = 64
 _INT32 = np.dtype(np.int32)
 
 
-def fits(m: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def fits(m: int, n: int, dtype: np.dtype, capabilities: TargetCapabilities) -> bool:
     """Return whether a matrix fits in workgroup memory."""
     needed = (m * n + m) * dtype.itemsize + _INVOCATIONS * (real_part(dtype).itemsize + 4) + 4 * m + 64
-    return max(m, n) <= _LARGEST and device.invocations >= _INVOCATIONS and needed <= device.workgroup_memory
+    return max(m, n) <= _LARGEST and capabilities.invocations >= _INVOCATIONS and needed <= capabilities.workgroup_memory
 
 
-def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
+def small_lu(a: ShapedArray, capabilities: TargetCapabilities, count: int) -> Routine:
     """Return the routine for matrices that fit.
 
     An invocation has at most `count` iterations.
     """
     m, n = a.shape[-2:]
     rank, batch = min(m, n), math.prod(a.shape[:-2])
-    shader = field_shader(device, a.dtype, _INVOCATIONS)
+    shader = field_shader(capabilities, a.dtype, _INVOCATIONS)
     pivot = _small_pivot(shader, m, n, real_part(a.dtype) == np.float32)
     shader.workgroup("tile", "T", m * n)
     shader.workgroup("factors", "T", m)
@@ -93,7 +93,7 @@ def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
     It is the first of equals, and row j if none is a number. Where a subgroup holds a column, each finds it by itself.
     """
     rows = 1 << (m - 1).bit_length()
-    if not (is_exchanged and fits_subgroups(shader.module.device, rows, shader.invocations)):
+    if not (is_exchanged and fits_subgroups(shader.module.capabilities, rows, shader.invocations)):
         return f"""var best = R(-1);
   var place = j;
   if (local >= j && local < {m}u) {{
@@ -127,7 +127,7 @@ LARGEST = 1024
 _COLUMNS = 16
 
 
-def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive, which eliminates one unknown after another.
 
     A workgroup has some columns of right-hand sides.
@@ -137,14 +137,14 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], dev
     left = params["left_side"]
     columns = b.shape[-1] if left else b.shape[-2]
     count = rotations.of_triangular_solve(n, min(columns, _COLUMNS))
-    if not is_field(a.dtype, device, count) or n > 4 * LARGEST:
+    if not is_field(a.dtype, capabilities, count) or n > 4 * LARGEST:
         return None
     if not b.size:
         return Routine(())
     turned = params["transpose_a"] != (not left)
     lower = params["lower"] != turned
     blocks = -(-columns // _COLUMNS)
-    shader = field_shader(device, a.dtype, invocations(n * min(columns, _COLUMNS)))
+    shader = field_shader(capabilities, a.dtype, invocations(n * min(columns, _COLUMNS)))
     matrix, source = shader.buffer(0, a.dtype).name, shader.buffer(1, b.dtype).name
     x = shader.buffer(2, b.dtype, written=True).name
     entry = f"{matrix}[first + c * {n}u + r]" if turned else f"{matrix}[first + r * {n}u + c]"
@@ -197,22 +197,22 @@ def _divided(x: str, offset: str) -> str:
   sync();"""
 
 
-def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive: partial pivoting, column by column."""
     (a,) = avals
     m, n = a.shape[-2:]
     rank = min(m, n)
     count = rotations.of_lu(m, n)
-    if not is_field(a.dtype, device, count) or max(m, n) > LARGEST:
+    if not is_field(a.dtype, capabilities, count) or max(m, n) > LARGEST:
         return None
     batch = math.prod(a.shape[:-2])
     if not batch * m:
         return Routine(())
-    if is_blocked_lu(m, n, device):
-        return blocked_lu(a, device)
-    if rank and fits(m, n, a.dtype, device):
-        return small_lu(a, device, count)
-    shader = field_shader(device, a.dtype, invocations(max(m, n)))
+    if is_blocked_lu(m, n, capabilities):
+        return blocked_lu(a, capabilities)
+    if rank and fits(m, n, a.dtype, capabilities):
+        return small_lu(a, capabilities, count)
+    shader = field_shader(capabilities, a.dtype, invocations(max(m, n)))
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:
         written(shader, f"for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(i); }}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.target import WgslTarget
 
 #: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
@@ -55,7 +56,7 @@ class Description(NamedTuple):
 
 
 class BoundRange(NamedTuple):
-    """A range of bytes of a block (`memory.Block`), whose `handle` is the driver's memory."""
+    """A range of bytes of a block, whose `handle` is the driver's memory."""
 
     block: Any
     offset: int
@@ -76,14 +77,14 @@ class Step(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """A part of a recording: the number of its dispatches, and what writes them to the queue again."""
+    """A part of a recording: its dispatches, and the function that writes them again."""
 
     dispatches: int
     write: Callable[[], None]
 
 
 class Errors(Protocol):
-    """A context within which the driver is called, and which raises the errors that it reports."""
+    """A context for calls of the driver, which raises the errors that it reports."""
 
     #: Whether the device is known to be lost; then no further call may be made.
     device_lost: bool
@@ -96,9 +97,9 @@ class Errors(Protocol):
 class Readback(Protocol):
     """A pending copy to the host."""
 
-    #: Whether the batch in which it was requested is submitted.
     @property
-    def submitted(self) -> bool: ...
+    def submitted(self) -> bool:
+        """Whether the batch in which it was requested is submitted."""
 
 
 class Readbacks(Protocol):
@@ -115,7 +116,10 @@ class Readbacks(Protocol):
         """Return whether a readback that was submitted has arrived, after `Driver.poll`."""
 
     def take(self, readback: Readback) -> np.ndarray:
-        """Return the bytes of a readback that has arrived, once. Raises `DeviceError` if the device is lost."""
+        """Return the bytes of a readback that has arrived; call it once.
+
+        Raises `DeviceError` if the device is lost.
+        """
 
     def keep(self, readback: Readback) -> None:
         """Keep the host's memory of a readback that was taken, for later ones."""
@@ -131,25 +135,34 @@ class Timestamps(Protocol):
         """Write a dispatch between two timestamps."""
 
     def read(self) -> np.ndarray:
-        """Return the begins and ends in ns from the first, of shape (dispatches, 2); all of them are done."""
+        """Return the begins and ends of dispatches that are done, in ns from the first.
+
+        The shape is (dispatches, 2).
+        """
 
 
 class Driver(Protocol):
     """An open GPU.
 
     Commands are written in order, and executed in that order as if one after another. `submit` ends a *batch*; batches are numbered
-    from 1. Except for `compile`, `release_pipeline` and `poll`, which any thread may call, methods are called under the queue's lock. Memory is an object
-    of the driver's choice. Methods raise `DeviceError`, if the device is lost with `LOST` as its message, and `OutOfMemoryError`.
+    from 1. Any thread may call `compile`, `release_pipeline` and `poll`; the other methods are called under the queue's lock. Memory is
+    an object of the driver's choice. Methods raise `OutOfMemoryError`, and `DeviceError`, whose message is `LOST` if the device is lost.
     """
 
     description: Description
     errors: Errors
     readbacks: Readbacks
 
+    def target(self, capabilities: TargetCapabilities) -> WgslTarget:
+        """Return the target that programs are lowered for, given what the device was found to be capable of."""
+
     # memory
 
     def allocate(self, size: int, *, grids: bool = False) -> Any:
-        """Return memory of `size` bytes, a multiple of four; `grids` may be read by indirect dispatches."""
+        """Return memory of `size` bytes, a multiple of four.
+
+        If `grids`, indirect dispatches may read their grids from it.
+        """
 
     def free(self, memory: Any) -> None:
         """Release memory once no command that was written uses it."""
@@ -158,15 +171,20 @@ class Driver(Protocol):
         """Raise `DeviceError` if the device is lost."""
 
     def write(self, memory: Any, data: np.ndarray, offset: int) -> None:
-        """Copy bytes, a multiple of four, from the host to memory that no pending command uses, before all commands of the batch."""
+        """Copy bytes from the host to memory that no pending command uses.
+
+        The number of bytes is a multiple of four. Commands of the pending batch may run before or after the copy, later ones after it.
+        """
 
     def copy(self, target: Any, source: Any, offset: int, size: int) -> None:
-        """Write a command that copies `size` bytes, at an offset of the source, to the beginning of the target."""
+        """Copy `size` bytes at an offset of the source to the beginning of the target."""
 
     # shaders
 
     def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Any, Any]:
-        """Return the pipeline of a shader with `count` bindings, some of them written, and the layout of its bindings.
+        """Return the pipeline of a shader, and the layout of its bindings.
+
+        There are `count` bindings, some of them written.
 
         `checks` says which checks the compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`.
         """
@@ -175,7 +193,10 @@ class Driver(Protocol):
         """Release a pipeline that no recording has."""
 
     def bind(self, layout: Any, ranges: Sequence[BoundRange]) -> Any:
-        """Return the bind group of some ranges of blocks. Pipelines of equal layouts (a hashable) share bind groups."""
+        """Return the bind group of some ranges of blocks.
+
+        Pipelines of equal layouts (a hashable) share bind groups.
+        """
 
     def release_group(self, group: Any) -> None:
         """Release a bind group; dispatches that were written keep theirs."""
@@ -186,7 +207,7 @@ class Driver(Protocol):
         """Write dispatches."""
 
     def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
-        """Return what writes dispatches again, faster than `play`; None if nothing is.
+        """Return functions that write dispatches again, faster than `play`, or None.
 
         It is valid until one of its pipelines, bind groups or blocks is released.
         """
@@ -196,7 +217,7 @@ class Driver(Protocol):
         """Whether commands were written that are not submitted."""
 
     def submit(self, number: int) -> None:
-        """Submit the commands written since the last batch (there may be none) as batch `number`."""
+        """Submit the commands since the last batch, if any, as batch `number`."""
 
     def poll(self) -> int:
         """Return the number of the last batch that is done."""
@@ -207,7 +228,7 @@ class Driver(Protocol):
     # the end
 
     def release(self) -> None:
-        """Release commands that were never submitted, readbacks, and everything but memory, pipelines and bind groups."""
+        """Release readbacks, and commands that were never submitted."""
 
     def destroy(self) -> None:
         """Close the device; nothing uses it any more."""
@@ -228,4 +249,7 @@ class Adapter(Protocol):
         """
 
     def again(self) -> Adapter:
-        """Return the adapter by which a lost device is opened again: a reset may have changed the driver's name of it."""
+        """Return the adapter by which a lost device is opened again.
+
+        A reset may have changed the driver's name of it.
+        """

@@ -1,15 +1,10 @@
-"""A GPU, selected and opened: its memory, queue, pipelines and routines."""
+"""An open GPU: its memory, queue, pipelines and routines."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-import re
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,143 +18,17 @@ from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.matmul.schedule import find_by
-from volta_fn.targets.wgsl.runtime.device.driver import FORKED, DriverErrors, lost, native, wgpu
+from volta_fn.targets.wgsl.runtime.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import (
-    BoundRange,
     Pipelines,
     fma_rounds_once,
     keeps_subnormals,
     loop_iterations,
     needed_checks,
 )
-from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
-from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
-
-# Select a GPU and describe its capabilities.
-#
-# VOLTA_GPU_ADAPTER selects by a substring of the name. VOLTA_GPU_LIMITS=webgpu restricts features and limits to what every WebGPU
-# device has.
-
-#: Features that shaders may use, and the fields of `TargetCapabilities` for them.
-_FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
-
-#: The feature that lets profilers note when dispatches begin and end.
-_TIMESTAMPS = "timestamp-query"
-
-
-def _native_name(limit: str) -> str:
-    """Return the library's name of a limit of WebGPU: min-storage-… for minStorage…."""
-    return re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", limit)
-
-
-#: Limits that shaders and programs depend on, with the values that every WebGPU device guarantees.
-_LIMITS = {_native_name(name): TargetCapabilities._field_defaults[field] for name, field in LIMITS.items()} | {
-    "max-buffer-size": LARGEST_BUFFER,
-    "max-compute-workgroup-size-x": 256,
-    "max-compute-workgroup-size-y": 256,
-    "max-compute-workgroup-size-z": 64,
-}
-
-
-class Opened(NamedTuple):
-    """An open device."""
-
-    device: Any
-    name: str
-    #: "discrete", "integrated", "cpu", …
-    kind: str
-    capabilities: TargetCapabilities
-    #: Bytes of the largest buffer.
-    largest: int
-    features: tuple[str, ...]
-    limits: dict[str, int]
-
-
-@functools.cache
-def adapters() -> list[Any]:
-    """Return the machine's GPUs, each through one driver, the fastest first.
-
-    Raises `DeviceError` if there is none.
-    """
-    native()
-    with _without_noise():
-        available = wgpu().gpu.enumerate_adapters_sync()
-    best: dict[tuple[str, int], Any] = {}
-    for adapter in available:
-        info = adapter.info
-        key = (info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0)
-        if key not in best or _rank(adapter) < _rank(best[key]):
-            best[key] = adapter
-    name = os.environ.get("VOLTA_GPU_ADAPTER", "")
-    chosen = [a for a in sorted(best.values(), key=_rank) if name.lower() in a.info["device"].lower()]
-    if not chosen:
-        names = [a.info["device"] for a in available]
-        raise DeviceError(
-            f"no GPU is called {name!r} (VOLTA_GPU_ADAPTER); there are {names}"
-            if available
-            else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
-            "or use the device 'cpu'"
-        )
-    return chosen
-
-
-@contextlib.contextmanager
-def _without_noise() -> Iterator[None]:
-    """Set XDG_RUNTIME_DIR temporarily: drivers on Linux print a warning without it."""
-    unset = "XDG_RUNTIME_DIR" not in os.environ
-    if unset:
-        os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
-    try:
-        yield
-    finally:
-        if unset:
-            os.environ.pop("XDG_RUNTIME_DIR", None)
-
-
-def _rank(adapter: Any) -> tuple[int, int]:
-    kinds, drivers = ["DiscreteGPU", "IntegratedGPU", "CPU"], ["Vulkan", "Metal", "D3D12"]
-    kind, driver = adapter.info["adapter_type"], adapter.info["backend_type"]
-    return kinds.index(kind) if kind in kinds else 3, drivers.index(driver) if driver in drivers else 3
-
-
-def open_device(adapter: Any) -> Opened:
-    """Open a device with all features and limits of its adapter.
-
-    VOLTA_GPU_LIMITS=webgpu restricts it to those of every WebGPU device. Raises `DeviceError` if it cannot be opened.
-    """
-    if native().process != os.getpid():
-        raise DeviceError(FORKED)
-    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
-    features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
-    limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
-    try:
-        device = adapter.request_device_sync(required_features=features, required_limits=limits)
-    except Exception as error:
-        raise DeviceError(f"the GPU {adapter.info['device']} cannot be opened: {error}") from error
-    kind = adapter.info["adapter_type"].removesuffix("GPU").lower()
-    capabilities = _capabilities(device.limits if not least else limits, features, adapter.info)
-    return Opened(
-        device, adapter.info["device"], kind, capabilities, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits
-    )
-
-
-#: Subgroup sizes of vendors whose driver does not report that there is only one.
-_SUBGROUPS = {0x10DE: 32}  # NVIDIA
-
-
-def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
-    one_size = _SUBGROUPS.get(info["vendor_id"])
-    facts: dict[str, Any] = {fact: name in features for name, fact in _FEATURES.items()}
-    facts |= {field: limits[_native_name(name)] for name, field in LIMITS.items()}
-    # Some versions of the package wgpu write "stackgroup" for "subgroup".
-    return TargetCapabilities(
-        subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
-        subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
-        adapter=info["device"],
-        **facts,
-    )
-
+from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.wgsl.target import RoutineCache
 
 # Represent an open GPU: its memory, queue, pipelines and routines.
 
@@ -181,20 +50,18 @@ class Counters(NamedTuple):
 class Gpu:
     """An open GPU."""
 
-    def __init__(self, adapter: Any) -> None:
-        opened = open_device(adapter)
-        self.opened, self.capabilities = opened, opened.capabilities
-        limit = threads.value_of("VOLTA_GPU_MEMORY")
-        self.errors = DriverErrors()
-        self.pool = Pool(opened.device._internal, self.errors, opened.largest, limit)
-        self.queue = Queue(opened.device, self.errors, self.pool)
+    def __init__(self, adapter: Adapter) -> None:
+        self.driver = driver = adapter.open()
+        self.description, self.errors = driver.description, driver.errors
+        self.capabilities = self.description.capabilities
+        self.pool = Pool(driver, threads.value_of("VOLTA_GPU_MEMORY"))
+        self.queue = Queue(driver, self.pool)
         #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
-        self.grids = Pool(opened.device._internal, self.errors, opened.largest, None)
-        self.grids.usage |= 0x100  # INDIRECT
-        self.pipelines = Pipelines(opened.device, self.errors)
-        self.target = WgslTarget(self._test(opened.capabilities))  # runs shaders, for which all of the above must exist
+        self.grids = Pool(driver, None, grids=True)
+        self.pipelines = Pipelines(driver)
+        self.target = driver.target(self._test(self.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
         self.routines = RoutineCache()
@@ -204,14 +71,14 @@ class Gpu:
         # Not a bound method: objects to be released later must not refer to this one.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
-        _abandoned.add(self, (self.queue, self.pool, self.grids, self.pipelines))
+        _abandoned.add(self, (driver, self.pool, self.grids, self.pipelines))
         if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
 
     def _test(self, capabilities: TargetCapabilities) -> TargetCapabilities:
         """Return the capabilities with what only running shaders tells."""
         capabilities = capabilities._replace(fma=fma_rounds_once(self), subnormals=keeps_subnormals(self))
-        return capabilities._replace(iterations=loop_iterations(self)) if self.opened.kind == "cpu" else capabilities
+        return capabilities._replace(iterations=loop_iterations(self)) if self.description.kind == "cpu" else capabilities
 
     # buffers
 
@@ -297,7 +164,7 @@ class Gpu:
         if (dtype.name in ("float64", "complex128") and not self.capabilities.float64) or (
             dtype.name in ("int64", "uint64") and not self.capabilities.int64
         ):
-            raise DTypeError(f"the GPU {self.opened.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
+            raise DTypeError(f"the GPU {self.description.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
 
     # memory
 
@@ -331,7 +198,7 @@ class Gpu:
             self.pool.make_room()
             self.pool.trim()
             self.grids.trim()
-            self.queue.readbacks.clear()
+            self.driver.readbacks.clear()
             self.queue.poll()
 
     def copied(self, lease: Lease, size: int) -> Lease:
@@ -346,7 +213,7 @@ class Gpu:
         with self.queue.lock:
             bindings = tuple([BoundRange(self.lease_of(b).block, 0, b.size) for b in buffers])
             group = self.pipelines.group(pipeline, bindings)
-            play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
+            self.queue.play([Step(pipeline.handle, group, (1, 1, 1))])
 
     @property
     def recordings_epoch(self) -> int:
@@ -361,15 +228,15 @@ class Gpu:
 
 
 #: The driver's objects of devices that were collected; they are released later.
-_abandoned: Finalized[tuple[Queue, Pool, Pool, Pipelines]] = Finalized()
+_abandoned: Finalized[tuple[Driver, Pool, Pool, Pipelines]] = Finalized()
 
 
 def release_abandoned() -> None:
     """Release the driver's objects of lost devices that nothing uses."""
-    for queue, pool, grids, pipelines in _abandoned.drain():
-        for owner in (queue, pool, grids, pipelines):
+    for driver, pool, grids, pipelines in _abandoned.drain():
+        for owner in (driver, pool, grids, pipelines):
             owner.release()
-        queue.lib.wgpuDeviceDestroy(queue.device)  # the library would retain buffers that refused commands use
+        driver.destroy()
 
 
 def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
@@ -384,7 +251,7 @@ def _lost(buffer: Buffer) -> DeviceError:
 # The GPU of an adapter, opened when it is first needed and again after a loss.
 
 
-def open_gpu(adapter: Any) -> Gpu:
+def open_gpu(adapter: Adapter) -> Gpu:
     """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
     gpu = Gpu(adapter)
     if threads.value_of("VOLTA_GPU_TUNE") == "1":
@@ -398,7 +265,7 @@ class GpuHandle:
     `reopened` is called after that, with the lock of the handle held.
     """
 
-    def __init__(self, adapter: Any, reopened: Callable[[], None]) -> None:
+    def __init__(self, adapter: Adapter, reopened: Callable[[], None]) -> None:
         self.adapter = adapter
         #: The device as it is, which may be lost; None if it was not needed yet.
         self.current: Gpu | None = None
@@ -438,6 +305,5 @@ class GpuHandle:
         try:
             return open_gpu(self.adapter)
         except DeviceError:
-            adapters.cache_clear()
-            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
+            self.adapter = self.adapter.again()
             return open_gpu(self.adapter)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.errors import DeviceError, MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
+from volta_fn.errors import MemoryGrowthWarning, OutOfMemoryError
+from volta_fn.targets.wgsl.runtime.device.driver import Driver, log
 
 # Detect memory leaks: warn when memory grows from call to call of a program.
 #
@@ -65,8 +65,8 @@ class Trend:
 # Manage device memory: a pool of blocks in size classes, and buffers.
 #
 # Buffers are the values that programs take and return. A free block may be reused at once, even if commands that use it are pending:
-# the queue executes them in order. Only writes from the host overtake commands that are not submitted yet, so they must not target a
-# block that pending commands use.
+# the queue executes them in order. Only writes from the host may overtake commands that are not submitted yet, so they must not target
+# a block that pending commands use.
 
 #: Arrays of up to this many bytes are also kept on the host.
 SMALL = 64
@@ -135,15 +135,13 @@ class Lease:
 class Pool:
     """A device's blocks; methods run under the queue's lock, a `LeaseEnd` at any time."""
 
-    def __init__(self, device: Any, errors: DriverErrors, largest: int, limit: int | None) -> None:
-        library = native()
-        self.lib, self.ffi = library.lib, library.ffi
-        self.device = device
-        self.largest = largest
+    def __init__(self, driver: Driver, limit: int | None, *, grids: bool = False) -> None:
+        """Begin without blocks; if `grids`, they may hold grids of indirect dispatches."""
+        self.driver = driver
+        self.grids = grids
+        self.largest = driver.description.largest
         #: The most bytes in all blocks (None: no limit).
         self.limit = limit
-        self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
-        self.errors = errors
         #: The numbers of free blocks by size (heaps), and all blocks by number.
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
@@ -215,11 +213,11 @@ class Pool:
                 "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
             )
         try:
-            handle = self.create(size, self.usage)
+            handle = self.driver.allocate(size, grids=self.grids)
         except OutOfMemoryError:
             self.make_room()
             self.trim()
-            handle = self.create(size, self.usage)
+            handle = self.driver.allocate(size, grids=self.grids)
         self.held += size
         block = Block(handle, next(_numbers), size)
         self.blocks[block.number] = block
@@ -229,25 +227,13 @@ class Pool:
     def _full(self, size: int) -> bool:
         return self.limit is not None and self.held + size > self.limit
 
-    def create(self, size: int, usage: int) -> Any:
-        """Create a buffer of the driver. Raises `OutOfMemoryError` or `DeviceError`."""
-        descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
-        if self.errors.device_lost:
-            raise DeviceError(LOST)
-        with self.errors:
-            return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
-
-    def check_device(self) -> None:
-        """Raise `DeviceError` if the device is lost: some calls would end the process."""
-        self.lib.wgpuBufferRelease(self.create(4, self.usage))
-
     def trim(self) -> None:
         """Release all free blocks."""
         self.collect()
         for number in [number for numbers in self.free.values() for number in numbers]:
             block = self.blocks.pop(number)
             self.held -= block.size
-            self.lib.wgpuBufferRelease(block.handle)
+            self.driver.free(block.handle)
         self.free.clear()
         self.releases += 1
         log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
@@ -255,7 +241,7 @@ class Pool:
     def release(self) -> None:
         """Release all blocks; nothing uses the device any more."""
         for block in self.blocks.values():
-            self.lib.wgpuBufferRelease(block.handle)
+            self.driver.free(block.handle)
         self.blocks.clear()
 
 

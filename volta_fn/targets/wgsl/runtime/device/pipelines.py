@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from queue import Empty, PriorityQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.driver import DriverErrors, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Driver, log
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
 if TYPE_CHECKING:
@@ -270,31 +270,19 @@ class Pipeline:
         return self.handles[-1]
 
 
-class BoundRange(NamedTuple):
-    """A range of bytes of a block."""
-
-    block: Any
-    offset: int
-    size: int
-
-
 class Pipelines:
     """The compiled shaders of a device, with the checks that its driver needs.
 
     Programs own the pipelines that they use. Others are released, except for the most recently used ones.
     """
 
-    def __init__(self, device: Any, errors: DriverErrors) -> None:
-        library = native()
-        self.lib, self.ffi = library.lib, library.ffi
-        self.device = device
-        self.errors = errors
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
         self.checks = ALL
         self._pipelines: Interned[Key, Pipeline] = Interned()
         self._recent: LruCache[Pipeline] = LruCache(_MOST_UNUSED)
         #: The handles of pipelines that nothing uses any more.
         self._dropped: Finalized[list[Any]] = Finalized()
-        self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         #: How often bind groups were released.
@@ -371,71 +359,28 @@ class Pipelines:
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
         """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
         self._release_dropped()
-        with self._lock:
-            if (count, written) not in self._layouts:
-                self._layouts[count, written] = self._layout(count, written)
-            layout, pipeline_layout = self._layouts[count, written]
-        ffi, errors = self.ffi, self.errors
         try:
-            with errors:
-                module = self._module(source, checks)
-            with errors:
-                entry = ffi.new("char[]", b"main")
-                descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": pipeline_layout._internal})
-                descriptor.compute.module = module
-                descriptor.compute.entryPoint.data = entry
-                descriptor.compute.entryPoint.length = 4
-                handle = self.lib.wgpuDeviceCreateComputePipeline(self.device._internal, descriptor)
+            handle, layout = self.driver.compile(source, count, written, checks)
         except DeviceError as error:
-            if errors.device_lost:
+            if self.driver.errors.device_lost:
                 raise
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
-        self.lib.wgpuShaderModuleRelease(module)
-        pipeline = Pipeline(handle, layout._internal)
+        pipeline = Pipeline(handle, layout)
         self._dropped.add(pipeline, pipeline.handles)
         return pipeline
 
     def _release_dropped(self) -> None:
         for handles in self._dropped.drain():
             for handle in handles:
-                self.lib.wgpuComputePipelineRelease(handle)
-
-    def _module(self, source: str, checks: int) -> Any:
-        ffi, text = self.ffi, source.encode()
-        characters = ffi.new("char[]", text)
-        code = ffi.new("WGPUShaderSourceWGSL *")
-        code.chain.sType = self.lib.WGPUSType_ShaderSourceWGSL
-        code.code.data, code.code.length = characters, len(text)
-        descriptor = ffi.new("WGPUShaderModuleDescriptor *", {"nextInChain": ffi.addressof(code, "chain")})
-        if checks == ALL:
-            return self.lib.wgpuDeviceCreateShaderModule(self.device._internal, descriptor)
-        return self.lib.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, descriptor, checks)
-
-    def _layout(self, count: int, written: frozenset[int]) -> tuple[Any, Any]:
-        """Create the layouts of a bind group and of a pipeline with one."""
-        entries = [
-            {"binding": i, "visibility": 4, "buffer": {"type": "storage" if i in written else "read-only-storage"}} for i in range(count)
-        ]
-        with self.errors.classes():
-            layout = self.device.create_bind_group_layout(entries=entries)
-            return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
+                self.driver.release_pipeline(handle)
 
     def group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
         """Return the bind group of some ranges of blocks."""
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._new_group(pipeline, bindings)
+            group = self._groups[key] = self.driver.bind(pipeline.layout, bindings)
         return group
-
-    def _new_group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
-        entries = self.ffi.new("WGPUBindGroupEntry[]", len(bindings))
-        for number, (block, offset, size) in enumerate(bindings):
-            entry = entries[number]
-            entry.binding, entry.buffer, entry.offset, entry.size = number, block.handle, offset, size
-        descriptor = self.ffi.new("WGPUBindGroupDescriptor *")
-        descriptor.layout, descriptor.entryCount, descriptor.entries = pipeline.layout, len(bindings), entries
-        return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
     def limit_groups(self) -> None:
         """Release all bind groups if there are too many.
@@ -450,7 +395,7 @@ class Pipelines:
 
     def _release_groups(self) -> None:
         for group in self._groups.values():
-            self.lib.wgpuBindGroupRelease(group)
+            self.driver.release_group(group)
         self._groups.clear()
 
     def release(self) -> None:

@@ -152,7 +152,7 @@ class Recovery:
             for buffer in buffers:
                 if buffer.host_values is None and buffer.readback is None and buffer.size:
                     lease = gpu.lease_of(buffer)
-                    buffer.readback = gpu.queue.readbacks.request(lease.block, buffer.size)
+                    buffer.readback = gpu.queue.request(lease.block, buffer.size)
 
     def remake(self, gpu: Gpu, buffer: Buffer) -> None:
         """Recompute a buffer's elements, and those of the other results of the same calls.

@@ -18,10 +18,10 @@ from volta_fn.targets.wgsl.matmul.results import rounded
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, users_file
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
-from volta_fn.targets.wgsl.runtime.queue import Step, play
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 
 #: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4
@@ -84,6 +84,6 @@ class Trials:
         start = time.perf_counter()
         with queue.lock:
             steps = [Step(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
-            play(queue, steps * times)
+            queue.play(steps * times)
         queue.wait()
         return time.perf_counter() - start

@@ -1,0 +1,386 @@
+"""Check and time products on matrix units: `python -m benchmarks.gpu.products`.
+
+First it runs products of every layout and dtype, of ragged sizes, in stacks, with epilogues, with split sums, in branches and in loops, and
+compares the results with those in float64. Then it times products as they occur in networks beside cuBLAS by PyTorch, in alternation. With
+`--tune` it times every schedule for them, too, and writes the fastest to a file in the format of the package's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from benchmarks.gpu import peers
+from benchmarks.gpu.device import opened_gpu
+from volta_fn import lax
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia.kernel import header_of
+from volta_fn.targets.nvidia.matmul import contract
+from volta_fn.targets.nvidia.matmul.problem import MatrixProduct
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, candidates, write
+from volta_fn.targets.wgsl.runtime.commands import runs
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import RoutineCache
+
+BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+
+#: The largest error that results may have, relative to all of them: that of rounding once, and with an epilogue some more times; and that
+#: of products of operands that are rounded to TensorFloat-32.
+TOLERANCES = {BFLOAT16: 8e-3, FLOAT16: 1e-3, FLOAT32: 2e-5}
+ROUNDED_TOLERANCE = 8e-4
+
+#: Products in a timed program, samples of each, and seconds that a sample takes at least.
+REPEATED, SAMPLES, SECONDS = 8, 7, 0.01
+
+
+@dataclass(frozen=True)
+class Check:
+    """A function of arrays, of which some dispatches are to run on matrix units."""
+
+    name: str
+    function: Callable[..., Any]
+    shapes: Sequence[tuple[int, ...]]
+    dtype: np.dtype = BFLOAT16
+    expected: int = 1
+    #: Whether operands may be rounded to TensorFloat-32.
+    rounds: bool = False
+
+
+def laid_out(layout: str) -> Callable[[Any, Any], Any]:
+    """Return the product of operands that are transposed (T) in memory or not (N)."""
+    return lambda x, y: (x.swapaxes(-1, -2) if layout[0] == "T" else x) @ (y.swapaxes(-1, -2) if layout[1] == "T" else y)
+
+
+def shapes_of(layout: str, m: int, n: int, k: int, batch: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of operands in memory."""
+    stack = (batch,) if batch > 1 else ()
+    return (*stack, *((m, k) if layout[0] == "N" else (k, m))), (*stack, *((k, n) if layout[1] == "N" else (n, k)))
+
+
+def rounded(layout: str) -> Callable[[Any, Any], Any]:
+    """Return the product of operands that may be rounded to TensorFloat-32."""
+    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+
+
+def in_float32(x: Any, y: Any) -> Any:
+    """Multiply 16-bit numbers with results in float32; others in their own dtype."""
+    return vnp.dot(x, y, preferred_element_type="float32") if x.dtype.itemsize == 2 else vnp.dot(x, y)
+
+
+def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+    """Apply a layer with an activation and a residual connection."""
+    return r + vf.nn.gelu(x @ w + b)
+
+
+def heads(x: Any, y: Any) -> Any:
+    """Multiply queries by keys, whose heads lie between positions and features."""
+    return vnp.einsum("bthd,bshd->bhts", x, y)
+
+
+def to_heads(x: Any, w: Any) -> Any:
+    """Return a projection by heads."""
+    return (x @ w).reshape(4, 256, 8, 64).transpose(0, 2, 1, 3)
+
+
+def two_results(x: Any, w: Any, b: Any) -> Any:
+    """Return a result, and where it is positive."""
+    y = x @ w + b
+    return y, y > 0
+
+
+def masked(x: Any, w: Any) -> Any:
+    """Return a product whose upper triangle is 0."""
+    y = x @ w
+    return vnp.where(vnp.tri(y.shape[0], y.shape[1], dtype=bool), y, 0)
+
+
+def looped(x: Any, ws: Any) -> Any:
+    """Multiply by one matrix after another."""
+    return lax.scan(lambda carry, w: (vnp.tanh(carry @ w), None), x, ws)[0]
+
+
+def branch(x: Any, y: Any) -> Any:
+    """Multiply in the branch that is taken, and square in the other."""
+    return lax.cond(x[0, 0] == x[0, 0], lambda: x @ y, lambda: (x @ y) ** 2)
+
+
+def loss_gradient(w: Any, x: Any) -> Any:
+    """Return the gradients of a layer."""
+    return vf.grad(lambda w, x: vnp.sum(vnp.tanh(x @ w) / 64), argnums=(0, 1))(w, x)
+
+
+def checks() -> list[Check]:
+    """Return all checks."""
+    result = []
+    for dtype in (BFLOAT16, FLOAT16):
+        for layout in ("NN", "NT", "TN", "TT"):
+            product = laid_out(layout)
+            for m, n, k in ((512, 512, 256), (520, 776, 264), (1160, 136, 1032)):
+                result.append(Check(f"{layout} {m}x{n}x{k}", product, shapes_of(layout, m, n, k), dtype))
+            result.append(Check(f"{layout} 6x256x264x200", product, shapes_of(layout, 256, 264, 200, 6), dtype))
+        result.append(Check("results in float32", in_float32, ((512, 264), (264, 520)), dtype))
+        result.append(Check("odd columns", laid_out("NT"), shapes_of("NT", 512, 1001, 256), dtype))
+        result.append(Check("odd rows", laid_out("NN"), shapes_of("NN", 517, 1024, 256), dtype))
+        result.append(Check("layer", layer, ((1024, 776), (776, 520), (520,), (1024, 520)), dtype))
+        result.append(Check("split sums", laid_out("TN"), shapes_of("TN", 256, 264, 1 << 15), dtype))
+        result.append(Check("split sums, layer", layer, ((128, 1 << 15), (1 << 15, 128), (128,), (128, 128)), dtype))
+    result += [
+        Check("heads", heads, ((4, 256, 8, 64), (4, 264, 8, 64))),
+        Check("to heads", to_heads, ((4, 256, 512), (512, 512))),
+        Check("two results", two_results, ((1024, 512), (512, 520), (520,))),
+        Check("a mask", masked, ((1024, 512), (512, 520))),
+        Check("a matrix by itself", lambda x: x @ x.T, ((1024, 512),)),
+        Check("a loop", looped, ((1024, 512), (6, 512, 512))),
+        Check("a branch", branch, ((1024, 512), (512, 512)), expected=2),
+        Check("gradients", loss_gradient, ((512, 512), (1024, 512)), expected=3),
+        *[Check(f"rounded {x}", rounded(x), shapes_of(x, 1032, 1000, 1024), FLOAT32, rounds=True) for x in ("NN", "NT", "TN", "TT")],
+        Check("many tiles", laid_out("NN"), shapes_of("NN", 4096, 4104, 512)),
+    ]
+    return result
+
+
+def on_matrix_units(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> int:
+    """Return how many dispatches of a function's program are no shaders."""
+    lowered = vf.jit(function).lower(*[vf.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays])
+    plan = plan_program(lowered.jaxpr, (False,) * len(arrays), pipeline, opened_gpu().target, RoutineCache())
+    return sum(header_of(run.source) is not None for run in runs(plan.commands))
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return random numbers; those of long sums are small."""
+    scale = max(shape[-2:]) ** -0.5 if len(shape) > 1 else 1.0
+    return (rng.standard_normal(shape, np.float32) * scale).astype(dtype)
+
+
+def relative_error(actual: Any, wanted: Any) -> float:
+    """Return ‖actual - wanted‖ / ‖wanted‖.
+
+    Of bools it is the share that differs beyond what rounding explains.
+    """
+    x, y = np.asarray(actual), np.asarray(wanted)
+    if x.dtype == np.bool_:
+        return max(0.0, float((x != y).mean()) - 0.01)
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    return float(np.linalg.norm(x - y) / np.linalg.norm(y)) if np.isfinite(x).all() else float("inf")
+
+
+def run_check(check: Check) -> bool:
+    """Run a check and print its result; return whether it is right."""
+    rng = np.random.default_rng(0)
+    arrays = [numbers(rng, shape, check.dtype) for shape in check.shapes]
+    with vf.default_device("cpu"):
+        wanted = check.function(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
+    actual = vf.jit(check.function)(*[vnp.asarray(x) for x in arrays])
+    pairs = list(zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True))
+    errors = [relative_error(x, y) for x, y in pairs]
+    tolerance = ROUNDED_TOLERANCE if check.rounds else max(TOLERANCES.get(np.dtype(x.dtype), 0.0) for x, _ in pairs)
+    right = max(errors) <= tolerance
+    count = on_matrix_units(check.function, arrays)
+    expected = 0 if check.rounds and opened_gpu().capabilities.matrix_units != "wgmma" else check.expected
+    enough = count >= expected
+    verdict = "" if right and enough else "  WRONG" if not right else f"  NOT ON MATRIX UNITS: {count} of {expected}"
+    print(f"{check.dtype.name:9s} {check.name:28s} {count} on matrix units, error {max(errors):.1e}{verdict}", flush=True)
+    return right and enough
+
+
+# Time products beside cuBLAS.
+
+
+class Timed(NamedTuple):
+    """A product as it occurs in networks; those of float32 may be rounded to TensorFloat-32."""
+
+    layout: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: np.dtype = BFLOAT16
+
+    @property
+    def name(self) -> str:
+        """Its dtype, layout and sizes."""
+        dtype = "tf32" if self.dtype == FLOAT32 else "bf16"
+        return f"{dtype} {self.layout} {f'{self.batch}x' if self.batch > 1 else ''}{self.m}x{self.n}x{self.k}"
+
+    @property
+    def function(self) -> Callable[[Any, Any], Any]:
+        """Return the product of operands as they are in memory."""
+        return rounded(self.layout) if self.dtype == FLOAT32 else laid_out(self.layout)
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+TIMED = [
+    *[Timed(layout, 4096, 4096, 4096) for layout in ("NN", "TN", "NT")],
+    Timed("NN", 8192, 8192, 8192),
+    Timed("NN", 1024, 1024, 1024),
+    Timed("NN", 512, 512, 512, 64),
+    Timed("NN", 128, 128, 64, 96),
+    Timed("NN", 1024, 768, 256),
+    *[Timed("NN", 4096, n, 768) for n in (2304, 3072, 768, 8192)],
+    *[Timed(layout, 4096, 768, 3072) for layout in ("NN", "NT")],
+    Timed("TN", 768, 3072, 4096),
+    Timed("NT", 4096, 50257, 768),
+    *[Timed(layout, 4096, 4096, 4096, dtype=FLOAT32) for layout in ("NT", "NN")],
+    Timed("NT", 1024, 1024, 1024, dtype=FLOAT32),
+]
+
+
+def timer(product: Timed, operands: tuple[Any, list[Any]]) -> Callable[[], float]:
+    """Return a function that times the product by a jitted program of several."""
+    multiply = product.function
+    program = vf.jit(lambda x, ys: [multiply(x, y) for y in ys])
+    x, ys = operands
+    results = program(x, ys)
+    vf.block_until_ready(results)
+    times = max(1, round(SECONDS / (REPEATED * (product.operations / 4e14 + 5e-6))))
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            outputs = program(x, ys)
+        vf.block_until_ready(outputs)
+        return (time.perf_counter() - start) / times / REPEATED
+
+    return sample
+
+
+def peer(product: Timed) -> Callable[[], float] | None:
+    """Return PyTorch's timer of the same products, in a CUDA graph; None without CUDA."""
+    torch = peers.torch()
+    if torch is None:
+        return None
+    left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    dtype = torch.float32 if product.dtype == FLOAT32 else torch.bfloat16
+    x = torch.randn(left, device="cuda").to(dtype)
+    ys = [torch.randn(right, device="cuda").to(dtype) for _ in range(REPEATED)]
+    multiply = laid_out(product.layout)
+
+    def run() -> list[Any]:
+        return [multiply(x, y) for y in ys]
+
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = run()
+    times = max(1, round(SECONDS / (REPEATED * (product.operations / 4e14 + 5e-6))))
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert len(outputs) == REPEATED
+        return (time.perf_counter() - start) / times / REPEATED
+
+    return sample
+
+
+def alternate(samplers: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """Return the median times, sampled by turns."""
+    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    for _ in range(SAMPLES):
+        for name, sample in samplers.items():
+            samples[name].append(sample())
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def forced(schedule: AnySchedule | None) -> None:
+    """Let products use a schedule from now on; None: the one that is chosen."""
+    contract.choose = _CHOOSE if schedule is None else lambda product, device: schedule
+    opened_gpu().routines = RoutineCache()
+
+
+_CHOOSE = contract.choose
+
+
+def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
+    """Time a product and print the result.
+
+    If `best` is given, all schedules are timed, and the fastest is put into it.
+    """
+    rng = np.random.default_rng(0)
+    left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
+    operands = vnp.asarray(numbers(rng, left, product.dtype)), [vnp.asarray(numbers(rng, right, product.dtype)) for _ in range(REPEATED)]
+    samplers = {"": timer(product, operands)}
+    schedules: dict[str, AnySchedule] = {}
+    for schedule in candidates(opened_gpu().capabilities) if best is not None else ():
+        forced(schedule)
+        schedules[str(schedule)] = schedule
+        samplers[str(schedule)] = timer(product, operands)
+    forced(None)
+    theirs = peer(product)
+    if theirs is not None:
+        samplers["cuBLAS"] = theirs
+    times = alternate(samplers)
+    reference = times.get("cuBLAS", float("nan"))
+    for name, seconds in sorted(times.items(), key=lambda pair: pair[1]):
+        rate = product.operations / seconds / 1e12
+        print(f"{product.name:24s} {seconds * 1e6:9.1f} us {rate:5.0f} TFLOP/s {reference / seconds:5.2f} of cuBLAS  {name}", flush=True)
+    if best is not None:
+        fastest = min(schedules, key=lambda name: times[name])
+        if times[fastest] < 0.97 * times[""]:
+            best[named(product)] = schedules[fastest]
+
+
+def named(product: Timed) -> str:
+    """Return the name by which a schedule of the product is found."""
+    names: list[str] = []
+
+    def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
+        names.append(product.name)
+        return _CHOOSE(product, device)
+
+    contract.choose = choose
+    shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
+    on_matrix_units(product.function, [np.empty(shape, product.dtype) for shape in shapes])
+    contract.choose = _CHOOSE
+    return names[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all; return 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.products", description=__doc__)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="checks and products whose names match")
+    parser.add_argument("--no-checks", action="store_true", help="only times")
+    parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--tune", metavar="FILE", help="time all schedules, and write the fastest to a file")
+    options = parser.parse_args(arguments)
+    gpu = opened_gpu()
+    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
+    failures = 0
+    for check in [] if options.no_checks else [c for c in checks() if re.search(options.only, c.name)]:
+        try:
+            failures += not run_check(check)
+        except Exception as error:  # the others are checked all the same
+            failures += 1
+            print(f"{check.dtype.name:9s} {check.name:28s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
+    best: dict[str, AnySchedule] | None = {} if options.tune else None
+    for product in [] if options.no_times else [t for t in TIMED if re.search(options.only, t.name)]:
+        run_timed(product, best)
+    if options.tune and best:
+        choices: Choices = {gpu.capabilities.adapter: best}
+        write(Path(options.tune), choices)
+    print(f"{failures} checks failed" if failures else "all checks passed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""An NVIDIA GPU on the CPU: the driver on a stand-in for its library, which runs shaders by the emulation of their translation.
+
+`pytest -p tests.targets.nvidia.emulated_gpu FILE …` runs files of tests with it as the only GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+# Modules of the package are imported in functions: a plugin is loaded before settings are made for tests.
+
+
+_installed: list[Any] = []
+
+
+class _Compiler:
+    """Stands for the processes that compile: machine code is the WGSL itself."""
+
+    def ask(self, request: list[bytes]) -> list[bytes]:
+        from volta_fn.errors import VoltaError
+        from volta_fn.targets.nvidia import compilation
+        from volta_fn.targets.nvidia.translation import translate
+
+        try:
+            shader = translate(request[0].decode())
+        except VoltaError as error:
+            return [b"error", b"", error.message.encode()]
+        return [b"cubin", compilation._THREADS.pack(*shader.threads), request[0]]
+
+
+class _Kernels(dict[str, Callable[..., None]]):
+    """Every text is a kernel."""
+
+    def __contains__(self, source: object) -> bool:
+        return True
+
+    def __getitem__(self, source: str) -> Callable[..., None]:
+        from tests.targets.nvidia.translation import emulation
+
+        def run(words: list[int], grid: tuple[int, int, int]) -> None:
+            count = len(words) // 2
+            emulation.kernel(source).run(grid, words[:count], words[count:-1], words[-1])
+
+        return run
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Replace the driver's library and its compiler until `monkeypatch` is undone; return the stand-in."""
+    from tests.targets.nvidia.fake_cuda import FakeCuda
+    from volta_fn.targets.nvidia import compilation, library
+
+    fake = FakeCuda(("an emulated GPU",), eager=True)
+    fake.strict = False
+    fake.kernels = _Kernels()
+    fake.capability = (7, 5)  # without matrix units
+    monkeypatch.setattr(library, "open_library", lambda: fake)
+    monkeypatch.setattr(compilation, "pool", _Compiler)
+    monkeypatch.setattr(compilation, "cache_dir", lambda: None)
+    library._functions.cache_clear()
+    return fake
+
+
+def device(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the emulated GPU."""
+    from volta_fn.core.device import Device
+    from volta_fn.targets.nvidia.driver import adapters
+    from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+
+    install(monkeypatch)
+    (adapter,) = adapters()
+    return Device("gpu", 0, adapter.name, GpuBackend(adapter))
+
+
+# A plugin of pytest.
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make it the only GPU of all tests."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("VOLTA_GPU_DRIVER", "nvidia")
+    _installed.append(install(monkeypatch))
+    session.config.add_cleanup(monkeypatch.undo)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Fail tests that use the library wrongly."""
+    result = yield
+    for fake in _installed:
+        broken = [*fake.broken]
+        fake.broken.clear()
+        assert not broken, broken
+    return result

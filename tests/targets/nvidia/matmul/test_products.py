@@ -1,0 +1,182 @@
+"""Kernels of products, run by an emulator, beside NumPy; and their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.targets.nvidia.emulation import run_kernel
+from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
+from volta_fn.compiler.contractions import Operand, Walk
+from volta_fn.compiler.ir.kernel import interpret
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia.matmul import contract
+from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul.problem import copy_kernel
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+
+WARPS = WarpSchedule(64, 64, 32, 32, stages=3)
+GROUPS = Schedule(64, 1, stages=2)
+KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, id="wgmma")]
+
+
+@pytest.fixture(autouse=True)
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let products of any size run on matrix units."""
+    monkeypatch.setattr(contract, "_FEWEST", 1)
+
+
+def numbers(*shape: int, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:
+    """Normal random numbers."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def computed(
+    f: Callable[..., Any], *arrays: np.ndarray, device: TargetCapabilities, schedule: AnySchedule, inside: bool = True
+) -> np.ndarray:
+    """Return what the kernel of a product stores first: results, or partial sums."""
+    item, operands = operands_of(f, list(arrays), device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule, inside))
+    assert routine is not None
+    results = [np.zeros(v.aval.shape, v.aval.dtype) for v in item.results]
+    workspaces = [np.zeros(size // 4, np.float32) for size in routine.workspaces]
+    run_kernel(routine, [*operands, *results, *workspaces])
+    return (workspaces or results)[0]
+
+
+def check(actual: np.ndarray, f: Callable[..., Any], *arrays: np.ndarray) -> None:
+    """Compare with the function in float32, up to the rounding of results."""
+    expected = np.asarray(f(*[vnp.asarray(x.astype(np.float32)) for x in arrays]))
+    tolerance = 2e-2 if actual.dtype.itemsize == 2 else 1e-5
+    np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_layouts_of_ragged_sizes(device: TargetCapabilities, schedule: AnySchedule, layout: str) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return (x.T if layout[0] == "T" else x) @ (y.T if layout[1] == "T" else y)
+
+    m, n, k = 72, 40, 136
+    arrays = numbers(*((k, m) if layout[0] == "T" else (m, k))), numbers(*((n, k) if layout[1] == "T" else (k, n)))
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_tiles_that_fit(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y
+
+    arrays = numbers(64, 128), numbers(128, 64)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_float16_and_results_in_float32(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.dot(x, y, preferred_element_type="float32")
+
+    arrays = numbers(40, 72, dtype=np.float16), numbers(72, 48, dtype=np.float16)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_epilogues(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return r + vf.nn.gelu(x @ w + b)
+
+    arrays = numbers(40, 72), numbers(72, 48), numbers(48), numbers(40, 48)
+    check(computed(layer, *arrays, device=device, schedule=schedule), layer, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_results_that_are_not_aligned(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return 2 * (x @ y.T)
+
+    arrays = numbers(21, 72), numbers(35, 72)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_stacks_whose_axes_are_apart(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.einsum("bthd,bshd->bhts", x, y)
+
+    arrays = numbers(2, 40, 2, 32), numbers(2, 24, 2, 32)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_partial_sums(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.dot(x, y, preferred_element_type="float32")
+
+    arrays = numbers(40, 200), numbers(200, 48)
+    partial = computed(product, *arrays, device=device, schedule=replace(schedule, splits=2), inside=False)
+    check(partial.reshape(2, 40, 48).sum(0), product, *arrays)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(Schedule(128, 2, stages=3), id="two groups"),
+        pytest.param(Schedule(128, 2, stages=3, ahead=0), id="none ahead"),
+        pytest.param(Schedule(64, 2, blocks=2, stages=3, turns=True), id="turns"),
+    ],
+)
+def test_blocks_compute_several_tiles(schedule: Schedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y
+
+    arrays = numbers(200, 136), numbers(136, 136)
+    check(computed(product, *arrays, device=HOPPER._replace(processors=1), schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("grid", [0, 1])
+def test_a_conditional_dispatch(device: TargetCapabilities, schedule: AnySchedule, grid: int) -> None:
+    arrays = [numbers(40, 72), numbers(72, 48)]
+    item, operands = operands_of(lambda x, y: x @ y, arrays, device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule))
+    assert routine is not None
+    result = np.zeros((40, 48), arrays[0].dtype)
+    run_kernel(routine, [*operands, result], np.full(3, grid, np.uint32))
+    assert bool(result.any()) == bool(grid)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_float32_that_may_be_rounded(layout: str) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.matmul(x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+
+    x, y = numbers(40, 72, dtype=np.float32), numbers(*((48, 72) if layout[1] == "T" else (72, 48)), dtype=np.float32)
+    item, operands = operands_of(product, [x, y], HOPPER)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, HOPPER, ProductOptions(GROUPS))
+    assert routine is not None
+    assert len(routine.dispatches) == (1 if layout == "NT" else 2)  # an operand that is not contiguous along k is copied
+    result = np.zeros((40, 48), np.float32)
+    run_kernel(routine, [*operands, result, np.ascontiguousarray(y.T)])
+    exact = x.astype(np.float64) @ (y.T if layout[1] == "T" else y).astype(np.float64)
+    error = np.linalg.norm(result - exact) / np.linalg.norm(exact)
+    assert 1e-5 < error < 1e-3
+
+
+def test_copies_are_contiguous_along_k() -> None:
+    operand = Operand(np.dtype(np.float32), Walk((2, 3), (0, 4)), Walk((5,), (1,)), Walk((4, 6), (120, 20)), 0)
+    kernel = copy_kernel(operand, 600)
+    x = np.arange(600, dtype=np.float32)
+    (copy,) = interpret(kernel, x)
+    k, number, outer = np.arange(24), np.arange(3)[:, None, None], np.arange(5)[:, None]
+    np.testing.assert_array_equal(copy.reshape(3, 5, 24), x[number * 4 + outer + k // 6 * 120 + k % 6 * 20])

@@ -1,0 +1,108 @@
+"""Which products matrix units compute, and by which schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.targets.nvidia.planning import AMPERE, HOPPER
+from volta_fn.compiler.contractions import problem_of
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia.matmul.problem import MatrixProduct, matrix_product
+from volta_fn.targets.nvidia.matmul.schedule import SHIPPED, Schedule, WarpSchedule, candidates, choose, chunk, read
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
+
+
+def product(m: int, n: int, k: int, layout: str = "NN", batch: int = 0, dtype: np.dtype = BFLOAT16) -> MatrixProduct | None:
+    """Return a product of contiguous matrices, if matrix units can compute it."""
+    stack = (batch,) if batch else ()
+    lhs, rhs = (m, k) if layout[0] == "N" else (k, m), (k, n) if layout[1] == "N" else (n, k)
+    first = len(stack)
+    inner = (first + (layout[0] == "N"),), (first + (layout[1] == "T"),)
+    axes = tuple(range(first))
+    problem = problem_of((*stack, *lhs), (*stack, *rhs), (inner, (axes, axes)), (dtype, dtype, FLOAT32))
+    return matrix_product(problem, 0, 1)
+
+
+def existing(*args: Any, **options: Any) -> MatrixProduct:
+    """Return a product that matrix units can compute."""
+    result = product(*args, **options)
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_tensor_maps_list_the_contiguous_axis_first(layout: str) -> None:
+    p = existing(128, 256, 64, layout, batch=3)
+    assert p.layout == layout
+    assert (p.m, p.n, p.k, p.batch) == (128, 256, 64, 3)
+    left, right = p.lhs.tensor_map(64), p.rhs.tensor_map(64)
+    assert left.dims == ((64, 128, 3) if layout[0] == "N" else (128, 64, 3))
+    assert right.dims == ((256, 64, 3) if layout[1] == "N" else (64, 256, 3))
+    assert left.strides == (2 * left.dims[0], 2 * 64 * 128)
+    assert left.box == right.box == (64, 64, 1)
+
+
+def test_rows_begin_at_multiples_of_16_bytes() -> None:
+    assert product(100, 104, 96) is not None
+    assert product(104, 100, 96) is None  # rows of the right operand have 200 bytes
+    assert product(104, 100, 96, "NT") is not None
+    assert product(104, 104, 100) is None
+
+
+def test_float32_is_refused_unless_it_may_be_rounded() -> None:
+    assert product(128, 128, 128, dtype=FLOAT32) is None
+    matrices = ((1,), (0,)), ((), ())
+    problem = problem_of((128, 64), (64, 96), matrices, (FLOAT32,) * 3)
+    rounded = matrix_product(problem, 0, 1, rounds=True)
+    assert rounded is not None
+    assert (rounded.lhs.is_copy, rounded.rhs.is_copy) == (False, True)
+    assert rounded.layout == "NT"
+    assert rounded.rhs.tensor_map(64).dtype == "tensorfloat32"
+
+
+@pytest.mark.parametrize("device", [AMPERE, HOPPER, AMPERE._replace(block_memory=99 << 10)], ids=["mma", "wgmma", "small mma"])
+def test_schedules_fit(device: TargetCapabilities) -> None:
+    assert candidates(device)
+    for schedule in candidates(device):
+        assert schedule.shared <= device.block_memory
+        if isinstance(schedule, Schedule):
+            # a multiprocessor has 228 KiB, of which each block takes one more
+            assert schedule.residents * (schedule.shared + 1024) <= 228 << 10
+        else:
+            assert schedule.rows % schedule.warp_rows == schedule.columns % schedule.warp_columns == 0
+
+
+def test_large_products_have_large_tiles() -> None:
+    schedule = choose(existing(8192, 8192, 8192), HOPPER)
+    assert isinstance(schedule, Schedule)
+    assert schedule.rows * schedule.columns >= 128 * 128
+    assert schedule.splits == 1
+
+
+def test_long_sums_of_few_tiles_are_split() -> None:
+    p = existing(256, 256, 1 << 15, "TN")
+    for device in (AMPERE, HOPPER):
+        schedule = choose(p, device)
+        assert schedule.splits > 4
+        assert chunk(p, schedule.splits) * schedule.splits >= 512
+
+
+def test_shipped_schedules_are_valid() -> None:
+    for schedules in read(SHIPPED).values():
+        for schedule in schedules.values():
+            assert isinstance(schedule, Schedule | WarpSchedule)
+            assert schedule.shared <= 227 << 10
+
+
+def test_a_file_of_schedules(tmp_path: Any) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text('{"a GPU": {"bf16 NN 1x512x512x512": {"kind": "wgmma", "columns": 64, "groups": 1}}}')
+    assert read(path) == {"a GPU": {"bf16 NN 1x512x512x512": Schedule(64, 1)}}
+    path.write_text('{"a GPU": {"x": {"kind": "wgmma", "width": 1}}}')
+    assert read(path) == {}

@@ -1,0 +1,112 @@
+"""Whole programs on an emulated NVIDIA GPU: plans, shaders, graphs, copies and losses, against the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.targets.nvidia.emulated_gpu import device
+from tests.targets.nvidia.fake_cuda import FakeCuda
+from volta_fn import lax
+from volta_fn import numpy as jnp
+from volta_fn.core.device import Device
+from volta_fn.targets.nvidia import library
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield device(monkeypatch)
+    library._functions.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def fake(gpu: Device) -> Iterator[FakeCuda]:
+    stand_in: Any = library.functions()._library
+    yield stand_in
+    broken = [*stand_in.broken]
+    stand_in.broken.clear()
+    assert not broken, [(error, error.__notes__) for error in broken]
+
+
+X = np.random.default_rng(0).normal(size=(12, 9)).astype(np.float32)
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "product": lambda x: jnp.tanh(x @ x.T) @ x,
+    "gradient": vf.grad(lambda x: jnp.mean(jnp.exp(jnp.sin(x) @ x.T) * 0.1)),
+    "scan": lambda x: lax.scan(lambda carry, row: (carry * 0.5 + row, carry @ x.T), x[0], x),
+    "while": lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, c[1] * 0.5 + 1), (jnp.sum(x) * 0, x))[1],
+    "cond": lambda x: lax.cond(jnp.sum(x) > 0, lambda y: jnp.sort(y, axis=1), lambda y: jnp.cumsum(y, axis=1), x),
+    "sort": lambda x: (jnp.sort(x.reshape(-1)), jnp.argsort(x, axis=0)),
+    "softmax": lambda x: vf.nn.softmax(x, axis=-1).sum(axis=0),
+    "float64": lambda x: jnp.linalg.norm(x.astype("float64"), axis=0),
+    "int64": lambda x: (x * 1e6).astype("int64").sum() * 1_000_003,
+    "float16": lambda x: (x.astype("float16") * 3).max(axis=1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, gpu: Device) -> None:
+    expected = vf.tree.leaves(PROGRAMS[name](jnp.asarray(X)))
+    program = vf.jit(PROGRAMS[name])
+    with vf.default_device(gpu):
+        x = vf.device_put(X, gpu)
+        for _ in range(3):  # by launches, and twice by a recording
+            actual = vf.tree.leaves(program(x))
+    for result, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(result), np.asarray(wanted), rtol=2e-5, atol=1e-5)
+
+
+def train(steps: int) -> tuple[np.ndarray, float]:
+    """Return parameters and the loss after some steps of training, whose parameters are updated in place."""
+
+    def loss(p: Any, x: Any) -> Any:
+        return jnp.mean((jnp.tanh(x @ p[0]) @ p[1] - 1) ** 2)
+
+    def update(p: Any, x: Any) -> Any:
+        value, slopes = vf.value_and_grad(loss)(p, x)
+        return vf.tree.map(lambda a, b: a - 0.1 * b, p, slopes), value
+
+    step = vf.jit(update, donate_argnums=0)
+    p, x = (jnp.ones((9, 5)) * 0.1, jnp.ones((5, 2)) * 0.2), jnp.asarray(X)
+    for _ in range(steps):
+        p, value = step(p, x)
+    return np.asarray(p[0]), float(value)
+
+
+def test_training_is_launched_by_graphs(gpu: Device, fake: FakeCuda) -> None:
+    weights, loss = train(8)
+    launched, graphs = fake.count("cuLaunchKernel"), fake.count("cuGraphLaunch")
+    with vf.default_device(gpu):
+        actual = train(8)
+    np.testing.assert_allclose(actual[0], weights, rtol=1e-5)
+    np.testing.assert_allclose(actual[1], loss, rtol=1e-5)
+    assert fake.count("cuGraphLaunch") > graphs
+    assert fake.count("cuLaunchKernel") - launched < 60
+
+
+def test_training_survives_losses(gpu: Device, fake: FakeCuda) -> None:
+    weights, loss = train(8)
+    with vf.default_device(gpu):
+        vf.set_recovery("checkpoint", every=3)
+        try:
+            fake.failures = {"cuGraphLaunch": [0, 719], "cuEventRecord": [0] * 12 + [700]}
+            actual = train(8)
+            assert not any(fake.failures.values())
+        finally:
+            fake.failures = {}
+            vf.set_recovery(None)
+    np.testing.assert_allclose(actual[0], weights, rtol=1e-5)
+    np.testing.assert_allclose(actual[1], loss, rtol=1e-5)
+
+
+def test_dispatches_are_timed(gpu: Device) -> None:
+    with vf.default_device(gpu):
+        closed = vf.jit(PROGRAMS["product"]).lower(vf.device_put(X, gpu)).jaxpr
+        timed = gpu.backend.timed(closed, (False,), vf.compiler.pipeline)
+        timed(False, gpu.backend.gpu.put(X))
+        times = timed.times()
+    assert times and all(begin < end for _, begin, end in times)

@@ -1,0 +1,89 @@
+"""Dependences among recorded dispatches."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from volta_fn.targets.nvidia import graphs
+from volta_fn.targets.nvidia.graphs import Accesses, Range, chain, dependences
+
+
+def spans(*ranges: tuple[int, int, int]) -> tuple[Range, ...]:
+    return tuple([Range(block, block + start, block + end) for block, start, end in ranges])
+
+
+def accesses(reads: list[tuple[int, int, int]], writes: list[tuple[int, int, int]]) -> Accesses:
+    return Accesses(spans(*reads), spans(*writes))
+
+
+A, B, C, D = [(block, 0, 16) for block in (1000, 2000, 3000, 4000)]
+
+
+@pytest.mark.parametrize(
+    ("dispatches", "edges"),
+    [
+        ([([A], [B]), ([B], [C])], [[], [0]]),  # reads what another wrote
+        ([([A], [B]), ([C], [A])], [[], [0]]),  # overwrites what another reads
+        ([([], [A]), ([], [A])], [[], [0]]),  # overwrites what another wrote
+        ([([A], [B]), ([A], [C]), ([B, C], [D])], [[], [], [1, 0]]),  # a diamond
+        ([([], [A]), ([A], [B]), ([A, B], [C])], [[], [0], [1]]),  # the first is waited for already
+        ([([], [(1000, 0, 8)]), ([(1000, 8, 16)], [B]), ([(1000, 4, 12)], [C])], [[], [], [0]]),  # parts of a block
+        ([([], [(1000, 0, 8)]), ([], [(1000, 8, 16)]), ([], [A]), ([A], [B])], [[], [], [1, 0], [2]]),
+        ([([A], []), ([A], []), ([], [A]), ([], [A])], [[], [], [1, 0], [2]]),  # all readers, once
+        ([([A], [A]), ([A], [A])], [[], [0]]),  # in place, by two bindings
+        ([], []),
+    ],
+)
+def test_dependences(dispatches: list[tuple[list, list]], edges: list[list[int]]) -> None:
+    assert dependences([accesses(*dispatch) for dispatch in dispatches]) == edges
+
+
+def closure(edges: list[list[int]]) -> list[set[int]]:
+    """Return what each dispatch waits for, directly or not."""
+    reached: list[set[int]] = []
+    for predecessors in edges:
+        reached.append(set(predecessors).union(*[reached[p] for p in predecessors]))
+    return reached
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_dependence_and_no_other_is_kept(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def some() -> list[tuple[int, int, int]]:
+        starts = rng.integers(0, 6, rng.integers(0, 3))
+        return [(1000 * int(rng.integers(1, 4)), 4 * int(s), 4 * int(s + rng.integers(1, 4))) for s in starts]
+
+    dispatches = [accesses(some(), some()) for _ in range(30)]
+    needed = []
+    for number, later in enumerate(dispatches):
+        conflicts = set()
+        for other, earlier in enumerate(dispatches[:number]):
+            pairs = [
+                *itertools.product(earlier.writes, (*later.reads, *later.writes)),
+                *itertools.product(earlier.reads, later.writes),
+            ]
+            if any(a.block == b.block and a.overlaps(b) for a, b in pairs):
+                conflicts.add(other)
+        needed.append(sorted(conflicts))
+    assert closure(dependences(dispatches)) == closure(needed)
+
+
+def test_what_is_expensive_to_find_is_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = [accesses([(5000, 4 * i, 4 * i + 4)], [(1000, 4 * i, 4 * i + 4)]) for i in range(400)]
+    assert dependences(slices) == [[]] * 400
+    monkeypatch.setattr(graphs, "_COMPARISONS_EACH", 8)
+    assert dependences(slices) == chain(400)
+
+
+def test_shared_operands_are_compared_once() -> None:
+    dispatches = [accesses([A, (5000, 4 * i, 4 * i + 4)], [(6000, 0, 4)]) for i in range(2000)]
+    dispatches.append(accesses([], [A]))
+    assert dependences(dispatches) == chain(2001)  # each writes where the one before did
+    start = time.perf_counter()
+    dependences(dispatches)
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,465 @@
+"""Shaders compiled to machine code, by processes that compile, and kept on disk.
+
+WGSL becomes LLVM IR (`translation`), LLVM's back end makes PTX of it, and the driver makes a *cubin*, machine code for one architecture.
+`python -m volta_fn.targets.nvidia.compilation` is a process that does all of that for shaders that it reads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from volta_fn.core.caches import WeakIdentityDict
+from volta_fn.errors import DeviceError, VoltaError
+from volta_fn.lazy_imports import is_installed, load
+from volta_fn.runtime import caches
+from volta_fn.runtime.caches import cache_dir, sources_digest
+from volta_fn.runtime.threads import on_own_thread
+from volta_fn.targets.nvidia.kernel import header_of
+from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
+from volta_fn.targets.wgsl.runtime.device.driver import log
+
+# Architectures, and versions of PTX.
+
+
+#: The processors that LLVM 20 and later know, as their compute capabilities.
+_PROCESSORS = ((7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
+#: The first processor with features that later ones lack, which a suffix names.
+_SPECIFIC = (9, 0)
+#: The version of PTX for processors whose own version is older, and the version of CUDA that reads it: tensor maps need it.
+_PTX, _PTX_DRIVER = 83, 12030
+
+
+def architecture_of(capability: tuple[int, int], driver: int) -> str:
+    """Return the architecture for a compute capability and a driver of this version.
+
+    It is LLVM's name of a processor, and of a version of PTX if that is not the processor's own. Machine code of a processor that LLVM does
+    not know is made of the PTX of an earlier one.
+
+    >>> architecture_of((9, 0), 13000)
+    'sm_90a+ptx83'
+    >>> architecture_of((12, 1), 13000)
+    'sm_120'
+    """
+    major, minor = max(processor for processor in _PROCESSORS if processor <= capability)
+    suffix = "a" if _SPECIFIC <= (major, minor) == capability else ""
+    features = f"+ptx{_PTX}" if driver >= _PTX_DRIVER and major < 10 else ""
+    return f"sm_{major}{minor}{suffix}{features}"
+
+
+# Compile LLVM IR to PTX, and PTX to machine code.
+
+_TRIPLE = "nvptx64-nvidia-cuda"
+#: LLVM's level of optimisation. The driver's compiler optimises again: higher levels took longer for the same machine code.
+_LEVEL = 1
+
+
+@functools.cache
+def _llvm() -> Any:
+    """Import llvmlite's binding, with all targets."""
+    binding = load("llvmlite.binding")
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding
+
+
+def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
+    """Compile LLVM IR to PTX.
+
+    LLVM ends the process where it has no instruction for something, so it is called in a process of its own (`CompilerPool`). Products
+    and sums are not contracted: LLVM writes them as instructions that round.
+
+    Raises:
+        RuntimeError: The text is not LLVM IR.
+    """
+    binding = _llvm()
+    processor, _, version = architecture.partition("+")
+    features = f"+{version}" if version else ""
+    machine = binding.Target.from_triple(_TRIPLE).create_target_machine(cpu=processor, features=features, opt=_LEVEL)
+    module = binding.parse_assembly(llvm_ir, binding.create_context())
+    module.triple, module.data_layout = _TRIPLE, str(machine.target_data)
+    module.verify()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=_LEVEL))
+    builder.getModulePassManager().run(module, builder)
+    ptx: str = machine.emit_assembly(module)
+    return ptx.encode()
+
+
+#: CUDA's numbers of the kind of input and of the options of a linker, and the bytes for its messages.
+_INPUT_PTX = 1
+_ERROR_LOG, _ERROR_LOG_SIZE = 5, 6
+_LOG_BYTES = 1 << 14
+
+
+def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
+    """Return the machine code that the driver makes of PTX.
+
+    It is for the GPU of the current context. Raises `DeviceError` with the driver's messages, or `OutOfMemoryError`.
+    """
+    messages = ctypes.create_string_buffer(_LOG_BYTES)
+    options, values = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE), (ctypes.c_void_p * 2)(ctypes.addressof(messages), _LOG_BYTES)
+    state, code, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    errors.check(loaded.cuLinkCreate_v2(2, options, values, ctypes.byref(state)), "cuLinkCreate")
+    try:
+        text = ptx + b"\0"
+        status = loaded.cuLinkAddData_v2(state, _INPUT_PTX, text, len(text), b"shader", 0, None, None)
+        status = status or loaded.cuLinkComplete(state, ctypes.byref(code), ctypes.byref(size))
+        errors.check(status, f"cuLink: {messages.value.decode(errors='replace').strip()}")
+        return ctypes.string_at(code.value or 0, size.value)
+    finally:
+        loaded.cuLinkDestroy(state)
+
+
+# Messages between processes: lists of byte strings, each preceded by its length.
+
+
+def send(pipe: IO[bytes], parts: Sequence[bytes]) -> None:
+    """Write a message."""
+    pipe.write(struct.pack("<I", len(parts)) + b"".join([struct.pack("<Q", len(part)) + part for part in parts]))
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> list[bytes]:
+    """Read a message. Raises `EOFError` at the end of the pipe."""
+    (count,) = struct.unpack("<I", _read(pipe, 4))
+    return [_read(pipe, struct.unpack("<Q", _read(pipe, 8))[0]) for _ in range(count)]
+
+
+def _read(pipe: IO[bytes], size: int) -> bytes:
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+# A process that compiles.
+#
+# A request is a shader's WGSL, an architecture, and the number of the GPU (empty: no machine code is wanted). The answer is its kind, the
+# size of a workgroup, and machine code, PTX, or a message.
+
+_CUBIN, _PTX_TEXT, _ERROR = b"cubin", b"ptx", b"error"
+_THREADS = struct.Struct("<3I")
+#: Seconds without a request after which the process ends, so that its context does not take the GPU's memory any longer.
+_IDLE_S = 20.0
+
+
+def serve() -> None:
+    """Answer requests from standard input, until it ends or none comes for some time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while select.select([sys.stdin.buffer], [], [], _IDLE_S)[0]:
+            send(replies, _answer(*receive(sys.stdin.buffer)))
+
+
+def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
+    linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
+    try:
+        llvm_ir, size = _llvm_ir_of(source.decode())
+        ptx = compile_ptx(llvm_ir, architecture.decode())
+    except VoltaError as error:
+        return _ERROR, b"", error.message.encode()
+    except RuntimeError as error:
+        return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
+    threads = _THREADS.pack(*size)
+    if linking is not None:
+        with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
+            loaded, errors, context = linking.result()
+            with context:
+                return _CUBIN, threads, link(loaded, errors, ptx)
+    return _PTX_TEXT, threads, ptx
+
+
+def _llvm_ir_of(source: str) -> tuple[str, tuple[int, int, int]]:
+    """Return the LLVM IR of a module, and the threads of a block.
+
+    The module is WGSL, or LLVM IR with a header.
+    """
+    header = header_of(source)
+    if header is not None:
+        return source, (header.threads, 1, 1)
+    shader = load("volta_fn.targets.nvidia.translation").translate(source)
+    return shader.llvm_ir, shader.threads
+
+
+@functools.cache
+def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
+    """Return a context of a GPU in this process, in which PTX is linked."""
+    loaded, device = functions(), ctypes.c_int()
+    errors = CallErrors(loaded)
+    errors.check(loaded.cuDeviceGet(ctypes.byref(device), ordinal), "cuDeviceGet")
+    return loaded, errors, Context(loaded, device.value, errors)
+
+
+# The pool of processes that compile.
+#
+# LLVM may end its process, and the driver compiles one module at a time in a process, whatever the threads.
+
+#: Processes at most, and as a fraction of the CPUs: the others belong to the program.
+_MOST, _CPU_FRACTION = 8, 2
+#: Whether these processes make machine code, for which each needs a context (0.4 s), or this process does.
+_LINK_IN_WORKERS = True
+#: The most characters of a process's last words in an error.
+_LAST_WORDS = 2000
+
+#: The arguments by which Python starts a process that compiles.
+_COMMAND = ("-P", "-m", "volta_fn.targets.nvidia.compilation")
+
+
+class _Worker:
+    """A process that compiles, started at once."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        path = os.pathsep.join([os.path.abspath(folder) for folder in sys.path])
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._messages,
+                env=os.environ | {"PYTHONPATH": path},
+            )
+        except BaseException:
+            self._messages.close()
+            raise
+        self.last_used = time.monotonic()
+
+    def ask(self, request: Sequence[bytes]) -> list[bytes]:
+        """Send a request and return the answer. Raises `DeviceError` if the process ends."""
+        requests, replies = self.process.stdin, self.process.stdout
+        assert requests is not None and replies is not None
+        try:
+            send(requests, request)
+            answer = receive(replies)
+        except (EOFError, OSError):
+            raise DeviceError(f"the process that compiles it ended, {self._last_words()}") from None
+        self.last_used = time.monotonic()
+        return answer
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self._messages.seek(0)
+        words = self._messages.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+        code = self.process.returncode
+        return f"{'by signal' if code is not None and code < 0 else 'with status'} {abs(code or 0)}: {words or 'it said nothing'}"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it lives, and does not end soon since it had no requests."""
+        return self.process.poll() is None and time.monotonic() - self.last_used < _IDLE_S / 2
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._messages):
+            with contextlib.suppress(OSError):  # what could not be sent
+                if pipe is not None:
+                    pipe.close()
+
+
+_POOLS: WeakIdentityDict[CompilerPool, None] = WeakIdentityDict()
+#: Processes of the parent of this forked process: a thread that is gone may have held the locks of their pipes.
+_FOREIGN: list[_Worker] = []
+
+
+class CompilerPool:
+    """Processes that compile shaders, started when they are needed."""
+
+    def __init__(self, command: Sequence[str] = _COMMAND, most: int | None = None) -> None:
+        """Prepare at most `most` processes; `command` has the arguments of Python."""
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._command, self._most = command, most or max(1, min(_MOST, cpus // _CPU_FRACTION))
+        self._changed = threading.Condition()
+        self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        #: Processes being started.
+        self._starting = 0
+        _POOLS.set(self, None)
+
+    def ask(self, request: Sequence[bytes]) -> list[bytes]:
+        """Have a process answer a request.
+
+        Raises `DeviceError` if the process ends or none can be started. Another one takes its place.
+        """
+        worker = self._take()
+        try:
+            answer = worker.ask(request)
+        except BaseException:  # it ended, or Ctrl-C leaves an answer in the pipe
+            with self._changed:
+                self._workers.discard(worker)
+                self._changed.notify()
+            worker.end()
+            raise
+        with self._changed:
+            self._idle.append(worker)
+            self._changed.notify()
+        return answer
+
+    def _take(self) -> _Worker:
+        """Return a process that no thread uses, which may be a new one."""
+        stale: list[_Worker] = []
+        usable: _Worker | None = None
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or len(self._workers) + self._starting < self._most)
+            while usable is None and self._idle:
+                worker = self._idle.pop()
+                if worker.is_usable:
+                    usable = worker
+                else:
+                    self._workers.discard(worker)
+                    stale.append(worker)
+            self._starting += usable is None
+        for worker in stale:
+            worker.end()
+        return usable or self._start()
+
+    def _start(self) -> _Worker:
+        worker = None
+        try:
+            worker = _Worker(self._command)
+        except OSError as error:
+            raise DeviceError(f"no process that compiles shaders can be started: {error}") from error
+        finally:
+            with self._changed:
+                self._starting -= 1
+                if worker is not None:
+                    self._workers.add(worker)
+                else:
+                    self._changed.notify()
+        return worker
+
+    def close(self) -> None:
+        """End all processes. Threads that wait for an answer get a `DeviceError`."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+            self._workers.difference_update(idle)
+            for worker in self._workers:  # the thread that waits for its answer ends it
+                worker.process.kill()
+        for worker in idle:
+            worker.end()
+
+    def forget(self) -> None:
+        """Forget all processes, in a forked process, whose children they are not."""
+        _FOREIGN.extend(self._workers)
+        for worker in self._workers:
+            worker.process.returncode = 0  # Python would warn that they run
+        self._changed = threading.Condition()
+        self._workers, self._idle, self._starting = set(), [], 0
+
+
+@atexit.register
+def _close_pools() -> None:
+    for pool in _POOLS:
+        pool.close()
+
+
+def _forget_pools() -> None:
+    for pool in _POOLS:
+        pool.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
+
+
+@functools.cache
+def pool() -> CompilerPool:
+    """Return the pool that all devices share."""
+    return CompilerPool()
+
+
+# Machine code by shaders, on disk.
+
+
+class ShaderBinary(NamedTuple):
+    """The machine code of a shader, and the invocations of a workgroup."""
+
+    threads: tuple[int, int, int]
+    code: bytes
+
+
+def _binary(entry: bytes) -> ShaderBinary:
+    """Return the machine code of an entry, which begins with the size of a workgroup."""
+    return ShaderBinary(_THREADS.unpack_from(entry), entry[_THREADS.size :])
+
+
+def missing_compiler() -> str | None:
+    """Return what is missing to compile shaders, with advice; None if nothing is."""
+    if is_installed("llvmlite"):
+        return None
+    return "shaders for NVIDIA's driver are compiled by the package llvmlite, which is not installed: pip install 'volta-fn[native]'"
+
+
+class Compiler:
+    """The compiler of an architecture's shaders, with the cache on disk."""
+
+    def __init__(self, architecture: str, linker: str, ordinal: int | None, processes: CompilerPool | None = None) -> None:
+        """Prepare a compiler.
+
+        `linker` tells apart what makes machine code of PTX: drivers, and GPUs. The processes do in contexts of the GPU `ordinal`, or this
+        process does if it is None.
+        """
+        self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
+        self._processes = processes
+
+    def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes]) -> ShaderBinary:
+        """Return the machine code of a shader, from the disk or compiled.
+
+        `link_here` makes machine code of PTX in this process. Raises `DeviceError` if the shader cannot be compiled.
+        """
+        folder = cache_dir()
+        if folder is None:
+            return _binary(self._compiled(source, link_here))
+        name = self._name(source, checks)
+        entry = caches.read(folder, name)
+        if entry is None:
+            entry = self._compiled(source, link_here)
+            caches.write(folder, name, entry)
+        return _binary(entry)
+
+    def _compiled(self, source: str, link_here: Callable[[bytes], bytes]) -> bytes:
+        missing = missing_compiler()
+        if missing is not None:
+            raise DeviceError(missing)
+        start = time.perf_counter()
+        ordinal = b"" if self._ordinal is None or not _LINK_IN_WORKERS else str(self._ordinal).encode()
+        kind, threads, data = (self._processes or pool()).ask([source.encode(), self.architecture.encode(), ordinal])
+        if kind == _ERROR:
+            raise DeviceError(data.decode())
+        code = link_here(data) if kind == _PTX_TEXT else data
+        log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
+        return threads + code
+
+    def _name(self, source: str, checks: int) -> str:
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks))
+        return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
+
+
+@functools.cache
+def _compiler_version() -> tuple[str, str]:
+    """Return the state of this package, and the version of llvmlite."""
+    version = load("llvmlite").__version__ if is_installed("llvmlite") else ""
+    return sources_digest(Path(__file__).parents[2], cache_dir()), version
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,731 @@
+"""The interface to drivers, implemented by NVIDIA's own.
+
+All commands go to one stream at once, which executes them in order. Submitting a batch only records an event behind them, by which its end
+is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.caches import Finalized, WeakIdentityDict
+from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.runtime import threads
+from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
+from volta_fn.targets.nvidia.graphs import (
+    BindGroup,
+    Kernel,
+    KernelNode,
+    LaunchConfiguration,
+    accesses_of,
+    bind_group,
+    dependences,
+    instantiate,
+    parameters_of,
+)
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.target import NvidiaTarget
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
+
+# Copy memory to the host.
+#
+# A copy goes to memory of the host that the GPU reaches, and arrives when its batch is done. That memory is reused: allocating it takes
+# long.
+
+#: The most bytes that are kept for reuse.
+_MOST_RETAINED = 1 << 28
+#: Capacities are powers of two from the least on, and multiples of the other one beyond that.
+_LEAST_CAPACITY, _LARGE_CAPACITY = 1 << 8, 1 << 24
+
+
+def _capacity(size: int) -> int:
+    if size > _LARGE_CAPACITY:
+        return -(-size // _LARGE_CAPACITY) * _LARGE_CAPACITY
+    return 1 << (max(size, _LEAST_CAPACITY) - 1).bit_length()
+
+
+class _HostCopy:
+    """The host's memory of a readback, which outlives it."""
+
+    __slots__ = ("address", "batch", "capacity", "end", "size")
+
+    def __init__(self, address: int, capacity: int, size: int) -> None:
+        #: The address of the host's memory; 0 once it is kept for others.
+        self.address, self.capacity, self.size = address, capacity, size
+        #: The number of the batch in which it was requested; 0 before that is submitted.
+        self.batch = 0
+        #: The weak reference that reports the end of the readback.
+        self.end: _ReadbackEnd | None = None
+
+
+class HostReadback:
+    """A pending copy to the host."""
+
+    __slots__ = ("__weakref__", "copy")
+
+    def __init__(self, copy: _HostCopy, dropped: deque[_ReadbackEnd]) -> None:
+        self.copy = copy
+        end = _ReadbackEnd(self, dropped.append)
+        end.copy, copy.end = copy, end
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the batch in which it was requested is submitted."""
+        return self.copy.batch > 0
+
+
+class _ReadbackEnd(weakref.ref[HostReadback]):
+    """A weak reference that appends itself to a list when its readback is collected.
+
+    No Python code runs then: in it, a signal's handler might raise, and Python would only print the exception.
+    """
+
+    __slots__ = ("copy",)
+
+    copy: _HostCopy
+
+
+class HostReadbacks:
+    """The copies from a device to the host."""
+
+    def __init__(self, driver: NvidiaDriver) -> None:
+        # Not the driver itself, which refers to this object: it is to be collected at once.
+        self._functions, self._errors, self._context, self._stream = driver.functions, driver.call_errors, driver.context, driver.stream
+        self._progress = driver.progress
+        #: Copies whose memory is in use: a reference from here keeps the weak references to their readbacks.
+        self._used: set[_HostCopy] = set()
+        self._requested: list[_HostCopy] = []
+        #: The ends of readbacks, and copies of dropped readbacks that may not have arrived.
+        self._dropped: deque[_ReadbackEnd] = deque()
+        self._orphans: list[_HostCopy] = []
+        self._free: dict[int, list[int]] = {}
+        self._retained = 0
+        #: Held while the host's memory is read, so that the device is not closed meanwhile.
+        self.reading = threading.Lock()
+
+    def request(self, memory: int, size: int, offset: int = 0) -> HostReadback:
+        """Request a copy of `size` bytes of memory, as of the commands written so far."""
+        self._collect()
+        capacity = _capacity(size)
+        free = self._free.get(capacity)
+        with self._context:
+            if free:
+                address = free.pop()
+                self._retained -= capacity
+            else:
+                result = ctypes.c_void_p()
+                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(result), capacity, 0), "cuMemHostAlloc")
+                address = result.value or 0
+            copy = _HostCopy(address, capacity, size)
+            try:
+                if size:
+                    status = self._functions.cuMemcpyDtoHAsync_v2(address, memory + offset, size, self._stream)
+                    self._errors.check(status, "cuMemcpyDtoHAsync")
+            except DeviceError:
+                self._recycle(copy)
+                raise
+        self._progress.is_pending = True
+        self._used.add(copy)
+        self._requested.append(copy)
+        return HostReadback(copy, self._dropped)
+
+    def mark_submitted(self, batch: int) -> None:
+        """Note the number of the batch that is submitted with the copies requested so far."""
+        for copy in self._requested:
+            copy.batch = batch
+        self._requested.clear()
+
+    def _has_arrived(self, copy: _HostCopy) -> bool:
+        return 0 < copy.batch <= self._progress.done
+
+    def _collect(self) -> None:
+        """Reuse the memory of dropped readbacks that have arrived."""
+        while self._dropped:
+            self._orphans.append(self._dropped.popleft().copy)
+        pending = []
+        for copy in self._orphans:
+            if self._has_arrived(copy):
+                self._recycle(copy)
+            elif copy.address:
+                pending.append(copy)
+        self._orphans = pending
+
+    def arrived(self, readback: Any) -> bool:
+        """Return whether a readback that was submitted has arrived, after `poll`."""
+        return self._has_arrived(readback.copy)
+
+    def take(self, readback: Any) -> np.ndarray:
+        """Return the bytes of a readback that has arrived, once.
+
+        Raises `DeviceError` if the device is lost.
+        """
+        copy: _HostCopy = readback.copy
+        result = np.empty(copy.size, np.uint8)
+        with self.reading:
+            self._errors.check_device()
+            if not self._context.is_open:
+                raise DeviceError(LOST)
+            ctypes.memmove(result.ctypes.data, copy.address, copy.size)
+        return result
+
+    def keep(self, readback: Any) -> None:
+        """Keep the host's memory of a readback that was taken, for later ones."""
+        self._recycle(readback.copy)
+
+    def _recycle(self, copy: _HostCopy) -> None:
+        self._used.discard(copy)
+        address, copy.address = copy.address, 0
+        if not address:
+            return
+        if self._retained + copy.capacity <= _MOST_RETAINED:
+            self._free.setdefault(copy.capacity, []).append(address)
+            self._retained += copy.capacity
+        else:
+            self._release(address)
+
+    def _release(self, address: int) -> None:
+        with contextlib.suppress(DeviceError), self._context:  # the memory of a lost device is released with its context
+            self._functions.cuMemFreeHost(address)
+
+    def clear(self) -> None:
+        """Release the memory that is kept."""
+        self._collect()
+        for address in [address for free in self._free.values() for address in free]:
+            self._release(address)
+        self._free.clear()
+        self._retained = 0
+
+
+# Events: marks in the stream.
+
+_WITHOUT_TIMING = 2
+
+
+class Events:
+    """The events of a kind, which are reused. Methods are called in the context."""
+
+    def __init__(self, loaded: Functions, errors: CallErrors, flags: int) -> None:
+        self._functions, self._errors, self._flags = loaded, errors, flags
+        self.free: deque[int] = deque()
+
+    def record(self, stream: int) -> int:
+        """Return an event that is recorded behind the commands of a stream."""
+        try:
+            event = self.free.pop()
+        except IndexError:
+            result = ctypes.c_void_p()
+            self._errors.check(self._functions.cuEventCreate(ctypes.byref(result), self._flags), "cuEventCreate")
+            event = result.value or 0
+        self._errors.check(self._functions.cuEventRecord(event, stream), "cuEventRecord")
+        return event
+
+
+class EventTimestamps:
+    """The begin and the end of dispatches: a pair of events around each launch."""
+
+    def __init__(self, driver: NvidiaDriver, events: Events, dropped: Finalized[list[int]]) -> None:
+        self._driver, self._events = driver, events
+        #: The events of all dispatches: begin, end, begin, end, …
+        self._recorded: list[int] = []
+        dropped.add(self, self._recorded)
+
+    def play(self, step: Step) -> None:
+        """Write a dispatch between two timestamps."""
+        driver = self._driver
+        with driver.context:
+            self._recorded.append(self._events.record(driver.stream))
+            driver.play((step,))
+            self._recorded.append(self._events.record(driver.stream))
+
+    def read(self) -> np.ndarray:
+        """Return the begins and ends in ns from the first, of shape (dispatches, 2).
+
+        All of them are done.
+        """
+        driver, moments, milliseconds = self._driver, [0.0] * bool(self._recorded), ctypes.c_float()
+        with driver.context:
+            for first, second in pairwise(self._recorded):  # a sum of short times is more exact than a long one
+                status = driver.functions.cuEventElapsedTime(ctypes.byref(milliseconds), first, second)
+                driver.call_errors.check(status, "cuEventElapsedTime")
+                moments.append(moments[-1] + milliseconds.value)
+        return (np.array(moments, np.float64) * 1e6).astype(np.int64).reshape(-1, 2)
+
+
+# The device.
+
+
+class Progress:
+    """The batches that were submitted and that are done, by their numbers."""
+
+    __slots__ = ("done", "is_pending", "submitted")
+
+    def __init__(self) -> None:
+        self.submitted = self.done = 0
+        #: Whether commands were written that are not submitted.
+        self.is_pending = False
+
+    @property
+    def last_use(self) -> int:
+        """The number of the batch after which no command that was written runs."""
+        return self.submitted + self.is_pending
+
+
+class GraphRecording:
+    """A graph of dispatches, launched in the stream."""
+
+    __slots__ = ("__weakref__", "_driver", "_handle")
+
+    def __init__(self, driver: NvidiaDriver, handle: int) -> None:
+        self._driver, self._handle = driver, handle
+
+    def write(self) -> None:
+        """Write the dispatches."""
+        driver = self._driver
+        with driver.context:
+            status = driver.launch_graph(self._handle, driver.stream)
+            if status:
+                driver.call_errors.check(status, "cuGraphLaunch")
+        driver.progress.is_pending = True
+
+
+class LaunchRecording:
+    """A few dispatches, whose arguments are ready to be passed."""
+
+    __slots__ = ("_arguments", "_driver", "_launched")
+
+    def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
+        self._driver = driver
+        self._launched = [
+            (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
+            for step in steps
+        ]
+        self._arguments = [
+            (ctypes.addressof(configuration), step.pipeline.function, parameters.address, None)
+            for step, (configuration, parameters) in zip(steps, self._launched, strict=True)
+        ]
+
+    def write(self) -> None:
+        """Write the dispatches."""
+        driver = self._driver
+        launch = driver.launch_configured
+        with driver.context:
+            driver.progress.is_pending = True
+            for arguments in self._arguments:
+                status = launch(*arguments)
+                if status:
+                    driver.call_errors.check(status, "cuLaunchKernelEx")
+
+
+#: The least dispatches that are worth a graph.
+_SHORTEST_GRAPH = 3
+#: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
+_ROOM_FOR_LINKERS = 24 << 30
+#: The flag of a stream that does not wait for the default one.
+_NON_BLOCKING = 1
+#: The attribute of a function that says how much dynamic shared memory launches may ask for.
+_MOST_DYNAMIC_MEMORY = 8
+#: CUDA's numbers for tensor maps: of dtypes, of the swizzle over rows of 128 bytes, and of reading them into the L2 cache at once.
+_MAP_DTYPES = {"float16": 6, "bfloat16": 9, "float32": 11}
+_SWIZZLE_128, _PROMOTE_128 = 3, 2
+_MAP_ALIGNMENT = 64
+
+
+class NvidiaDriver:
+    """An open GPU.
+
+    Memory is the address of its first byte. The layout of a kernel that is no WGSL is its header, that of all shaders None.
+    """
+
+    def __init__(self, model: GpuModel, description: Description) -> None:
+        """Open a GPU in a context of its own. Raises `DeviceError` or `OutOfMemoryError`."""
+        loaded = self.functions = functions()
+        self.description = description
+        self.call_errors = CallErrors(loaded)
+        self.errors: Errors = self.call_errors
+        self.context = Context(loaded, model.device, self.call_errors)
+        _CONTEXTS.add(self, self.context)
+        self.launch_graph, self.launch_configured, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernelEx, loaded.cuLaunchKernel
+        self.progress = Progress()
+        stream = ctypes.c_void_p()
+        try:
+            with self.context:
+                self.call_errors.check(loaded.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+        except BaseException:
+            self.context.destroy()
+            raise
+        self.stream = stream.value or 0
+        self._copies = HostReadbacks(self)
+        self.readbacks: Readbacks = self._copies
+        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        linker = f"{driver_version(loaded)} {model.capability}"
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
+        self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
+        #: The numbers and events of batches that are not known to be done.
+        self._batches: deque[tuple[int, int]] = deque()
+        self._polled = threading.Lock()
+        #: What is released when a batch is done: its number, a function, and a handle or an address.
+        self._retired: deque[tuple[int, Callable[[int], int], int]] = deque()
+        #: Data that was written, with the number of its batch: the driver may read page-locked memory later.
+        self._sources: deque[tuple[int, np.ndarray]] = deque()
+        #: The executable graphs of recordings, and the events of timestamps.
+        self._graphs: Finalized[int] = Finalized()
+        self._timing = Events(loaded, self.call_errors, 0)
+        self._timed: Finalized[list[int]] = Finalized()
+        _OPEN.set(self, None)
+
+    def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
+        """Return the target of NVIDIA's GPUs."""
+        return NvidiaTarget(capabilities)
+
+    # memory
+
+    def allocate(self, size: int, *, grids: bool = False) -> int:
+        """Return the address of `size` bytes."""
+        address = ctypes.c_uint64()
+        with self.context:
+            self._release_retired()
+            self.call_errors.check(self.functions.cuMemAlloc_v2(ctypes.byref(address), size), "cuMemAlloc")
+        return address.value
+
+    def free(self, memory: int) -> None:
+        """Release memory once no command that was written uses it."""
+        self._retire(self.functions.cuMemFree_v2, memory)
+        with contextlib.suppress(DeviceError), self.context:  # the memory of a lost device is released with its context
+            self._release_retired()
+
+    def _retire(self, release: Callable[[int], int], handle: int) -> None:
+        self._retired.append((self.progress.last_use, release, handle))
+
+    def _release_retired(self) -> None:
+        """Release what no command uses any more, after graphs that used it.
+
+        The driver's functions would wait for a command, and forever for a kernel that hangs.
+        """
+        self._destroy_dropped_graphs()
+        retired, done = self._retired, self.progress.done
+        while self._sources and self._sources[0][0] <= done:
+            self._sources.popleft()
+        while retired and retired[0][0] <= done:
+            _, release, handle = retired.popleft()
+            release(handle)
+
+    def check(self) -> None:
+        """Raise `DeviceError` if the device is lost."""
+        with self.context:
+            status = self.functions.cuStreamQuery(self.stream)
+            self.call_errors.check(status if status != NOT_READY else 0, "cuStreamQuery")
+
+    def write(self, memory: int, data: np.ndarray, offset: int) -> None:
+        """Copy bytes from the host to memory that no pending command uses."""
+        with self.context:
+            status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
+            self.call_errors.check(status, "cuMemcpyHtoDAsync")
+        self._sources.append((self.progress.submitted + 1, data))
+
+    def copy(self, target: int, source: int, offset: int, size: int) -> None:
+        """Write a command that copies `size` bytes to the beginning of the target.
+
+        They begin at an offset of the source.
+        """
+        with self.context:
+            status = self.functions.cuMemcpyDtoDAsync_v2(target, source + offset, size, self.stream)
+            self.call_errors.check(status, "cuMemcpyDtoDAsync")
+        self.progress.is_pending = True
+
+    # shaders
+
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, KernelHeader | None]:
+        """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
+        self.call_errors.check_device()
+        header = header_of(source)
+        binary = self._compiler.binary(source, checks, self._link)
+        shared = 0 if header is None else header.shared
+        function, module = self._load(binary.code, shared)
+        return Kernel(function, module, binary.threads, written, shared), header
+
+    def _link(self, ptx: bytes) -> bytes:
+        with self.context:
+            return link(self.functions, self.call_errors, ptx)
+
+    def _load(self, code: bytes, shared: int) -> tuple[int, int]:
+        """Load machine code; return its function `main` and its module.
+
+        The function may be launched with `shared` bytes of dynamic shared memory.
+        """
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        with self.context:
+            self.call_errors.check(self.functions.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+            status = self.functions.cuModuleGetFunction(ctypes.byref(function), module, b"main")
+            if not status and shared:
+                status = self.functions.cuFuncSetAttribute(function, _MOST_DYNAMIC_MEMORY, shared)
+            if status:
+                self.functions.cuModuleUnload(module)
+            self.call_errors.check(status, "cuModuleGetFunction or cuFuncSetAttribute")
+        return function.value or 0, module.value or 0
+
+    def release_pipeline(self, pipeline: Kernel) -> None:
+        """Release a kernel once no command that was written uses it."""
+        self._retire(self.functions.cuModuleUnload, pipeline.module)
+
+    def bind(self, layout: KernelHeader | None, ranges: Sequence[BoundRange]) -> BindGroup:
+        """Return the bind group of some ranges of blocks."""
+        return bind_group(layout, ranges, self._encode)
+
+    def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
+        rank, dims, box = len(tensor_map.dims), tensor_map.dims, tensor_map.box
+        room = ctypes.create_string_buffer(2 * _MAP_ALIGNMENT + MAP_BYTES)
+        encoded = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        with self.context:
+            status = self.functions.cuTensorMapEncodeTiled(
+                encoded,
+                _MAP_DTYPES[tensor_map.dtype],
+                rank,
+                address,
+                (ctypes.c_uint64 * rank)(*dims),
+                (ctypes.c_uint64 * (rank - 1))(*tensor_map.strides),
+                (ctypes.c_uint32 * rank)(*box),
+                (ctypes.c_uint32 * rank)(*[1] * rank),
+                0,
+                _SWIZZLE_128,
+                _PROMOTE_128,
+                0,
+            )
+            self.call_errors.check(status, "cuTensorMapEncodeTiled")
+        return ctypes.string_at(encoded, MAP_BYTES)
+
+    def release_group(self, group: BindGroup) -> None:
+        """Do nothing: a bind group is memory of Python's."""
+
+    # commands
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether commands were written that are not submitted."""
+        return self.progress.is_pending
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Write dispatches."""
+        launch, stream = self._launch, self.stream
+        with self.context:
+            self.progress.is_pending = True
+            for step in steps:
+                kernel, grid = step.pipeline, step.workgroups
+                if 0 in grid:  # which the driver refuses
+                    continue
+                parameters = parameters_of(step)
+                status = launch(kernel.function, *grid, *kernel.threads, kernel.shared, stream, parameters.address, None)
+                if status:
+                    self.call_errors.check(status, "cuLaunchKernel")
+
+    def recording(self, steps: Sequence[Step]) -> Sequence[Portion]:
+        """Return a graph of the dispatches, or their launches if they are few."""
+        launched = [step for step in steps if 0 not in step.workgroups]
+        graph = self._graph(launched) if len(launched) >= _SHORTEST_GRAPH else None
+        return (Portion(len(steps), (graph or LaunchRecording(self, launched)).write),)
+
+    def _graph(self, steps: Sequence[Step]) -> GraphRecording | None:
+        """Return a graph of dispatches; None if there is no memory for it."""
+        parameters = [parameters_of(step) for step in steps]
+        nodes = [
+            KernelNode(step.pipeline.function, step.workgroups, step.pipeline.threads, step.pipeline.shared, words.address)
+            for step, words in zip(steps, parameters, strict=True)
+        ]
+        edges = dependences([accesses_of(step) for step in steps])
+        try:
+            with self.context:
+                self._destroy_dropped_graphs()
+                handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream)
+        except OutOfMemoryError:
+            return None
+        log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
+        graph = GraphRecording(self, handle)
+        self._graphs.add(graph, handle)
+        return graph
+
+    def _destroy_dropped_graphs(self) -> None:
+        """Destroy the graphs of recordings that were dropped; those under way end first."""
+        for handle in self._graphs.drain():
+            self.functions.cuGraphExecDestroy(handle)
+
+    def submit(self, number: int) -> None:
+        """Submit the commands written since the last batch as batch `number`."""
+        progress = self.progress
+        if self._retired or self._sources:
+            self.poll()
+        with self.context:
+            self._release_retired()
+            event = self._events.record(self.stream)
+        self._batches.append((number, event))
+        self._copies.mark_submitted(number)
+        progress.submitted, progress.is_pending = number, False
+
+    def poll(self) -> int:
+        """Return the number of the last batch that is done."""
+        batches, query = self._batches, self.functions.cuEventQuery
+        if not batches:
+            return self.progress.done
+        with self.context:
+            while batches:
+                try:
+                    batch = batches[0]
+                except IndexError:  # another thread was faster
+                    break
+                status = query(batch[1])
+                if status == NOT_READY:
+                    break
+                self.call_errors.check(status, "cuEventQuery")
+                with self._polled:
+                    if batches and batches[0] is batch:
+                        batches.popleft()
+                        self._events.free.append(batch[1])
+                        self.progress.done = batch[0]
+        return self.progress.done
+
+    def timestamps(self) -> EventTimestamps:
+        """Return new timestamps."""
+        for events in self._timed.drain():
+            self._timing.free.extend(events)
+        return EventTimestamps(self, self._timing, self._timed)
+
+    # the end
+
+    def release(self) -> None:
+        """Release what is released before memory, pipelines and bind groups."""
+        with contextlib.suppress(DeviceError):
+            self.readbacks.clear()
+            with self.context:
+                self._destroy_dropped_graphs()
+
+    def destroy(self) -> None:
+        """Close the device, and release everything that is left in its context."""
+        self.call_errors.device_lost = True
+        with self._copies.reading:
+            self.context.destroy()
+        for pending in (self._batches, self._retired, self._sources):
+            pending.clear()
+
+
+#: The devices that are open, or lost and not destroyed yet, and the contexts of all.
+_OPEN: WeakIdentityDict[NvidiaDriver, None] = WeakIdentityDict()
+_CONTEXTS: Finalized[Context] = Finalized()
+
+
+def _destroy_unused() -> None:
+    """Destroy the contexts of devices that are lost or collected.
+
+    After a fault the driver may refuse further contexts until that one is gone.
+    """
+    for driver in _OPEN:
+        if driver.errors.device_lost:
+            driver.destroy()
+    for context in _CONTEXTS.drain():
+        context.destroy()
+
+
+# GPUs, and what programs may use of them.
+
+#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
+_WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535
+#: Bindings of a shader: their parameters fit in the 4 KiB that all drivers pass.
+_BINDINGS = 64
+#: Bytes of a binding: its elements are numbered by 32 bits.
+_LARGEST_BINDING = (1 << 31) - 4
+_SUBGROUP = 32
+#: Bytes of the largest access, of which addresses are multiples.
+_ALIGNMENT = 16
+_FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
+
+
+def matrix_units_of(capability: tuple[int, int]) -> str:
+    """Return `TargetCapabilities`' name of the matrix units of a compute capability."""
+    return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
+
+
+def describe(model: GpuModel) -> Description:
+    """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
+    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
+    capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
+    if not least:
+        capabilities = capabilities._replace(
+            matrix_units=matrix_units_of(model.capability),
+            processors=model.processors,
+            block_memory=model.block_memory,
+            float16=True,
+            float64=True,
+            int64=True,
+            subgroups=True,
+            buffers=_BINDINGS,
+            binding=_LARGEST_BINDING,
+            workgroup_memory=_WORKGROUP_MEMORY,
+            invocations=_INVOCATIONS,
+            groups=_GROUPS,
+            alignment=_ALIGNMENT,
+        )
+    largest = _WEBGPU_LARGEST if least else model.memory
+    limits = {
+        "max-storage-buffers-per-shader-stage": capabilities.buffers,
+        "max-storage-buffer-binding-size": capabilities.binding,
+        "max-compute-workgroup-storage-size": capabilities.workgroup_memory,
+        "max-compute-invocations-per-workgroup": capabilities.invocations,
+        "max-compute-workgroup-size-x": capabilities.invocations,
+        "max-compute-workgroup-size-y": capabilities.invocations,
+        "max-compute-workgroup-size-z": _DEPTH,
+        "max-compute-workgroups-per-dimension": capabilities.groups,
+        "min-storage-buffer-offset-alignment": capabilities.alignment,
+        "max-buffer-size": largest,
+    }
+    kind = "integrated" if model.integrated else "discrete"
+    return Description(model.name, kind, capabilities, largest, () if least else _FEATURES, limits)
+
+
+#: Bytes of the largest buffer that every WebGPU device has.
+_WEBGPU_LARGEST = 1 << 28
+
+
+class NvidiaAdapter:
+    """A GPU that can be opened through NVIDIA's driver."""
+
+    driver = "nvidia"
+
+    def __init__(self, model: GpuModel) -> None:
+        self.model = model
+        self.name = model.name
+        #: Its number among the driver's GPUs: equal ones have equal names.
+        self.index = model.ordinal
+
+    def open(self) -> NvidiaDriver:
+        """Open the device.
+
+        Raises `DeviceError` if it cannot be opened.
+        """
+        _destroy_unused()
+        try:
+            return NvidiaDriver(self.model, describe(self.model))
+        except OutOfMemoryError as error:
+            raise DeviceError(f"the GPU {self.name} cannot be opened: {error.message}") from error
+
+    def again(self) -> NvidiaAdapter:
+        """Return itself: a reset leaves the order of GPUs."""
+        return self
+
+
+def adapters() -> list[NvidiaAdapter]:
+    """Return the GPUs of NVIDIA's driver, in its order.
+
+    Raises `DeviceError` if there is no driver, no GPU, or no compiler of shaders.
+    """
+    missing = missing_compiler()
+    if missing is not None:
+        raise DeviceError(missing)
+    return [NvidiaAdapter(model) for model in gpus()]

@@ -1,0 +1,272 @@
+"""Dispatches: kernels, the parameters of their launches, and CUDA graphs.
+
+A graph is launched in the time of one or two kernels, whatever its length, and its kernels start without the host. An edge stands for
+each dependence, so that kernels that do not depend on each other may run at the same time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from volta_fn.errors import VoltaError
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, parameter_block
+from volta_fn.targets.nvidia.library import CallErrors, Functions
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
+
+# Kernels and the parameters of their launches.
+
+_WORD = struct.Struct("<Q")
+
+
+class Kernel(NamedTuple):
+    """A compiled shader: a function, and the module that has it."""
+
+    function: int
+    module: int
+    #: Invocations of a workgroup.
+    threads: tuple[int, int, int]
+    #: The bindings that it writes.
+    written: frozenset[int]
+    #: Bytes of dynamic shared memory.
+    shared: int = 0
+
+
+class Parameters:
+    """The parameters of a launch, one after another, and the array of their addresses by which they pass.
+
+    The driver copies each to where the kernel has it: tensor maps are aligned there, and the first one need not be at the beginning.
+    """
+
+    __slots__ = ("_addresses", "_block", "address")
+
+    def __init__(self, block: bytes, maps: int = 0) -> None:
+        """Hold a block of tensor maps, and of words of 64 bits after them."""
+        self._block = ctypes.create_string_buffer(block, len(block))
+        first, words = ctypes.addressof(self._block), MAP_BYTES * maps
+        offsets = [*range(0, words, MAP_BYTES), *range(words, len(block), _WORD.size)]
+        self._addresses = (ctypes.c_void_p * (len(offsets) + 1))(*[first + offset for offset in offsets], None)
+        #: The address of the array, which ends with null.
+        self.address = ctypes.addressof(self._addresses)
+
+
+class Range(NamedTuple):
+    """A range of addresses in one block of memory."""
+
+    #: The address of the block.
+    block: int
+    start: int
+    end: int
+
+    def overlaps(self, other: Range) -> bool:
+        """Return True if the ranges, of the same block, have an address in common."""
+        return self.start < other.end and other.start < self.end
+
+    def covers(self, other: Range) -> bool:
+        """Return True if the range has all addresses of another one of the same block."""
+        return self.start <= other.start and other.end <= self.end
+
+
+class BindGroup(NamedTuple):
+    """Ranges of memory as the parameters of a launch."""
+
+    #: The ranges in the order of a shader's bindings.
+    ranges: tuple[Range, ...]
+    #: The parameters, of which the last one is the address of an indirect grid, here null. Of a shader the others are the addresses of
+    #: the ranges and their bytes, of another kernel those that `parameter_block` says.
+    words: bytes
+    #: The number of tensor maps among them.
+    maps: int
+    direct: Parameters
+
+
+#: Bytes of an indirect grid.
+_GRID_BYTES = 12
+
+
+def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode: MapEncoder) -> BindGroup:
+    """Return the bind group of some ranges of blocks.
+
+    Args:
+        header: the header of a kernel that is no WGSL; None for a shader.
+        ranges: a range for each binding.
+        encode: encodes a tensor map.
+    """
+    addresses = [block.handle + offset for block, offset, _ in ranges]
+    if header is None:
+        words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *[size for _, _, size in ranges], 0)
+    else:
+        words = parameter_block(header, addresses, 0, encode)
+    spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
+    maps = 0 if header is None else len(header.maps)
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps))
+
+
+def parameters_of(step: Step) -> Parameters:
+    """Return the parameters of a dispatch, with its grid if that is indirect."""
+    group: BindGroup = step.bind_group
+    if step.grid_buffer is None:
+        return group.direct
+    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """CUlaunchConfig: the grid of a launch, its workgroups, and its stream."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+# Find the dependences among accesses to memory.
+
+
+class Accesses(NamedTuple):
+    """The ranges that a dispatch reads only, and those that it writes and may read."""
+
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+
+
+def accesses_of(step: Step) -> Accesses:
+    """Return the memory that a dispatch reads and writes."""
+    written = step.pipeline.written
+    spans: tuple[Range, ...] = step.bind_group.ranges
+    reads = [span for number, span in enumerate(spans) if number not in written]
+    if step.grid_buffer is not None:
+        start = step.grid_buffer + step.grid_offset
+        reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
+    return Accesses(tuple(reads), tuple([span for number, span in enumerate(spans) if number in written]))
+
+
+#: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.
+_COMPARISONS, _COMPARISONS_EACH = 4096, 256
+
+
+class _History:
+    """The accesses to a block on which later ones may depend."""
+
+    def __init__(self) -> None:
+        #: The dispatches that read a range, and the last one that wrote it.
+        self.reads: dict[Range, list[int]] = {}
+        self.writes: dict[Range, int] = {}
+
+    def read(self, span: Range, number: int) -> set[int]:
+        """Add a read; return the dispatches on which it depends."""
+        self.reads.setdefault(span, []).append(number)
+        return {writer for written, writer in self.writes.items() if span.overlaps(written)}
+
+    def write(self, span: Range, number: int) -> set[int]:
+        """Add a write; return the dispatches on which it depends."""
+        predecessors = {writer for written, writer in self.writes.items() if span.overlaps(written)}
+        for read, readers in self.reads.items():
+            if span.overlaps(read):
+                predecessors.update(readers)
+        # What would depend on an access that is covered depends on this one, which comes after it.
+        self.reads = {read: readers for read, readers in self.reads.items() if not span.covers(read)}
+        self.writes = {written: writer for written, writer in self.writes.items() if not span.covers(written)}
+        self.writes[span] = number
+        return predecessors
+
+
+def dependences(dispatches: Sequence[Accesses]) -> list[list[int]]:
+    """Return for each dispatch the earlier ones that it must wait for.
+
+    Those that others in its list wait for are left out. If too many ranges would have to be compared, each dispatch waits for the one
+    before.
+    """
+    histories: dict[int, _History] = {}
+    edges: list[list[int]] = []
+    #: The dispatches that a dispatch waits for, directly or not, as bits.
+    ancestors: list[int] = []
+    remaining = _COMPARISONS + _COMPARISONS_EACH * len(dispatches)
+    for number, accesses in enumerate(dispatches):
+        predecessors: set[int] = set()
+        for span in accesses.reads:
+            history = histories.setdefault(span.block, _History())
+            remaining -= len(history.writes)
+            predecessors |= history.read(span, number)
+        for span in accesses.writes:
+            history = histories.setdefault(span.block, _History())
+            remaining -= len(history.reads) + len(history.writes)
+            predecessors |= history.write(span, number)
+        if remaining < 0:
+            return chain(len(dispatches))
+        predecessors.discard(number)
+        direct, reached = [], 0
+        for predecessor in sorted(predecessors, reverse=True):
+            if not reached >> predecessor & 1:
+                direct.append(predecessor)
+                reached |= ancestors[predecessor] | 1 << predecessor
+        edges.append(direct)
+        ancestors.append(reached)
+    return edges
+
+
+def chain(count: int) -> list[list[int]]:
+    """Return the edges of dispatches each of which waits for the one before."""
+    return [[number - 1] if number else [] for number in range(count)]
+
+
+# Build graphs.
+
+
+class KernelNodeParameters(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("parameters", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class KernelNode(NamedTuple):
+    """A kernel of a graph."""
+
+    function: int
+    grid: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    shared_bytes: int
+    #: The address of the array of the addresses of parameters.
+    parameters: int
+
+
+def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
+    """Return the handle of an executable graph, which the caller destroys.
+
+    It is uploaded in a stream, whose context is current. Raises `DeviceError` or `OutOfMemoryError`.
+    """
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
+    try:
+        handles: list[int] = []
+        add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
+        for (function, grid, threads, shared, addresses), predecessors in zip(nodes, edges, strict=True):
+            parameters = KernelNodeParameters(function, grid, threads, shared, addresses, None, None, None)
+            count = len(predecessors)
+            before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
+            errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")
+            handles.append(node.value or 0)
+        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
+    finally:
+        loaded.cuGraphDestroy(graph)
+    handle = executable.value or 0
+    try:
+        errors.check(loaded.cuGraphUpload(handle, stream), "cuGraphUpload")
+    except VoltaError:
+        loaded.cuGraphExecDestroy(handle)
+        raise
+    return handle

@@ -1,0 +1,94 @@
+"""Kernels that are no WGSL: their modules, and the parameters of a launch.
+
+The text of such a module is LLVM IR whose first line is a comment that tells how it is launched. Parameters are, in this order, the tensor
+maps of 128 bytes, a pointer for each binding, and a pointer to the grid of a conditional dispatch, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from volta_fn.targets.wgsl.shader import Binding, ShaderModule
+
+#: What the first line of such a text begins with.
+_MARK = "; nvidia "
+
+#: Bytes of an encoded tensor map.
+MAP_BYTES = 128
+
+
+class TensorMap(NamedTuple):
+    """An array as the tensor memory accelerator reads it, in boxes of `box` elements.
+
+    Sizes are listed from the contiguous axis outwards. Rows of a box have 128 bytes, which are stored in the 128-byte swizzle; elements out
+    of range are zeros.
+    """
+
+    binding: int
+    #: "bfloat16", "float16", or "tensorfloat32": float32, which is rounded to TF32 when it is read.
+    dtype: str
+    #: Bytes from the beginning of the binding to the first element.
+    offset: int
+    dims: tuple[int, ...]
+    #: Bytes between elements along every axis but the contiguous one.
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+class KernelHeader(NamedTuple):
+    """How a kernel is launched."""
+
+    #: Threads of a block.
+    threads: int
+    #: Bytes of dynamic shared memory.
+    shared: int
+    maps: tuple[TensorMap, ...] = ()
+
+    def __str__(self) -> str:
+        fields = {"threads": self.threads, "shared": self.shared, "maps": [each._asdict() for each in self.maps]}
+        return f"{_MARK}{json.dumps(fields)}\n"
+
+
+def header_of(text: str) -> KernelHeader | None:
+    """Return the header of a module's text; None if the text is WGSL."""
+    if not text.startswith(_MARK):
+        return None
+    fields = json.loads(text[len(_MARK) : text.index("\n")])
+    return KernelHeader(fields["threads"], fields["shared"], tuple(map(_tensor_map, fields["maps"])))
+
+
+def _tensor_map(fields: dict[str, Any]) -> TensorMap:
+    dims, strides, box = [tuple(fields[name]) for name in ("dims", "strides", "box")]
+    return TensorMap(fields["binding"], fields["dtype"], fields["offset"], dims, strides, box)
+
+
+def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], llvm_ir: str) -> ShaderModule:
+    """Return the module of a kernel in LLVM IR.
+
+    It has so many bindings, of which those numbered in `written` are written.
+    """
+    declarations = tuple([Binding(f"b{number}", "u32", number in written) for number in range(bindings)])
+    return ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
+
+
+#: Encodes a tensor map of an array whose first element is at an address, in 128 bytes (`cuTensorMapEncodeTiled`).
+MapEncoder = Callable[[TensorMap, int], bytes]
+
+
+def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, encode: MapEncoder) -> bytes:
+    """Return the parameters of a launch as one block.
+
+    The block must be aligned to 64 bytes.
+
+    Args:
+        header: the kernel's header.
+        addresses: the device's address of each binding.
+        grid: the address of the three words of a conditional dispatch's grid; 0 if the dispatch is unconditional.
+        encode: encodes a tensor map.
+    """
+    maps = [encode(each, addresses[each.binding] + each.offset) for each in header.maps]
+    assert all(len(each) == MAP_BYTES for each in maps)
+    return b"".join(maps) + struct.pack(f"<{len(addresses) + 1}Q", *addresses, grid)

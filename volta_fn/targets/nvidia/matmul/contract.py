@@ -1,0 +1,196 @@
+"""The choice of matrix units for a kernel: products, schedules and epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.primitives.contraction import TENSORFLOAT32
+from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.matmul.mma import WarpKernel
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, MatrixProduct, copy_kernel, matrix_product
+from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
+from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
+from volta_fn.targets.wgsl import loops
+from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+
+#: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
+_FEWEST, _NARROWEST = 1 << 25, 16
+
+#: How many times as many there must be with each copy of an operand.
+_FEWEST_PER_COPY = 4
+
+#: The dtypes and operations of epilogues that are computed in registers; others are a second dispatch.
+DTYPES = frozenset(map(np.dtype, (dtypes.bfloat16, np.float16, np.float32, np.int32, np.uint32, np.bool_)))
+OPERATIONS = frozenset(
+    "abs acos acosh add and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp convert_element_type cos cosh div eq exp exp2 "
+    "expm1 floor ge gt integer_pow is_finite le log log1p log2 logaddexp logistic lt max min mul ne neg not or pow rem round "
+    "round_half_even rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt sub tan tanh xor".split()
+)
+
+
+class ProductOptions(NamedTuple):
+    """Choices of a product's routine that are forced; None: the routine's own."""
+
+    schedule: AnySchedule | None = None
+    #: Whether the epilogue is computed in registers.
+    inside: bool | None = None
+
+
+CHOSEN = ProductOptions()
+
+
+def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
+    """Return whether a kernel is a product that is worth matrix units."""
+    return _matrices(kernel, device) is not None
+
+
+def contraction(kernel: Kernel, device: TargetCapabilities, options: ProductOptions = CHOSEN) -> Routine | None:
+    """Return the routine of a kernel that is such a product; None for others."""
+    matrices = _matrices(kernel, device)
+    if matrices is None:
+        return None
+    contraction, product = matrices
+    schedule = options.schedule or choose(product, device)
+    inside = _can_be_inside(contraction) if options.inside is None else options.inside
+    first = len(kernel.inputs) + len(kernel.stores)
+    if inside and schedule.splits == 1:
+        copies = _Copies(contraction, product, first)
+        return Routine((*copies.dispatches(device), _whole(contraction, product, copies.numbers, schedule, device)), tuple(copies.sizes))
+    last = finishing(contraction, schedule.splits, device)
+    if last is None:
+        return None
+    copies = _Copies(contraction, product, first + 1)
+    buffers = tuple(dict.fromkeys([*copies.numbers, first]))
+    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, device)
+    size = 4 * schedule.splits * product.batch * product.m * product.n
+    return Routine((*copies.dispatches(device), partial, last), (size, *copies.sizes))
+
+
+class _Copies:
+    """The copies of operands that matrix units cannot read in place.
+
+    They are workspaces, numbered from `first` on.
+    """
+
+    def __init__(self, contraction: Contraction, product: MatrixProduct, first: int) -> None:
+        #: The numbers of the operands' buffers, and bytes of the workspaces.
+        self.numbers: list[int] = []
+        self.sizes: list[int] = []
+        self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
+        problem = contraction.problem()
+        for load, side, operand in ((contraction.lhs, problem.lhs, product.lhs), (contraction.rhs, problem.rhs, product.rhs)):
+            if not operand.is_copy:
+                self.numbers.append(load.input)
+                continue
+            kernel, number = copy_kernel(side, contraction.kernel.inputs[load.input].size), first + len(self.sizes)
+            self._kernels.append((kernel, (load.input, number)))
+            self.numbers.append(number)
+            self.sizes.append(kernel.outputs[0].size * 4)
+
+    def dispatches(self, device: TargetCapabilities) -> list[Dispatch]:
+        """Return the dispatches that copy."""
+        result = []
+        for kernel, numbers in self._kernels:
+            routine = loops.routine(kernel, device, {})
+            assert not routine.workspaces, "a copy is one dispatch"
+            for dispatch in routine.dispatches:
+                buffers = tuple([numbers[number] for number in dispatch.buffers])
+                result.append(replace(dispatch, buffers=buffers))
+        return result
+
+
+def _matrices(kernel: Kernel, device: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
+    """Return a kernel as a product that is worth matrix units."""
+    contraction = contraction_of(kernel) if device.matrix_units else None
+    if contraction is None:
+        return None
+    contraction = contraction.oriented()
+    total = contraction.kernel.nodes[contraction.total]
+    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and device.matrix_units == "wgmma"
+    product = matrix_product(contraction.problem(), 0, 1, rounds=rounds)
+    if product is None or not is_worthwhile(product):
+        return None
+    if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
+        product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
+    return contraction, product
+
+
+def is_worthwhile(product: MatrixProduct) -> bool:
+    """Return whether matrix units compute a product faster than shaders do."""
+    copies = product.lhs.is_copy + product.rhs.is_copy
+    fewest = _FEWEST * _FEWEST_PER_COPY**copies
+    return min(product.m, product.n, product.k) >= _NARROWEST and product.batch * product.m * product.n * product.k >= fewest
+
+
+def _can_be_inside(contraction: Contraction) -> bool:
+    """Return whether an epilogue can be computed in registers."""
+    for node in contraction.epilogue()[0].nodes:
+        if node.dtype not in DTYPES or not isinstance(node, Apply | Constant | Inside | Load | Position):
+            return False
+        if isinstance(node, Apply) and node.op not in OPERATIONS:
+            return False
+    return True
+
+
+def _whole(
+    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, device: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product with its epilogue; `operands` are buffers."""
+    _, loaded = contraction.epilogue()
+    count, stores = len(contraction.kernel.inputs), len(contraction.kernel.stores)
+    outputs = range(count, count + stores)
+    buffers = tuple(dict.fromkeys([*operands, *loaded, *outputs]))
+    bindings = {number: binding for binding, number in enumerate(buffers)}
+    results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
+    rounding = _rounding(contraction)
+    if rounding is not None and isinstance(schedule, Schedule):
+        results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
+    return _dispatch(product, schedule, results, buffers, stores, device)
+
+
+def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
+    """Return where results are stored, and their dtype, if sums are only rounded.
+
+    None for other epilogues, and dtypes of other than 16 bits.
+    """
+    kernel, loaded = contraction.epilogue()
+    dtype = kernel.outputs[0].dtype
+    if loaded or len(kernel.stores) != 1 or dtype.itemsize != 2:
+        return None
+    value = kernel.nodes[kernel.stores[0].value]
+    if dtype not in FORMATS or not isinstance(value, Apply) or value.op != "convert_element_type":
+        return None
+    if not isinstance(kernel.nodes[value.operands[0]], Load):
+        return None
+    target = KernelEpilogue(contraction).target()
+    return (target, dtype) if Rounded.fits(target) else None
+
+
+def _dispatch(
+    product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, device: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product.
+
+    The last `stores` of the buffers are its results.
+    """
+    kernel: WarpGroupKernel | WarpKernel
+    if isinstance(schedule, Schedule):
+        kernel = WarpGroupKernel(product, schedule, results, len(buffers))
+    else:
+        kernel = WarpKernel(product, schedule, results, len(buffers))
+    written = range(len(buffers) - stores, len(buffers))
+    module = kernel_module(kernel.header, len(buffers), written, kernel.text())
+    down, across = tiles(product, schedule)
+    total = down * across * product.batch * schedule.splits
+    most = device.processors * schedule.residents if isinstance(schedule, Schedule) else device.groups
+    return Dispatch(module, buffers, (min(total, most), 1, 1))

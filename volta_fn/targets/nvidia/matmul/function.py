@@ -1,0 +1,201 @@
+"""Kernels in LLVM IR for NVIDIA GPUs, with inline PTX where LLVM has no intrinsic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from volta_fn.compiler.contractions import Walk
+from volta_fn.runtime.llvm.text import Function, Module, Value
+
+#: Pointers to global and to shared memory.
+GLOBAL, SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
+
+#: Letters of inline assembly for registers by type.
+_REGISTERS = {"i16": "h", "i32": "r", "i64": "l", "float": "f"}
+
+#: The dynamic shared memory of a block, whose size the launch sets.
+_SHARED_MEMORY = "@shared_memory"
+
+
+def i32(number: int) -> Value:
+    """Return a constant 32-bit integer."""
+    return Value("i32", str(number))
+
+
+class KernelFunction(Function):
+    """The kernel `main` of a module. Indices are unsigned and have 32 bits.
+
+    Its parameters are pointers to tensor maps, a pointer per binding, and one to the grid of a conditional dispatch.
+    """
+
+    def __init__(self, maps: int, bindings: int, threads: int, blocks: int = 1) -> None:
+        self.maps = [Value("ptr", f"%map{number}") for number in range(maps)]
+        self.bindings = [Value(GLOBAL, f"%binding{number}") for number in range(bindings)]
+        grid = Value(GLOBAL, "%grid")
+        parameters = [Value('ptr byval([128 x i8]) align 64 "nvvm.grid_constant"', each.name) for each in self.maps]
+        parameters += [Value(f"{GLOBAL} noalias align 16", each.name) for each in self.bindings]
+        super().__init__(Module(), "main", [*parameters, grid], "ptx_kernel void", "#0")
+        #: Threads of a block, and the blocks that a multiprocessor shall have room for.
+        self.threads, self.blocks = threads, blocks
+        self.module.declare(_SHARED_MEMORY, f"{_SHARED_MEMORY} = external addrspace(3) global [0 x i8], align 1024")
+        self._leave_if_empty(grid)
+        self.thread = self.special("tid.x")
+        self.lane = self.remainder(self.thread, 32)
+        #: The number of the thread's warp, from its first lane: the compiler shall see that it is the same in all lanes.
+        self.warp = self.intrinsic("llvm.nvvm.shfl.sync.idx.i32", "i32", i32(-1), self.quotient(self.thread, 32), i32(0), i32(31))
+
+    def _leave_if_empty(self, grid: Value) -> None:
+        """Return at once if the first word of a conditional dispatch's grid is 0."""
+        self.do(f"br {self.compare('icmp eq', grid, Value(GLOBAL, 'null'))}, label %begin, label %conditional")
+        self.label("conditional")
+        empty = self.compare("icmp eq", self.load("i32", grid, 4), i32(0))
+        self.do(f"br {empty}, label %empty, label %begin")
+        self.label("empty")
+        self.do("ret void")
+        self.label("begin")
+
+    def text(self) -> str:
+        """Return the finished module."""
+        self.finish()
+        attributes = f'nounwind "nvvm.maxntid"="{self.threads}" "nvvm.minctasm"="{self.blocks}"'
+        return f'target triple = "nvptx64-nvidia-cuda"\n{self.module}\nattributes #0 = {{ {attributes} }}\n'
+
+    # indices
+
+    def index(self, number: int) -> Value:
+        """Return a constant."""
+        return i32(number)
+
+    def exclusive_or(self, x: Value, y: Value | int) -> Value:
+        """Emit x ^ y."""
+        y = y if isinstance(y, Value) else i32(y)
+        a, b = self.known(x), self.known(y)
+        if a is not None and b is not None:
+            return i32(a ^ b)
+        return y if a == 0 else x if b == 0 else self.binary("xor", x, y)
+
+    def below(self, x: Value, end: Value | int) -> Value:
+        """Emit x < end, an i1."""
+        return self.compare("icmp ult", x, end if isinstance(end, Value) else i32(end))
+
+    def equals(self, x: Value, number: int) -> Value:
+        """Emit x == number, an i1."""
+        return self.compare("icmp eq", x, i32(number))
+
+    def widened_index(self, x: Value) -> Value:
+        """Emit an index as one of 64 bits."""
+        number = self.known(x)
+        return self.cast("zext", x, "i64") if number is None else Value("i64", str(number))
+
+    def offset(self, index: Value, walk: Walk) -> Value:
+        """Emit how far an index walks, in elements, as 64 bits."""
+        digits = self.coordinates(index, walk.sizes)
+        steps = [
+            self.binary("mul", self.widened_index(digit), Value("i64", str(stride)))
+            for digit, stride in zip(digits, walk.strides, strict=True)
+            if stride
+        ]
+        total = Value("i64", "0")
+        for step in steps:
+            total = step if total.name == "0" else self.binary("add", total, step)
+        return total
+
+    def raster(self, number: Value, down: int, across: int, band: int) -> tuple[Value, Value]:
+        """Emit the row and the column of a tile by its number.
+
+        Tiles are numbered column by column within bands of rows, so that neighbours share operands in the cache.
+        """
+        band = next(rows for rows in range(min(band, down), 0, -1) if down % rows == 0)
+        outer, inner = self.divided(number, band * across)
+        column, row = self.divided(inner, band)
+        return self.plus(self.times(outer, band), row), column
+
+    # control flow
+
+    def repeat(
+        self, first: Value, end: Value, step: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
+    ) -> list[Value]:
+        """Append a loop over unsigned indices that has at least one iteration; see `loop`."""
+        before, head, done = self._label, self.fresh("repeat"), self.fresh("done")
+        self.do(f"br label %{head}")
+        self.label(head)
+        phis_at = len(self._text_lines)
+        index = Value("i32", f"%i.{head}")
+        phis = [Value(v.type, f"%c{k}.{head}") for k, v in enumerate(carried)]
+        results = list(body(index, phis))
+        following = self.binary("add", index, step)
+        more = self.below(following, end)
+        last = self._label
+        self.do(f"br {more}, label %{head}, label %{done}")
+        self._text_lines[phis_at:phis_at] = [
+            f"  {phi.name} = phi {phi.type} [ {start.name}, %{before} ], [ {result.name}, %{last} ]"
+            for phi, start, result in zip([index, *phis], [first, *carried], [following, *results], strict=True)
+        ]
+        self.label(done)
+        return results
+
+    @contextmanager
+    def only_if(self, condition: Value | None) -> Iterator[None]:
+        """Enclose what is written within ``with`` in a branch on an i1; None is true."""
+        if condition is None:
+            yield
+            return
+        then, done = self.fresh("then"), self.fresh("end")
+        self.do(f"br {condition}, label %{then}, label %{done}")
+        self.label(then)
+        yield
+        self.do(f"br label %{done}")
+        self.label(done)
+
+    # PTX
+
+    def special(self, name: str) -> Value:
+        """Read a special register, such as tid.x."""
+        return self.intrinsic(f"llvm.nvvm.read.ptx.sreg.{name}", "i32")
+
+    def ptx(self, code: str, *operands: Value, results: Sequence[str] = (), tied: Sequence[Value] = ()) -> list[Value]:
+        """Append inline PTX and return its results.
+
+        These are the updated values of `tied`, then values of the types `results`.
+
+        In `code`, ``$0``, ``$1``, … are the results in this order, then the same registers for the values of `tied` before, then the
+        operands.
+        """
+        types = [*[x.type for x in tied], *results]
+        constraints = [f"={_REGISTERS[t]}" for t in types] + [str(k) for k in range(len(tied))] + [_REGISTERS[x.type] for x in operands]
+        result = "void" if not types else types[0] if len(types) == 1 else f"{{{', '.join(types)}}}"
+        arguments = ", ".join(map(str, (*tied, *operands)))
+        text = code.replace("\n", "\\0A")
+        call = f'call {result} asm sideeffect "{text}", "{",".join([*constraints, "~{memory}"])}"({arguments})'
+        if not types:
+            self.do(call)
+            return []
+        value = self.let(result, call)
+        return [value] if len(types) == 1 else [self.let(t, f"extractvalue {value}, {k}") for k, t in enumerate(types)]
+
+    def synchronise(self) -> None:
+        """Wait for all threads of the block."""
+        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
+        self.module.declare(name, f"declare void @{name}(i32)")
+        self.run(name, i32(0))
+
+    def synchronise_warp(self) -> None:
+        """Wait for all lanes of the warp."""
+        name = "llvm.nvvm.bar.warp.sync"
+        self.module.declare(name, f"declare void @{name}(i32)")
+        self.run(name, i32(-1))
+
+    # memory
+
+    def shared_base(self) -> Value:
+        """Emit the address of shared memory, in 32 bits, as PTX wants it."""
+        return self.let("i32", f"ptrtoint {SHARED} {_SHARED_MEMORY} to i32")
+
+    def shared(self, offset: Value) -> Value:
+        """Emit the pointer to a byte of shared memory."""
+        return self.let(SHARED, f"getelementptr i8, {SHARED} {_SHARED_MEMORY}, {offset}")
+
+    def further(self, pointer: Value, offset: Value) -> Value:
+        """Emit the pointer so many bytes further."""
+        return pointer if self.known(offset) == 0 else self.let(pointer.type, f"getelementptr i8, {pointer}, {offset}")

@@ -1,0 +1,239 @@
+"""Products by `mma.sync`, for GPUs of compute capability 8.0 and later.
+
+All warps copy slices of both operands to shared memory (`cp.async`), in several stages, load fragments from there to registers
+(`ldmatrix`) and multiply them. In shared memory the number of a row's unit of 16 bytes is changed by the row's number, by exclusive or, so
+that eight rows of a fragment lie in different banks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.matmul.function import GLOBAL, SHARED, KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct
+from volta_fn.targets.nvidia.matmul.results import Results
+from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
+
+#: Terms of a slice, and of one `mma`; elements of a unit.
+_TERMS, _STEP, _ELEMENTS = 64, 16, 8
+
+_SUMS = "{float, float, float, float}"
+_WORDS = "{i32, i32, i32, i32}"
+
+
+class _Side:
+    """A slice of an operand in shared memory, and a thread's share of the work.
+
+    A row has 64 terms of one row of the left operand or column of the right one; if the operand is not contiguous along k, it has one term
+    of all rows or columns of the tile.
+    """
+
+    def __init__(self, f: KernelFunction, operand: MatrixOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> None:
+        self.f, self.operand, self.is_left, self.offset = f, operand, is_left, offset
+        self.tile = schedule.rows if is_left else schedule.columns
+        self.warp_size = schedule.warp_rows if is_left else schedule.warp_columns
+        self.rows, units = (self.tile, _TERMS // _ELEMENTS) if operand.along_k else (_TERMS, self.tile // _ELEMENTS)
+        self.row_bytes = units * UNIT
+        self.bytes = self.rows * self.row_bytes
+        #: Rows that all threads copy at once, and how often they do.
+        self.together = schedule.threads // units
+        self.passes = self.rows // self.together
+        assert self.together % 8 == 0 and self.rows % self.together == 0, "the same units of a row have the same number in all passes"
+        #: Bytes from a row to the next, and from a slice to the next.
+        self.pitch = operand.stride * 2
+        self.advance = _TERMS * 2 if operand.along_k else _TERMS * self.pitch
+        #: The row that this thread copies first, and its unit, both in memory and in shared memory.
+        self.row, self.unit = f.divided(f.thread, units)
+        self.to = f.plus(f.times(self.row, self.row_bytes), f.times(self._place(self.row, self.unit), UNIT))
+
+    def _place(self, row: Value, unit: Value) -> Value:
+        return self.f.exclusive_or(unit, self.f.remainder(row, 8))
+
+    # copies
+
+    def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
+        """Return where this thread's copies of a tile begin.
+
+        `first` is the tile's first row or column.
+        """
+        f, operand = self.f, self.operand
+        self.first = first
+        row, start = (f.plus(first, self.row), term) if operand.along_k else (f.plus(term, self.row), first)
+        #: The index of the first element of this thread's units along the contiguous axis, in the first slice.
+        unit = f.plus(start, f.times(self.unit, _ELEMENTS))
+        far = f.binary("mul", f.widened_index(row), Value("i64", str(operand.stride)))
+        total = f.binary("add", far, f.widened_index(unit))
+        for axis, _, stride in operand.steps():
+            total = f.binary("add", total, f.binary("mul", f.widened_index(positions[axis]), Value("i64", str(stride))))
+        total = f.binary("add", total, Value("i64", str(operand.start)))
+        return f.further(f.bindings[operand.binding], f.binary("mul", total, Value("i64", "2")))
+
+    def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
+        """Begin to copy this thread's share of a slice, or a part of it.
+
+        The slice begins with `term`. Elements out of range become zeros.
+        """
+        f, operand = self.f, self.operand
+        along, across = (term, self.first) if operand.along_k else (self.first, term)
+        ends = (operand.inner, operand.outer) if operand.along_k else (operand.outer, operand.inner)
+        size = self._bytes(f.plus(along, f.times(self.unit, _ELEMENTS)), ends[0])
+        for j in range(part, self.passes, parts):
+            row = f.plus(across, self.row, i32(j * self.together))
+            exists = f.select(f.below(row, ends[1]), size, i32(0))
+            to = f.plus(self.to, stage, i32(self.offset + j * self.together * self.row_bytes))
+            name = "llvm.nvvm.cp.async.cg.shared.global.16.s"
+            f.module.declare(name, f"declare void @{name}({SHARED}, {GLOBAL}, i32)")
+            f.run(name, f.shared(to), f.further(source, Value("i64", str(j * self.together * self.pitch))), exists)
+
+    def _bytes(self, begin: Value, end: int) -> Value:
+        """Emit the bytes of a unit that exist."""
+        f = self.f
+        some = i32(UNIT)
+        if end % _ELEMENTS:
+            some = f.times(f.intrinsic("llvm.umin.i32", "i32", f.minus(i32(end), begin), i32(_ELEMENTS)), 2)
+        return f.select(f.below(begin, end), some, i32(0))
+
+    # fragments
+
+    def begin_fragments(self, warp: Value) -> None:
+        """Compute the lane's addresses in a slice, for the rows or columns of a warp.
+
+        There is one for each change of the unit's number.
+        """
+        f, lane = self.f, self.f.lane
+        low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
+        first = f.times(warp, self.warp_size)
+        if self.operand.along_k:
+            row = f.plus(low, f.times(middle if self.is_left else high, 8), first)
+            unit, count = self._place(row, high if self.is_left else middle), _TERMS // _ELEMENTS
+        else:
+            row = f.plus(low, f.times(high if self.is_left else middle, 8))
+            unit = self._place(row, f.plus(f.quotient(first, _ELEMENTS), middle if self.is_left else high))
+            count = self.warp_size // _ELEMENTS
+        line = f.times(row, self.row_bytes)
+        self.addresses = [f.plus(line, f.times(f.exclusive_or(unit, change), UNIT)) for change in range(0, count, 2)]
+
+    def fragment(self, stage: Value, step: int, index: int) -> list[Value]:
+        """Load the fragment of 16 rows or columns, and 16 terms: four registers."""
+        f = self.f
+        if self.operand.along_k:
+            address, further = self.addresses[step], index * 16 * self.row_bytes
+        else:
+            address, further = self.addresses[index], step * _STEP * self.row_bytes
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{'' if self.operand.along_k else '.trans'}.b16.p3"
+        words = f.intrinsic(name, _WORDS, f.shared(f.plus(address, stage, i32(self.offset + further))))
+        return [f.let("i32", f"extractvalue {words}, {k}") for k in range(4)]
+
+
+class WarpKernel:
+    """The kernel of a product by `mma.sync` under construction."""
+
+    def __init__(self, product: MatrixProduct, schedule: WarpSchedule, results: Results, bindings: int) -> None:
+        self.product, self.schedule, self.results = product, schedule, results
+        self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
+        left = _Side(f, product.lhs, True, schedule, 0)
+        self.sides = left, _Side(f, product.rhs, False, schedule, left.bytes)
+        self.down, self.across = tiles(product, schedule)
+        self.slices = chunk(product, schedule.splits)
+        self.total = self.down * self.across * product.batch * schedule.splits
+
+    @property
+    def header(self) -> KernelHeader:
+        """How the kernel is launched."""
+        return KernelHeader(self.schedule.threads, self.schedule.shared)
+
+    def text(self) -> str:
+        """Return the finished module."""
+        f, schedule = self.f, self.schedule
+        warps = schedule.columns // schedule.warp_columns
+        self.warp_row, self.warp_column = f.divided(f.warp, warps)
+        for side, warp in zip(self.sides, (self.warp_row, self.warp_column), strict=True):
+            side.begin_fragments(warp)
+
+        def tile(number: Value, _: list[Value]) -> list[Value]:
+            self._tile(number)
+            return []
+
+        f.repeat(f.special("ctaid.x"), i32(self.total), f.special("nctaid.x"), [], tile)
+        return f.text()
+
+    def _tile(self, tile: Value) -> None:
+        """Compute a tile."""
+        f, schedule, stages = self.f, self.schedule, self.schedule.stages
+        number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
+        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        split, stack = f.divided(number, self.product.batch) if schedule.splits > 1 else (i32(0), number)
+        positions = f.coordinates(stack, self.product.stack)
+        begin = f.times(split, self.slices * _TERMS)
+        row, column = f.times(row, schedule.rows), f.times(column, schedule.columns)
+        sources = [side.begin(first, begin, positions) for side, first in zip(self.sides, (row, column), strict=True)]
+        for stage in range(stages - 1):
+            for side, source in zip(self.sides, sources, strict=True):
+                at = f.further(source, Value("i64", str(stage * side.advance)))
+                side.copy(at, i32(stage * schedule.slice_bytes), f.plus(begin, i32(stage * _TERMS)))
+            self._commit()
+        sources = [
+            f.further(source, Value("i64", str((stages - 1) * side.advance))) for side, source in zip(self.sides, sources, strict=True)
+        ]
+        sums = [Value("float", "0.0")] * (schedule.warp_rows * schedule.warp_columns // 32)
+        state = [*sources, i32(0), i32((stages - 1) * schedule.slice_bytes), f.plus(begin, i32((stages - 1) * _TERMS)), *sums]
+        sums = f.repeat(i32(0), i32(self.slices), i32(1), state, self._slice)[5:]
+        self._wait(0)
+        f.synchronise()
+        staging = f.times(f.warp, STAGING)
+        row = f.plus(row, f.times(self.warp_row, schedule.warp_rows))
+        column = f.plus(column, f.times(self.warp_column, schedule.warp_columns))
+        each = schedule.warp_columns // 2
+        for block in range(schedule.warp_rows // 16):
+            block_sums = sums[block * each : (block + 1) * each]
+            self.results.store(f, number, f.plus(row, i32(16 * block)), column, block_sums, staging)
+        f.synchronise()
+
+    def _slice(self, _: Value, state: list[Value]) -> list[Value]:
+        """Multiply a slice, and begin to copy a later one.
+
+        Copies begin between the products, which hide them.
+        """
+        f, schedule = self.f, self.schedule
+        left, right = self.sides
+        sources, (read, written, term), sums = state[:2], state[2:5], state[5:]
+        self._wait(schedule.stages - 2)
+        f.synchronise()
+        steps = _TERMS // _STEP
+        for step in range(steps):
+            rows = [left.fragment(read, step, x) for x in range(schedule.warp_rows // 16)]
+            columns = [right.fragment(read, step, y) for y in range(schedule.warp_columns // 16)]
+            for side, source in zip(self.sides, sources, strict=True):
+                side.copy(source, written, term, step, steps)
+            for y in range(schedule.warp_columns // 8):
+                for x, fragment in enumerate(rows):
+                    at = (x * (schedule.warp_columns // 8) + y) * 4
+                    sums[at : at + 4] = self._multiply(fragment, columns[y // 2][y % 2 * 2 : y % 2 * 2 + 2], sums[at : at + 4])
+        self._commit()
+        following = [f.further(source, Value("i64", str(side.advance))) for side, source in zip(self.sides, sources, strict=True)]
+        for stage in (read, written):
+            after = f.plus(stage, i32(schedule.slice_bytes))
+            following.append(f.select(f.equals(after, schedule.stages * schedule.slice_bytes), i32(0), after))
+        return [*following, f.plus(term, i32(_TERMS)), *sums]
+
+    def _multiply(self, left: list[Value], right: list[Value], sums: list[Value]) -> list[Value]:
+        f, words = self.f, [*left, *right]
+        name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
+        if self.product.lhs.dtype == np.float16:
+            name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [f.cast("bitcast", word, "<2 x half>") for word in words]
+        result = f.intrinsic(name, _SUMS, *words, *sums)
+        return [f.let("float", f"extractvalue {result}, {k}") for k in range(4)]
+
+    def _commit(self) -> None:
+        """End a group of copies."""
+        name = "llvm.nvvm.cp.async.commit.group"
+        self.f.module.declare(name, f"declare void @{name}()")
+        self.f.run(name)
+
+    def _wait(self, groups: int) -> None:
+        """Wait until at most so many groups of this thread's copies are under way."""
+        name = "llvm.nvvm.cp.async.wait.group"
+        self.f.module.declare(name, f"declare void @{name}(i32)")
+        self.f.run(name, i32(groups))

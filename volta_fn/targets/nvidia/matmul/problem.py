@@ -1,0 +1,177 @@
+"""Products that matrix units can compute, and how their operands lie in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
+from volta_fn.compiler.ir.index import Affine
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
+from volta_fn.targets.nvidia.kernel import TensorMap
+
+_FLOAT32 = np.dtype(np.float32)
+
+#: Dtypes of operands that are summed in float32, with their names in PTX; float32 is rounded to 11 significant bits.
+FORMATS = {np.dtype(dtypes.bfloat16): "bf16", np.dtype(np.float16): "f16", _FLOAT32: "tf32"}
+
+#: Bytes of the units in which operands are copied, and of a row of a tile in shared memory.
+UNIT, ROW = 16, 128
+
+#: The most axes of a stack of products, as tensor maps have five axes.
+_STACK_AXES = 3
+
+
+class MatrixOperand(NamedTuple):
+    """A stack of matrices that are contiguous along k, or along m or n.
+
+    Strides are in elements.
+    """
+
+    #: The number of its binding.
+    binding: int
+    dtype: np.dtype
+    #: Whether it is contiguous along k.
+    along_k: bool
+    #: Rows of the left operand, or columns of the right one, and terms of the sums.
+    outer: int
+    inner: int
+    #: From one row of contiguous elements to the next.
+    stride: int
+    #: The sizes of the stack's axes, outermost first, and their strides.
+    stack: Walk
+    #: Elements before the first matrix.
+    start: int
+    #: Whether it is a copy of the kernel's operand (`copy_kernel`).
+    is_copy: bool = False
+
+    def steps(self) -> list[tuple[int, int, int]]:
+        """Return the axes of the stack that lead to other matrices, innermost first.
+
+        Each is given by its number, size and stride.
+        """
+        axes = enumerate(zip(self.stack.sizes, self.stack.strides, strict=True))
+        return [(axis, size, stride) for axis, (size, stride) in reversed([*axes]) if stride]
+
+    def tensor_map(self, tile: int) -> TensorMap:
+        """Return the tensor map for tiles of so many rows or columns.
+
+        Along the contiguous axis a box has one row of shared memory.
+        """
+        size = self.dtype.itemsize
+        atom = ROW // size
+        dims, box = ([self.inner, self.outer], [atom, tile]) if self.along_k else ([self.outer, self.inner], [atom, atom])
+        strides = [self.stride]
+        for _, count, stride in self.steps():
+            dims.append(count)
+            strides.append(stride)
+            box.append(1)
+        name = "tensorfloat32" if self.dtype == _FLOAT32 else self.dtype.name
+        return TensorMap(self.binding, name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
+
+
+class MatrixProduct(NamedTuple):
+    """A stack of products of matrices."""
+
+    lhs: MatrixOperand
+    rhs: MatrixOperand
+
+    @property
+    def stack(self) -> Axes:
+        """The sizes of the stack's axes, outermost first."""
+        return self.lhs.stack.sizes
+
+    @property
+    def batch(self) -> int:
+        """The number of products."""
+        return math.prod(self.stack)
+
+    @property
+    def m(self) -> int:
+        """The rows of each."""
+        return self.lhs.outer
+
+    @property
+    def n(self) -> int:
+        """The columns of each."""
+        return self.rhs.outer
+
+    @property
+    def k(self) -> int:
+        """The terms of each sum."""
+        return self.lhs.inner
+
+    @property
+    def layout(self) -> str:
+        """N for row-major operands, (m, k) and (k, n); T for transposed ones."""
+        return ("N" if self.lhs.along_k else "T") + ("T" if self.rhs.along_k else "N")
+
+    @property
+    def name(self) -> str:
+        """What a schedule is chosen by."""
+        return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{self.n}x{self.k}"
+
+
+def matrix_product(problem: Problem, lhs: int, rhs: int, *, rounds: bool = False) -> MatrixProduct | None:
+    """Return a problem as a product for matrix units; None if it is none.
+
+    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS` (float32 only if it may be rounded), summed in
+    float32, and have matrices of one axis each, of which one is contiguous and all others are at multiples of 16 bytes. Those of float32
+    must be contiguous along k, or are to be copied.
+    """
+    dtype = problem.lhs.dtype
+    if dtype != problem.rhs.dtype or dtype not in FORMATS or problem.dtype != _FLOAT32 or (dtype == _FLOAT32 and not rounds):
+        return None
+    if len(problem.lhs.stack.sizes) > _STACK_AXES:
+        return None
+    left, right = _operand(problem.lhs, lhs), _operand(problem.rhs, rhs)
+    return None if left is None or right is None else MatrixProduct(left, right)
+
+
+def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
+    outer, inner, stack = operand.outer, operand.inner, operand.stack
+    unit = UNIT // operand.dtype.itemsize
+    if len(outer.sizes) == len(inner.sizes) == 1:
+        along_k = inner.strides[0] == 1
+        stride = outer.strides[0] if along_k else inner.strides[0]
+        is_aligned = stride > 0 and not any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides))
+        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype != _FLOAT32)):
+            return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
+    if operand.dtype != _FLOAT32 or inner.size % unit:
+        return None
+    strides = _copy_strides(operand)
+    walk = Walk(stack.sizes, strides)
+    return MatrixOperand(binding, operand.dtype, True, outer.size, inner.size, inner.size, walk, 0, is_copy=True)
+
+
+# Copies of operands whose matrices are not contiguous along k.
+
+
+def _copy_strides(operand: Operand) -> Axes:
+    """Return the strides of the stack's axes in the copy, which has no matrix twice."""
+    strides: list[int] = []
+    following = operand.outer.size * operand.inner.size
+    for size, stride in zip(reversed(operand.stack.sizes), reversed(operand.stack.strides), strict=True):
+        strides.insert(0, following if stride else 0)
+        following *= size if stride else 1
+    return tuple(strides)
+
+
+def copy_kernel(operand: Operand, elements: int) -> Kernel:
+    """Return the kernel that copies an operand to matrices contiguous along k.
+
+    The operand is an array of so many elements.
+    """
+    stack = [walk for walk in zip(operand.stack.sizes, operand.stack.strides, _copy_strides(operand), strict=True) if walk[1]]
+    inner = contiguous_strides(operand.inner.sizes)
+    outer = tuple(x * operand.inner.size for x in contiguous_strides(operand.outer.sizes))
+    walks = [*stack, *zip(operand.outer.sizes, operand.outer.strides, outer, strict=True)]
+    walks += zip(operand.inner.sizes, operand.inner.strides, inner, strict=True)
+    sizes = tuple([size for size, _, _ in walks])
+    source = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(walks) if stride]), operand.start)
+    target = Affine(tuple([(axis, stride) for axis, (_, _, stride) in enumerate(walks)]), 0)
+    load = Load(operand.dtype, 0, (elements,), (source,), (), Constant.of(0, operand.dtype))
+    return Kernel(sizes, len(sizes), (Buffer(elements, operand.dtype),), (load,), (Store((math.prod(sizes),), (target,), 0),))

@@ -1,0 +1,301 @@
+"""Results of products, stored from the sums in the registers of a warp.
+
+A warp has the sums of 16 rows. Of each eight columns, lane 4g + t has columns 2t and 2t + 1 of row g, then those of row g + 8: this is what
+matrix units leave. To store contiguous elements, and to compute epilogues for several of them at once, a warp transposes its sums by way of
+shared memory, in rows of 128 bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
+from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
+from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
+from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
+from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
+from volta_fn.targets.cpu.scalars import Number, apply
+from volta_fn.targets.cpu.scalars.number import BFLOAT16
+from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.problem import ROW
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
+
+_FLOAT32 = np.dtype(np.float32)
+
+#: Rows of sums that a warp has at a time.
+_ROWS = 16
+
+#: Columns that a lane computes at once.
+LANES = 4
+
+
+class Results(ABC):
+    """A way to store the sums of a matrix with `rows` and `columns`, computed in tiles."""
+
+    #: Columns that are staged at once.
+    width = ROW // 4
+
+    def __init__(self, rows: int, columns: int, tile: AnySchedule) -> None:
+        self.rows, self.columns = rows, columns
+        #: Whether tiles may have rows, or columns, that do not exist.
+        self._overhangs = rows % tile.rows != 0, columns % tile.columns != 0
+
+    def store(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value], staging: Value) -> None:
+        """Store 16 rows of sums from a row and a column on, of the product of this number.
+
+        `staging` is the offset of 2048 bytes of shared memory that the warp has for itself.
+        """
+        for begin in range(0, 2 * len(sums) // 4 * 4, self.width):
+            block = sums[begin // 2 : (begin + self.width) // 2]
+            f.synchronise_warp()
+            self.stage(f, block, staging)
+            f.synchronise_warp()
+            self.finish(f, number, row, f.plus(column, i32(begin)), staging)
+
+    def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
+        """Write the sums of 32 columns to shared memory.
+
+        Against bank conflicts, the number of a row's unit of 16 bytes is changed by the row's number, by exclusive or.
+        """
+        g, t = f.divided(f.lane, 4)
+        unit = f.times(f.exclusive_or(f.quotient(t, 2), g), 16)
+        pair_at = f.plus(unit, f.times(f.remainder(t, 2), 8))
+        line = f.plus(staging, f.times(g, ROW))
+        for eight in range(len(sums) // 4):
+            for half in range(2):
+                pair = Value("<2 x float>", "poison")
+                for e in range(2):
+                    pair = f.let(pair.type, f"insertelement {pair}, {sums[4 * eight + 2 * half + e]}, i32 {e}")
+                at = f.plus(line, f.exclusive_or(pair_at, 32 * eight), i32(half * 8 * ROW))
+                f.store(pair, f.shared(at), 8)
+
+    @abstractmethod
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
+        """Store what is staged, from a row and a column on."""
+
+    def inside(self, f: KernelFunction, row: Value, column: Value) -> Value | None:
+        """Emit whether a row and a column exist; None if all do."""
+        sizes = zip(self._overhangs, (row, column), (self.rows, self.columns), strict=True)
+        conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
+        if len(conditions) == 2:
+            return f.binary("and", *conditions)
+        return conditions[0] if conditions else None
+
+
+class _Elementwise(Results):
+    """Results that a function of `lanes` sums of consecutive columns stores."""
+
+    #: 4, or 1.
+    lanes: int
+
+    @abstractmethod
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+        """Store the results of a vector of sums, or of one sum."""
+
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
+        """Store what is staged: eight lanes have a row, four columns each."""
+        first, unit = f.divided(f.lane, 8)
+
+        def turn(k: Value, _: list[Value]) -> list[Value]:
+            line = f.plus(f.times(k, 4), first)
+            here = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
+            at = f.plus(staging, f.times(line, ROW), here)
+            y, x = f.plus(row, line), f.plus(column, f.times(unit, LANES))
+            if self.lanes == LANES:
+                with f.only_if(self.inside(f, y, x)):
+                    self.put(f, number, y, x, f.load(vector_of("float", LANES), f.shared(at), 16))
+                return []
+
+            def single(e: Value, _: list[Value]) -> list[Value]:
+                column = f.plus(x, e)
+                with f.only_if(self.inside(f, y, column)):
+                    self.put(f, number, y, column, f.load("float", f.shared(f.plus(at, f.times(e, 4))), 4))
+                return []
+
+            f.repeat(i32(0), i32(LANES), i32(1), [], single)
+            return []
+
+        f.repeat(i32(0), i32(_ROWS // 4), i32(1), [], turn)
+
+
+class PartialSums(_Elementwise):
+    """Sums in a workspace, to which a second dispatch applies the epilogue.
+
+    The workspace is an array [number, rows, columns] of float32.
+    """
+
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, binding: int) -> None:
+        super().__init__(rows, columns, tile)
+        self.lanes = 1 if columns % LANES else LANES
+        self._binding = binding
+
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+        """Store sums."""
+        walks = Walk((1 << 31,), (self.rows * self.columns,)), Walk((self.rows,), (self.columns,)), Walk((self.columns,), (1,))
+        pointer = _element(f, f.bindings[self._binding], 0, (number, row, column), walks, 4)
+        f.store(sums, pointer, 4 * self.lanes)
+
+
+def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
+    """Emit the pointer to an element."""
+    total = Value("i64", str(start))
+    for index, walk in zip(indices, walks, strict=True):
+        total = f.binary("add", total, f.offset(index, walk))
+    return f.further(base, f.binary("mul", total, Value("i64", str(size))))
+
+
+# Sums that are only rounded, to 16 bits.
+
+
+class Rounded(Results):
+    """Sums rounded to a dtype of 16 bits, and stored in units of 16 bytes."""
+
+    width = ROW // 2
+
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
+        super().__init__(rows, columns, tile)
+        self._target, self._binding = target, binding
+        self._pack = "bf16x2" if dtype == BFLOAT16 else "f16x2"
+
+    @staticmethod
+    def fits(target: ResultMap) -> bool:
+        """Return whether every eight columns are 16 aligned bytes."""
+        columns = target.columns
+        if not columns.sizes or columns.strides[-1] != 1 or columns.sizes[-1] % 8 or target.start % 8:
+            return False
+        return all(stride % 8 == 0 for stride in (*columns.strides[:-1], *target.rows.strides, *target.stack.strides))
+
+    def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
+        """Write the rounded sums of 64 columns.
+
+        Sixteen columns at a time are four matrices of eight rows.
+        """
+        low = f.remainder(f.lane, 8)
+        line = f.plus(low, f.times(f.remainder(f.quotient(f.lane, 8), 2), 8))
+        put, unit = f.plus(f.shared_base(), staging, f.times(line, ROW)), f.exclusive_or(f.quotient(f.lane, 16), low)
+        for pair in range(len(sums) // 8):
+            words = []
+            for at in range(8 * pair, 8 * pair + 8, 2):
+                words += f.ptx(f"cvt.rn.{self._pack}.f32 $0, $1, $2;", sums[at + 1], sums[at], results=["i32"])
+            to = f.plus(put, f.times(f.exclusive_or(unit, 2 * pair), 16))
+            f.ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", to, *words)
+
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
+        """Store what is staged: eight lanes have a row."""
+        fourth, low = f.divided(f.lane, 8)
+        x = f.plus(column, f.times(low, 8))
+        for turn in range(_ROWS // 4):
+            line = f.plus(fourth, i32(4 * turn))
+            unit = f.times(f.exclusive_or(f.exclusive_or(low, fourth), turn % 2 * 4), 16)
+            words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), unit)), 16)
+            y = f.plus(row, line)
+            with f.only_if(self.inside(f, y, x)):
+                walks = self._target.stack, self._target.rows, self._target.columns
+                f.store(words, _element(f, f.bindings[self._binding], self._target.start, (number, y, x), walks, 2), 16)
+
+
+# Epilogues: a kernel's operations on the sums, in registers.
+
+
+class _EpilogueScope(VectorScope):
+    """A scope with aligned pointers, which rounds to bfloat16 by an instruction."""
+
+    def emit(self, node_number: int) -> Number:
+        """Emit a node."""
+        node = self.analysis.kernel.nodes[node_number]
+        if not isinstance(node, Apply) or node.dtype != BFLOAT16 or node.op in ("select_n", "bitcast_convert_type"):
+            return super().emit(node_number)
+        if self.analysis.kernel.nodes[node.operands[0]].dtype.kind in "iub":
+            return super().emit(node_number)
+        is_vector = self.is_vector(self.analysis.depends[node_number])
+        operands = [self.spread(i) if is_vector else self.value(i) for i in node.operands]
+        f, wide = self.nest.f, apply(self.nest.f, node.op, operands, _FLOAT32, dict(node.params))
+        narrow = f.cast("fptrunc", wide.value, vector_of("bfloat", wide.lanes))
+        return Number(BFLOAT16, (f.cast("fpext", narrow, wide.value.type),))
+
+    def store(self, index: int) -> None:
+        """Emit a store."""
+        store = self.analysis.kernel.stores[index]
+        if self.analysis.kernel.nodes[store.value].dtype != BFLOAT16:
+            super().store(index)
+            return
+        self.nest.pending.discard(index)
+        f, number = self.nest.f, self.spread(store.value)
+        narrow = f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
+        f.store(f.cast("bitcast", narrow, vector_of("i16", number.lanes)), self.pointer(("store", index)), 2)
+
+    def _pointer(self, key: Key) -> Value:
+        pointer = super()._pointer(key)
+        _, offset, size = self._memory(*key)
+        axis = self.vector_axis
+        if axis is None or coefficient(offset, axis.axis) != 1:
+            return pointer
+        others = [offset.offset, *[c for a, c in offset.terms if a != axis.axis]]
+        if not any(c % LANES for c in others):
+            self.nest.f.module.declare("llvm.assume", "declare void @llvm.assume(i1)")
+            self.nest.f.do(f'call void @llvm.assume(i1 true) [ "align"({pointer}, i64 {LANES * size}) ]')
+        return pointer
+
+
+class Epilogue(_Elementwise):
+    """The epilogue of a contraction.
+
+    `inputs` maps the inputs of the contraction's kernel to bindings; `outputs` are the bindings of its outputs.
+    """
+
+    _NAME = "epilogue"
+
+    def __init__(self, product: Contraction, tile: AnySchedule, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
+        super().__init__(product.size(product.rows), product.size(product.columns), tile)
+        kernel, numbers = product.epilogue()
+        self._product, self._inputs, self._outputs = product, [inputs[n] for n in numbers], outputs
+        self._analysis = KernelAnalysis(kernel)
+        self._total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
+        self.lanes = LANES if self._is_contiguous() else 1
+
+    def _is_contiguous(self) -> bool:
+        """Return whether four columns can be computed as a vector."""
+        analysis, axis = self._analysis, self._product.columns[-1]
+        kernel = analysis.kernel
+        if kernel.sizes[axis] % LANES:
+            return False
+        stores = all(coefficient(offset, axis) == 1 for offset in analysis.store_offsets)
+        loads = all(coefficient(offset, axis) in (0, 1) for offset in analysis.load_offsets.values())
+        conditions = [condition for n in range(len(kernel.nodes)) for condition in analysis.ranges(n)]
+        return stores and loads and not any(axis in condition.value.axes for condition in conditions)
+
+    def _define(self, module: Module) -> None:
+        """Define the function of an element, or of a vector."""
+        pointers = [Value(f"{GLOBAL} noalias align 16", f"%x{k}") for k in (*self._inputs, *self._outputs)]
+        indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
+        sums = Value(vector_of("float", self.lanes), "%sums")
+        g = Function(module, self._NAME, [*pointers, *indices, sums], "internal void", "alwaysinline nounwind")
+        memory = {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in (*self._inputs, *self._outputs)}
+        product, analysis = self._product, self._analysis
+        sizes, axes = analysis.kernel.sizes, dict[int, Value]()
+        for names, index in zip((product.batch, product.rows, product.columns), indices, strict=True):
+            axes |= zip(names, _digits(g, index, [sizes[a] for a in names]), strict=True)
+        inputs = [Value("ptr", "null"), *[memory[k] for k in self._inputs]]
+        nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
+        scope = _EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
+        scope.values[self._total] = Number(_FLOAT32, (sums,))
+        for store in range(len(self._outputs)):
+            scope.store(store)
+        g.finish()
+
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+        """Call the epilogue's function."""
+        f.module.define(self._NAME, lambda: self._define(f.module))
+        f.run(self._NAME, *[f.bindings[k] for k in (*self._inputs, *self._outputs)], number, row, column, sums)
+
+
+def _digits(g: Function, index: Value, sizes: Sequence[int]) -> list[Value]:
+    """Split an index of 32 bits into its digits, of 64 bits."""
+    digits: list[Value] = []
+    for size in reversed(sizes[1:]):
+        digits.append(g.let("i32", f"urem {index}, {size}"))
+        index = g.let("i32", f"udiv {index}, {size}")
+    return [g.cast("zext", digit, "i64") for digit in ([index, *reversed(digits)] if sizes else [])]

@@ -1,0 +1,210 @@
+"""Schedules of products on matrix units: tiles, and how they are chosen."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
+
+#: Bytes of shared memory in which a warp transposes results: 16 rows of 128 bytes.
+STAGING = 16 * ROW
+
+# Times are in multiplications of one slice by one multiprocessor, of which there are 32 in a clock cycle: 64 terms each.
+
+#: What a slice costs besides its products.
+_SLICE_COST = 4000
+
+#: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
+_DISPATCH_COST, _PARTIAL_COST = 140_000, 5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A tiling for `wgmma`: one warp group copies, the others multiply.
+
+    A slice is 128 bytes of every row and column of a tile along k.
+    """
+
+    kind: ClassVar = "wgmma"
+    columns: int = 256
+    #: Warp groups that multiply, and the blocks of 64 rows of each.
+    groups: int = 2
+    blocks: int = 1
+    #: Slices in shared memory.
+    stages: int = 4
+    #: Slices whose products may still be under way when those of the next begin: 0 or 1.
+    ahead: int = 1
+    #: Whether each warp group has tiles of its own, so that one multiplies while the other stores.
+    turns: bool = False
+    #: Consecutive blocks compute tiles column by column within bands of this many rows of tiles.
+    band: int = 8
+    #: Chunks of each sum that different blocks compute (split-K); a second dispatch adds them up.
+    splits: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return 64 * self.blocks * (1 if self.turns else self.groups)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * (self.groups + 1)
+
+    @property
+    def residents(self) -> int:
+        """Blocks that a multiprocessor has room for."""
+        return 2 if self.groups == 1 else 1
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Registers of a thread that copies, and of one that multiplies.
+
+        None: those that the compiler gives all of them. Together they must be no more than a multiprocessor has, or a block waits for ever.
+        """
+        return (40, 232) if self.groups == 2 else None
+
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes of a slice of both operands."""
+        return (self.rows + self.columns) * ROW
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory.
+
+        It has slices, two barriers for each, and room for each warp to transpose results.
+        """
+        return self.stages * (self.slice_bytes + 16) + self.groups * 4 * STAGING
+
+
+@dataclass(frozen=True)
+class WarpSchedule:
+    """A tiling for `mma.sync`: every warp copies and multiplies."""
+
+    kind: ClassVar = "mma"
+    rows: int = 128
+    columns: int = 128
+    #: Rows and columns of the part of a tile that a warp multiplies.
+    warp_rows: int = 64
+    warp_columns: int = 64
+    #: Slices of 128 bytes along k in shared memory.
+    stages: int = 3
+    band: int = 8
+    splits: int = 1
+    residents: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
+
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes of a slice of both operands."""
+        return (self.rows + self.columns) * ROW
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory; results are staged where slices were."""
+        return max(self.stages * self.slice_bytes, self.threads // 32 * STAGING)
+
+
+AnySchedule = Schedule | WarpSchedule
+
+_WGMMA = (
+    Schedule(256, 2, stages=4),
+    Schedule(192, 2, stages=5),
+    Schedule(128, 2, blocks=2, stages=6, turns=True),
+    Schedule(192, 2, stages=5, turns=True),
+    Schedule(128, 1, stages=4),
+    Schedule(64, 1, stages=4),
+)
+_MMA = (
+    WarpSchedule(128, 128, stages=3),
+    WarpSchedule(64, 128, 32, 64, stages=3, residents=2),
+    WarpSchedule(64, 64, 32, 32, stages=3, residents=2),
+)
+
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+#: The fewest slices of a chunk of a split sum.
+_FEWEST_SLICES = 8
+
+
+def candidates(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+    """Return the schedules that fit a device."""
+    schedules: tuple[AnySchedule, ...] = _WGMMA if device.matrix_units == "wgmma" else _MMA
+    return tuple([s for s in schedules if s.shared <= device.block_memory])
+
+
+def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
+    """Return the schedule measured to be fastest, or the one estimated to be."""
+    tuned = shipped().get(device.adapter, {}).get(product.name)
+    if tuned is not None and tuned.kind == device.matrix_units and tuned.shared <= device.block_memory:
+        return tuned
+    options = [replace(s, splits=n) for s in candidates(device) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
+    return min(options, key=lambda s: _cost(product, s, device.processors))
+
+
+def chunk(product: MatrixProduct, splits: int) -> int:
+    """Return the slices of a chunk of the sums."""
+    slices = ceil(product.k * product.lhs.dtype.itemsize / ROW)
+    return ceil(slices / splits)
+
+
+def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
+    """Return the rows and columns of tiles."""
+    return ceil(product.m / schedule.rows), ceil(product.n / schedule.columns)
+
+
+def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
+    """Estimate the time of a schedule: rounds of tiles, times what each costs."""
+    down, across = tiles(product, schedule)
+    rounds = ceil(down * across * product.batch * schedule.splits / (processors * schedule.residents))
+    time = rounds * (schedule.rows * schedule.columns * schedule.residents + _SLICE_COST) * chunk(product, schedule.splits)
+    if schedule.splits == 1:
+        return time
+    return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors
+
+
+# Schedules that were measured to be the fastest, by adapter and name of product. They are shipped with the package, in a JSON file.
+
+#: The schedules that come with the package.
+SHIPPED = Path(__file__).with_name("tuned.json")
+
+Choices = dict[str, dict[str, AnySchedule]]
+
+
+def read(path: Path) -> Choices:
+    """Read a file of schedules; empty if it is missing or has another format."""
+    try:
+        content = json.loads(path.read_text())
+        return {adapter: {name: _schedule(**fields) for name, fields in schedules.items()} for adapter, schedules in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _schedule(kind: str, **fields: Any) -> AnySchedule:
+    return WarpSchedule(**fields) if kind == "mma" else Schedule(**fields)
+
+
+def write(path: Path, choices: Choices) -> None:
+    """Write a file that `read` reads."""
+    content = {
+        adapter: {name: {"kind": schedule.kind, **asdict(schedule)} for name, schedule in sorted(schedules.items())}
+        for adapter, schedules in sorted(choices.items())
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+@functools.cache
+def shipped() -> Choices:
+    """Return the schedules that come with the package."""
+    return read(SHIPPED)

@@ -1,0 +1,272 @@
+"""Products by `wgmma`, for GPUs of compute capability 9.0.
+
+One warp group copies slices of both operands to shared memory by the tensor memory accelerator, as far ahead as there are stages; the
+others multiply them from there (`wgmma.mma_async`). Two barriers per stage tell that it is full, and that it is empty again. Blocks are
+persistent: each computes several tiles of the results, one after another.
+"""
+
+from __future__ import annotations
+
+from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixOperand, MatrixProduct
+from volta_fn.targets.nvidia.matmul.results import Results
+from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
+
+#: Rows that a `wgmma` multiplies, and bytes of its terms.
+_ROWS, _STEP = 64, 32
+
+_WAIT = """{
+.reg .pred done;
+WAIT_${:uid}:
+mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;
+@done bra DONE_${:uid};
+bra WAIT_${:uid};
+DONE_${:uid}:
+}"""
+
+_ARRIVE_IN_FIRST_LANE = """{
+.reg .pred first;
+setp.eq.u32 first, $1, 0;
+@first mbarrier.arrive.shared::cta.b64 _, [$0];
+}"""
+
+
+class _Side:
+    """A slice of an operand in shared memory, as copies and `wgmma` see it.
+
+    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise, of 16-bit operands, the
+    slice is a sequence of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
+    """
+
+    def __init__(self, operand: MatrixOperand, pointer: Value, tile: int, offset: int) -> None:
+        self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
+        self.bytes = tile * ROW
+        #: The box of a copy, in rows or columns.
+        self.box = tile if operand.along_k else ROW // 2
+        self.tensor_map = operand.tensor_map(self.box)
+        # Bits 16 to 29 of a descriptor are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16
+        # bytes; bit 62 selects the swizzle of 128 bytes.
+        between_boxes = 16 if operand.along_k else ROW // 2 * ROW
+        self.descriptor = (between_boxes >> 4) << 16 | (8 * ROW >> 4) << 32 | 1 << 62
+        #: What the terms of one `wgmma` add to the descriptor.
+        self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
+
+
+class WarpGroupKernel:
+    """The kernel of a product by `wgmma` under construction."""
+
+    def __init__(self, product: MatrixProduct, schedule: Schedule, results: Results, bindings: int) -> None:
+        self.product, self.schedule, self.results = product, schedule, results
+        self.f = f = KernelFunction(2, bindings, schedule.threads, schedule.residents)
+        left = _Side(product.lhs, f.maps[0], schedule.rows, 0)
+        self.sides = left, _Side(product.rhs, f.maps[1], schedule.columns, left.bytes)
+        down, across = tiles(product, schedule)
+        self.down, self.across = down, across
+        self.slices = chunk(product, schedule.splits)
+        #: Terms of a slice.
+        self.terms = ROW // product.lhs.dtype.itemsize
+        self.total = down * across * product.batch * schedule.splits
+        self.base = f.shared_base()
+        self.staging = schedule.stages * schedule.slice_bytes
+        barriers = self.staging + schedule.groups * 4 * STAGING
+        self.full = f.plus(self.base, i32(barriers))
+        self.empty = f.plus(self.base, i32(barriers + 8 * schedule.stages))
+        #: The first tile of the block, and the number of blocks.
+        self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
+
+    @property
+    def header(self) -> KernelHeader:
+        """How the kernel is launched."""
+        return KernelHeader(self.schedule.threads, self.schedule.shared, (self.sides[0].tensor_map, self.sides[1].tensor_map))
+
+    def text(self) -> str:
+        """Return the finished module."""
+        f = self.f
+        with f.only_if(f.equals(f.thread, 0)):
+            self._begin_barriers()
+        f.synchronise()
+        f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
+        f.label("copies")
+        self._copy()
+        f.do("br label %end")
+        f.label("multiplies")
+        self._multiply()
+        f.do("br label %end")
+        f.label("end")
+        return f.text()
+
+    # barriers
+
+    def _begin_barriers(self) -> None:
+        f, schedule = self.f, self.schedule
+        warps = 4 * (1 if schedule.turns else schedule.groups)
+        for stage in range(schedule.stages):
+            for barrier, arrivals in ((self.full, 1), (self.empty, warps)):
+                f.ptx("mbarrier.init.shared::cta.b64 [$0], $1;", f.plus(barrier, i32(8 * stage)), i32(arrivals))
+        f.ptx("fence.mbarrier_init.release.cluster;")
+
+    def _wait(self, barriers: Value, stage: Value, parity: Value) -> None:
+        self.f.ptx(_WAIT, self._of_stage(barriers, stage), parity)
+
+    def _of_stage(self, barriers: Value, stage: Value) -> Value:
+        return self.f.plus(barriers, self.f.times(stage, 8))
+
+    def _next(self, stage: Value, parity: Value) -> list[Value]:
+        """Return the next stage, and the parity of its phase."""
+        f = self.f
+        following = f.plus(stage, i32(1))
+        wraps = f.equals(following, self.schedule.stages)
+        return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
+
+    def _position(self, tile: Value) -> tuple[Value, Value, Value]:
+        """Return the number of a tile's product, and its first row and column.
+
+        With split sums, products of the second chunk are numbered after those of the first.
+        """
+        f, schedule = self.f, self.schedule
+        number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
+        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        return number, f.times(row, schedule.rows), f.times(column, schedule.columns)
+
+    # the warp group that copies
+
+    def _copy(self) -> None:
+        f, schedule = self.f, self.schedule
+        if schedule.registers is not None:
+            f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {schedule.registers[0]};")
+        with f.only_if(f.equals(f.thread, 0)):
+            f.repeat(self.first, i32(self.total), self.count, [i32(0), i32(0)], self._copy_tile)
+
+    def _copy_tile(self, tile: Value, state: list[Value]) -> list[Value]:
+        f = self.f
+        number, row, column = self._position(tile)
+        split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
+        positions = f.coordinates(stack, self.product.stack)
+        begin = f.times(split, self.slices * self.terms)
+
+        def copy_slice(k: Value, state: list[Value]) -> list[Value]:
+            stage, parity = state
+            self._wait(self.empty, stage, f.exclusive_or(parity, 1))
+            barrier = self._of_stage(self.full, stage)
+            f.ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", barrier, i32(self.schedule.slice_bytes))
+            to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
+            term = f.plus(begin, f.times(k, self.terms))
+            for side, first in zip(self.sides, (row, column), strict=True):
+                self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
+            return self._next(stage, parity)
+
+        return f.repeat(i32(0), i32(self.slices), i32(1), state, copy_slice)
+
+    def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
+        """Copy a slice of an operand, box by box."""
+        f, operand = self.f, side.operand
+        stack = [positions[axis] for axis, _, _ in operand.steps()]
+        pointer = f.cast("ptrtoint", side.pointer, "i64")
+        for offset in range(0, side.tile, side.box):
+            outer = f.plus(first, i32(offset))
+            box = [*((term, outer) if operand.along_k else (outer, term)), *stack]
+            numbers = ", ".join(f"${k + 2}" for k in range(len(box)))
+            f.ptx(
+                f"cp.async.bulk.tensor.{len(box)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                f"[$0], [$1, {{{numbers}}}], [${len(box) + 2}];",
+                *(f.plus(to, i32(offset * ROW)), pointer, *box, barrier),
+            )
+
+    # the warp groups that multiply
+
+    def _multiply(self) -> None:
+        f, schedule = self.f, self.schedule
+        if schedule.registers is not None:
+            f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {schedule.registers[1]};")
+        self.group = f.minus(f.quotient(f.warp, 4), i32(1))
+        if not schedule.turns:
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)], self._multiply_tile)
+            return
+        with f.only_if(f.equals(self.group, 1)):  # the first group may begin
+            f.ptx("bar.arrive 1, 256;")
+        start = f.plus(self.first, f.binary("mul", self.group, self.count))
+        before = f.times(self.group, self.slices)
+        with f.only_if(f.below(start, self.total)):
+            f.repeat(start, i32(self.total), f.times(self.count, schedule.groups), [before], self._multiply_tile)
+
+    def _multiply_tile(self, tile: Value, state: list[Value]) -> list[Value]:
+        """Multiply a tile's slices, and store its results.
+
+        The state is the number of slices copied before.
+        """
+        f, schedule = self.f, self.schedule
+        before = state[0]
+        round_, stage = f.divided(before, schedule.stages)
+        part = i32(0) if schedule.turns else self.group
+        sums = [Value("float", "0.0")] * (schedule.blocks * schedule.columns // 2)
+        if schedule.turns:  # one group multiplies at a time: a wait may not be more than one round of the stages behind
+            f.ptx("bar.sync $0, 256;", f.plus(self.group, i32(1)))
+
+        def multiply_slice(k: Value, values: list[Value]) -> list[Value]:
+            stage, parity, last = values[:3]
+            self._wait(self.full, stage, parity)
+            sums = self._multiply_slice(stage, part, values[3:])
+            if schedule.ahead:  # what the slice before was read from is free now
+                with f.only_if(f.compare("icmp ne", k, i32(0))):
+                    self._release(last)
+            else:
+                self._release(stage)
+            return [*self._next(stage, parity), stage, *sums]
+
+        state = [stage, f.remainder(round_, 2), i32(0), *sums]
+        values = f.repeat(i32(0), i32(self.slices), i32(1), state, multiply_slice)
+        last, sums = values[2], values[3:]
+        if schedule.turns:
+            f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
+        if schedule.ahead:
+            sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
+            self._release(last)
+        number, row, column = self._position(tile)
+        self._store(number, f.plus(row, f.times(part, _ROWS * schedule.blocks)), column, sums)
+        return [f.plus(before, i32(self.slices * (schedule.groups if schedule.turns else 1)))]
+
+    def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:
+        """Add the products of a slice to the sums, by one piece of PTX."""
+        f, schedule = self.f, self.schedule
+        left, right = self.sides
+        each = schedule.columns // 2
+        start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
+        rows = [f.plus(start, f.times(f.plus(f.times(part, schedule.blocks), i32(r)), _ROWS * ROW)) for r in range(schedule.blocks)]
+        operands = [self._descriptor(left, address) for address in rows]
+        operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
+        first, kind = 2 * len(sums), FORMATS[left.operand.dtype]
+        flags = "adds, 1, 1" if kind == "tf32" else f"adds, 1, 1, {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
+        terms = _STEP // left.operand.dtype.itemsize
+        names = [f"a{r}" for r in range(schedule.blocks)]
+        code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
+        for step in range(ROW // _STEP):
+            code.append(f"add.s64 b, ${first + schedule.blocks}, {step * right.step};")
+            for r, name in enumerate(names):
+                registers = ", ".join(f"${r * each + i}" for i in range(each))
+                code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
+                code.append(
+                    f"wgmma.mma_async.sync.aligned.m64n{schedule.columns}k{terms}.f32.{kind}.{kind} {{{registers}}}, {name}, b, {flags};"
+                )
+        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
+        return f.ptx("\n".join(code), *operands, tied=sums)
+
+    def _descriptor(self, side: _Side, address: Value) -> Value:
+        """Emit the descriptor of a matrix in shared memory."""
+        f = self.f
+        bits = f.widened_index(f.quotient(f.binary("and", address, i32(0x3FFFF)), 16))
+        return f.binary("or", bits, Value("i64", str(side.descriptor)))
+
+    def _release(self, stage: Value) -> None:
+        """Tell that this warp has read a stage."""
+        self.f.ptx(_ARRIVE_IN_FIRST_LANE, self._of_stage(self.empty, stage), self.f.lane)
+
+    def _store(self, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
+        """Store the results of a warp: of each block of 64 rows it has 16."""
+        f, schedule = self.f, self.schedule
+        each = schedule.columns // 2
+        staging = f.plus(f.times(f.minus(f.warp, i32(4)), STAGING), i32(self.staging))
+        row = f.plus(row, f.times(f.remainder(f.warp, 4), 16))
+        for r in range(schedule.blocks):
+            self.results.store(f, number, f.plus(row, i32(r * _ROWS)), column, sums[r * each : (r + 1) * each], staging)

@@ -1,0 +1,32 @@
+"""An NVIDIA GPU as a compilation target: WGSL's, with matrix units."""
+
+from __future__ import annotations
+
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.targets.nvidia import matmul
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.target import WgslTarget
+
+
+class NvidiaTarget(WgslTarget):
+    """Kernels for one NVIDIA GPU."""
+
+    name = "nvidia"
+
+    def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
+        """Generate the routine of a kernel: for matrix units, or else a shader."""
+        return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)
+
+    def split_k(self, kernel: Kernel) -> int:
+        """Return the split-K factor of a kernel.
+
+        Sums on matrix units are split by their own routine.
+        """
+        return 1 if matmul.computes_product(kernel, self.capabilities) else super().split_k(kernel)
+
+    def is_little(self, kernel: Kernel) -> bool:
+        """Return True if a kernel is a product that leaves the GPU underused.
+
+        Those on matrix units are none.
+        """
+        return not matmul.computes_product(kernel, self.capabilities) and super().is_little(kernel)
