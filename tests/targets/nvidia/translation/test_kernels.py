@@ -337,6 +337,20 @@ def test_parameters_follow_the_numbers_of_bindings() -> None:
     llvm.parse_assembly(ir).verify()
 
 
+@pytest.mark.parametrize("index", ["i + 1u", "i - 1u", "-1", "i * 4000000000u"])
+@pytest.mark.parametrize("array", ["given", "results", "own", "shared_"])
+def test_indices_out_of_range_end_a_checked_kernel(array: str, index: str) -> None:
+    declarations = "var<workgroup> shared_: array<u32, 64>;"
+    unreached = "if (i == 99u) { shared_[0] = own[1]; own[given[0]] = 1u; }"
+    body = f"var own: array<u32, 64>; {unreached} let k = {index}; r = {array}[k];"
+    with pytest.raises(AssertionError, match="out of range"):
+        results_of(body, declarations)
+    results_of(body.replace(f"let k = {index}", "let k = i"), declarations)
+    source = _KERNEL.format(body=body, declarations=declarations)
+    assert "trap" in translate(source, is_checked=True).llvm_ir
+    assert "trap" not in translate(source).llvm_ir
+
+
 def test_the_same_text_gives_the_same_module() -> None:
     source = _KERNEL.format(
         body="r = f(given[i]) + g(i);", declarations="fn f(x: u32) -> u32 { return g(x); } fn g(x: u32) -> u32 { return x; }"

@@ -59,6 +59,8 @@ class Names:
 
     #: Invocations of a workgroup.
     invocations: int
+    #: Whether an index out of range ends the kernel.
+    is_checked: bool = False
     types: dict[str, Type] = field(default_factory=dict)
     operands: dict[str, Operand] = field(default_factory=dict)
     signatures: dict[str, Signature] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Expressions(Instructions):
     """The expressions of one function, or constants of the module."""
 
     def __init__(self, names: Names) -> None:
-        super().__init__(names.intrinsics)
+        super().__init__(names.intrinsics, is_checked=names.is_checked)
         self._names = names
         #: The variables by their names: those of the module, then those of each block around the current statement.
         self.scopes: list[dict[str, Operand]] = [{}]
@@ -289,9 +291,7 @@ class Expressions(Instructions):
         return self.composite(type_, scalars)
 
     def _array_length(self, argument: Expression) -> Value:
-        """Return the number of elements of a binding, by its bytes."""
         place = self.operand(argument)
         if not isinstance(place, Place) or not isinstance(place.type, Array) or place.type.length is not None:
             raise self.fault("arrayLength needs the address of an array in storage")
-        size = Value(SCALARS["u64"], f"{place.pointer}.bytes")
-        return self.convert(U32, self.binary("/", size, constant(SCALARS["u64"], place.type.stride)))
+        return self.convert(U32, self.length(place))

@@ -53,14 +53,14 @@ class TranslatedShader(NamedTuple):
 class _Module:
     """A module, its names, and the translation of its functions."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, is_checked: bool) -> None:
         self._items = parse(source)
         self._functions = {item.name: item for item in self._items if isinstance(item, Function)}
         if "main" not in self._functions or not self._functions["main"].workgroup:
             raise fault(1, "a module needs an entry point main")
         x, y, z = (*self._functions["main"].workgroup, 1, 1)[:3]
         self._threads = x, y, z
-        self._names = Names(x * y * z)
+        self._names = Names(x * y * z, is_checked)
         self._bindings: list[Variable] = []
         self._privates: list[Variable] = []
         #: The definitions of variables in workgroup memory, and of tables.
@@ -307,9 +307,10 @@ def _builtin(body: Body, name: str, threads: tuple[int, int, int]) -> Value:
     raise body.fault(f"the built-in value {name}")
 
 
-def translate(source: str) -> TranslatedShader:
+def translate(source: str, *, is_checked: bool = False) -> TranslatedShader:
     """Translate a WGSL module with the entry point `main`.
 
-    Raises `CompilerError` for text beyond the subset.
+    If `is_checked`, an index out of the range of its array ends the kernel, which the driver reports as an error. Raises `CompilerError`
+    for text beyond the subset.
     """
-    return _Module(source).translated()
+    return _Module(source, is_checked=is_checked).translated()
