@@ -471,6 +471,13 @@ def test_an_error_names_its_line() -> None:
         translate(_KERNEL.format(body="r = unknown;", declarations=""))
 
 
+@pytest.mark.parametrize(("expression", "threads"), [("subgroupAdd(1u)", 24), ("subgroupBallot(true).x", 48), ("subgroupHalf(1u)", 32)])
+def test_subgroups_are_whole(expression: str, threads: int) -> None:
+    source = f"@compute @workgroup_size({threads}) fn main() {{ let x = {expression}; }}"
+    with pytest.raises(CompilerError, match="line 1: "):
+        translate(source)
+
+
 def test_a_module_needs_an_entry_point() -> None:
     with pytest.raises(CompilerError, match="entry point"):
         translate("fn f() {}")

@@ -302,8 +302,8 @@ class Subgroup:
             case "InclusiveAdd" | "ExclusiveAdd":
                 return self._scan(x, name == "InclusiveAdd")
         combine = _REDUCTIONS.get(name)
-        if combine is None:
-            raise i.fault(f"the function subgroup{name}")
+        if combine is None or self._size.bit_count() != 1:
+            raise i.fault(f"the function subgroup{name} of {self._size} invocations")
         reach = self._size // 2
         while reach:
             other = self._shuffle("bfly", x, constant(U32, reach))
