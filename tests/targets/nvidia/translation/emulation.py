@@ -1,7 +1,7 @@
 """Kernels for NVIDIA's GPUs on the CPU: special registers and intrinsics are replaced, invocations run in turn.
 
 An invocation is a context of its own (POSIX's `swapcontext`) that runs until it waits: at a barrier for its workgroup, in a shuffle or a
-vote for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs.
+vote for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs. Indices are checked.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _CONVERSIONS = {
 _PRELUDE = """
 @host.registers = global [{registers} x i32] zeroinitializer
 @host.state = global i32 0
+@host.faults = global i32 0
 @host.scheduler = global ptr null
 @host.current = global ptr null
 @host.arguments = global [80 x i64] zeroinitializer
@@ -46,6 +47,11 @@ define void @host.wait(i32 %state) noinline {{
   %current = load volatile ptr, ptr @host.current
   %scheduler = load volatile ptr, ptr @host.scheduler
   %status = call i32 @swapcontext(ptr %current, ptr %scheduler)
+  ret void
+}}
+define void @host.trap() noinline {{
+  store volatile i32 1, ptr @host.faults
+  call void @host.wait(i32 {done})
   ret void
 }}
 define void @host.put(i32 %value) noinline {{
@@ -146,7 +152,7 @@ def _unary(name: str, intrinsic: str, source: str, result: str) -> str:
 
 def _support() -> str:
     """Return the functions that stand for registers and intrinsics."""
-    parts = [_PRELUDE.format(registers=len(_REGISTERS), in_subgroup=_IN_SUBGROUP, at_barrier=_AT_BARRIER)]
+    parts = [_PRELUDE.format(registers=len(_REGISTERS), in_subgroup=_IN_SUBGROUP, at_barrier=_AT_BARRIER, done=_DONE)]
     for number, name in enumerate(_REGISTERS):
         load = f"%value = load volatile i32, ptr getelementptr (i32, ptr @host.registers, i32 {number})"
         parts.append(f"define i32 @host.register.{name}() noinline {{\n  {load}\n  ret i32 %value\n}}")
@@ -160,7 +166,8 @@ def _on_host(text: str) -> tuple[str, list[str]]:
     """Return a kernel's module for the CPU, and the names of its variables in workgroup memory."""
     support = _support()
     text = re.sub(r"^(target triple|attributes) .*$|^declare .*@llvm\.nvvm\..*$| #0(?= \{)", "", text, flags=re.MULTILINE)
-    text = text.replace("ptx_kernel ", "").replace("@llvm.nvvm.read.ptx.sreg.", "@host.register.").replace("@llvm.nvvm.", "@host.")
+    text = text.replace("declare void @llvm.trap()", "").replace("@llvm.trap()", "@host.trap()").replace("ptx_kernel ", "")
+    text = text.replace("@llvm.nvvm.read.ptx.sreg.", "@host.register.").replace("@llvm.nvvm.", "@host.")
     text = re.sub(r"(@w\.\w+ =) internal", r"\1", text)
     declared = set(re.findall(r"^declare .*?@([\w.]+)", text, flags=re.MULTILINE))
     lines = [line for line in support.splitlines() if not (line.startswith("declare") and re.findall(r"@([\w.]+)", line)[0] in declared)]
@@ -184,16 +191,16 @@ class Kernel:
     """A shader, ready to run."""
 
     def __init__(self, source: str) -> None:
-        shader = translate(source)
+        shader = translate(source, is_checked=True)
         self.threads = shader.threads
         text, self._variables = _on_host(shader.llvm_ir)
-        names = [f"host.{name}" for name in ("entry", "registers", "state", "scheduler", "current", "arguments")]
+        names = [f"host.{name}" for name in ("entry", "registers", "state", "faults", "scheduler", "current", "arguments")]
         names += [f"{prefix}{name}" for name in self._variables for prefix in ("", "size.")]
         self._code = load_objects([compile_object(text)], names)
         self._addresses = dict(zip(names, self._code.addresses, strict=True))
         self._entry = self._addresses["host.entry"]
-        self._waits = re.search(r"@llvm\.nvvm\.(barrier|shfl|vote)", shader.llvm_ir) is not None
         self._registers = (ctypes.c_uint32 * len(_REGISTERS)).from_address(self._addresses["host.registers"])
+        self._faults = ctypes.c_uint32.from_address(self._addresses["host.faults"])
         self._state = ctypes.c_uint32.from_address(self._addresses["host.state"])
 
     def run(self, groups: Sequence[int], addresses: Sequence[int], sizes: Sequence[int], grid: int = 0) -> None:
@@ -206,7 +213,9 @@ class Kernel:
             for name in self._variables:
                 size = ctypes.c_int64.from_address(self._addresses[f"size.{name}"]).value
                 ctypes.memset(self._addresses[name], _FILLING, size)
-            (self._run_together if self._waits else self._run_in_turn)()
+            self._run_workgroup()
+        faults, self._faults.value = self._faults.value, 0
+        assert not faults, "an index is out of range"
 
     def _select(self, index: int) -> None:
         """Set the registers of an invocation."""
@@ -214,13 +223,7 @@ class Kernel:
         self._registers[0:3] = [index % x, index // x % y, index // (x * y)]
         self._registers[9:11] = [index % _SUBGROUP, index]
 
-    def _run_in_turn(self) -> None:
-        entry = ctypes.CFUNCTYPE(None)(self._entry)
-        for index in range(int(np.prod(self.threads))):
-            self._select(index)
-            entry()
-
-    def _run_together(self) -> None:
+    def _run_workgroup(self) -> None:
         count = int(np.prod(self.threads))
         contexts = _contexts(count)
         for context in contexts[1:]:

@@ -17,7 +17,8 @@ def ptx_of(sources: Sequence[str], processor: str = "sm_80") -> list[str]:
     return list(json.loads(output))
 
 
-def _compile(source: str, processor: str) -> str:
+def compile_shader(source: str, processor: str) -> str:
+    """Return the PTX of a shader, in this process."""
     import llvmlite.binding as llvm
 
     from volta_fn.targets.nvidia.translation import translate
@@ -34,4 +35,4 @@ def _compile(source: str, processor: str) -> str:
 
 
 if __name__ == "__main__":
-    json.dump([_compile(source, sys.argv[1]) for source in json.load(sys.stdin)], sys.stdout)
+    json.dump([compile_shader(source, sys.argv[1]) for source in json.load(sys.stdin)], sys.stdout)

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from tests.targets.nvidia.translation.emulation import run
+from tests.targets.nvidia.translation.running import run
 from volta_fn.errors import CompilerError
 from volta_fn.targets.nvidia.translation import translate
 
@@ -156,6 +156,21 @@ def test_structures_are_values_and_variables() -> None:
     o = grown(grown(o));
     r = o.b[1].n.y + u32(o.a.x) * 10000u + o.b[i % 2u].n.z * 100000u;"""
     assert results_of(body, declarations) == expected(lambda x, i: 2 + 2 * x + 60000 + (300000 if i % 2 else 0))
+
+
+def test_vectors_of_truth_values() -> None:
+    body = """
+    var a: array<vec3<bool>, 4>;
+    a[i % 4u] = vec3<bool>(given[i] > 500u, true, i > 9u);
+    a[(i + 1u) % 4u].y = !a[i % 4u].x;
+    let b = a[(i + 1u) % 4u] | vec3(false, false, all(a[i % 4u]));
+    r = select(0u, 1u, b.y) + select(0u, 2u, b.z) + select(0u, 4u, any(a[(i + 2u) % 4u]))
+      + dot(select(vec3(0u), vec3(8u, 16u, 32u), vec3(given[i]) < vec3(100u, 300u, 900u)), vec3(1u));"""
+
+    def reference(x: int, i: int) -> int:
+        return (x <= 500) + 2 * (x > 500 and i > 9) + 8 * (x < 100) + 16 * (x < 300) + 32 * (x < 900)
+
+    assert results_of(body) == expected(reference)
 
 
 def test_layout_in_storage_is_that_of_wgsl() -> None:
@@ -322,6 +337,20 @@ def test_parameters_follow_the_numbers_of_bindings() -> None:
     llvm.parse_assembly(ir).verify()
 
 
+@pytest.mark.parametrize("index", ["i + 1u", "i - 1u", "-1", "i * 4000000000u"])
+@pytest.mark.parametrize("array", ["given", "results", "own", "shared_"])
+def test_indices_out_of_range_end_a_checked_kernel(array: str, index: str) -> None:
+    declarations = "var<workgroup> shared_: array<u32, 64>;"
+    unreached = "if (i == 99u) { shared_[0] = own[1]; own[given[0]] = 1u; }"
+    body = f"var own: array<u32, 64>; {unreached} let k = {index}; r = {array}[k];"
+    with pytest.raises(AssertionError, match="out of range"):
+        results_of(body, declarations)
+    results_of(body.replace(f"let k = {index}", "let k = i"), declarations)
+    source = _KERNEL.format(body=body, declarations=declarations)
+    assert "trap" in translate(source, is_checked=True).llvm_ir
+    assert "trap" not in translate(source).llvm_ir
+
+
 def test_the_same_text_gives_the_same_module() -> None:
     source = _KERNEL.format(
         body="r = f(given[i]) + g(i);", declarations="fn f(x: u32) -> u32 { return g(x); } fn g(x: u32) -> u32 { return x; }"
@@ -423,13 +452,16 @@ def test_vectors_and_truth_values_are_shuffled() -> None:
         ("r = f64(1.0); ", "cannot be assigned"),
         ("let x = exp(1.0lf);", "approximations"),
         ("r == 2u;", "no statement"),
+        ("r = f(1.0f);", "an argument of type float"),
+        ("r = f(1u, 2u);", "f has 1 parameters"),
+        ("let p = &given;", "an array without a length"),
         ("r = 1u", "expected ';'"),
         ("r = 1u $ 2u;", "begins no token"),
     ],
 )
 def test_errors_say_the_line_and_the_problem(body: str, problem: str) -> None:
     with pytest.raises(CompilerError, match="line ") as caught:
-        translate(_KERNEL.format(body=body, declarations=""))
+        translate(_KERNEL.format(body=body, declarations="fn f(x: u32) -> u32 { return x; }"))
     assert problem in str(caught.value)
     assert "WGSL" in caught.value.stage
 
@@ -437,6 +469,13 @@ def test_errors_say_the_line_and_the_problem(body: str, problem: str) -> None:
 def test_an_error_names_its_line() -> None:
     with pytest.raises(CompilerError, match="line 8"):
         translate(_KERNEL.format(body="r = unknown;", declarations=""))
+
+
+@pytest.mark.parametrize(("expression", "threads"), [("subgroupAdd(1u)", 24), ("subgroupBallot(true).x", 48), ("subgroupHalf(1u)", 32)])
+def test_subgroups_are_whole(expression: str, threads: int) -> None:
+    source = f"@compute @workgroup_size({threads}) fn main() {{ let x = {expression}; }}"
+    with pytest.raises(CompilerError, match="line 1: "):
+        translate(source)
 
 
 def test_a_module_needs_an_entry_point() -> None:

@@ -268,6 +268,10 @@ def barrier(i: Instructions) -> None:
 # Subgroups: 32 invocations, or the whole workgroup where it has fewer.
 
 
+#: What reductions combine two numbers by: an operator or a function.
+_REDUCTIONS: dict[str, str | Builtin] = {"Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max}
+
+
 class Subgroup:
     """The functions of subgroups in workgroups of a number of invocations."""
 
@@ -297,11 +301,9 @@ class Subgroup:
                 return i.intrinsic(BOOL, f"llvm.nvvm.vote.{name.lower()}.sync", self._mask, x)
             case "InclusiveAdd" | "ExclusiveAdd":
                 return self._scan(x, name == "InclusiveAdd")
-        combine = {
-            "Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max,
-        }.get(name)  # fmt: skip
-        if combine is None:
-            raise i.fault(f"the function subgroup{name}")
+        combine = _REDUCTIONS.get(name)
+        if combine is None or self._size.bit_count() != 1:
+            raise i.fault(f"the function subgroup{name} of {self._size} invocations")
         reach = self._size // 2
         while reach:
             other = self._shuffle("bfly", x, constant(U32, reach))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from volta_fn.targets.nvidia.translation import builtins
 from volta_fn.targets.nvidia.translation.syntax import Binary, Call, Expression, Index, Literal, Member, Name, TypeName, Unary
@@ -47,27 +48,32 @@ def hidden_texts(operand: Operand) -> list[str]:
 
     A binding is passed with its size.
     """
-    is_binding = isinstance(operand, Place) and operand.space == GLOBAL
-    return [str(operand), f"i64 {operand.pointer}.bytes"] if is_binding else [str(operand)]
+    if isinstance(operand, Place) and operand.space == GLOBAL:
+        return [str(operand), f"i64 {operand.pointer}.bytes"]
+    return [str(operand)]
 
 
-class Names(Protocol):
-    """The names that a module declares."""
+@dataclass
+class Names:
+    """The names that a module declares, and the intrinsics that it calls."""
 
-    types: Mapping[str, Type]
-    operands: Mapping[str, Operand]
-    signatures: Mapping[str, Signature]
-    intrinsics: dict[str, str]
     #: Invocations of a workgroup.
     invocations: int
+    #: Whether an index out of range ends the kernel.
+    is_checked: bool = False
+    types: dict[str, Type] = field(default_factory=dict)
+    operands: dict[str, Operand] = field(default_factory=dict)
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    #: Declarations of intrinsics.
+    intrinsics: dict[str, str] = field(default_factory=dict)
 
 
 class Expressions(Instructions):
     """The expressions of one function, or constants of the module."""
 
-    def __init__(self, module: Names) -> None:
-        super().__init__(module.intrinsics)
-        self._module = module
+    def __init__(self, names: Names) -> None:
+        super().__init__(names.intrinsics, is_checked=names.is_checked)
+        self._names = names
         #: The variables by their names: those of the module, then those of each block around the current statement.
         self.scopes: list[dict[str, Operand]] = [{}]
         #: How often each function is called.
@@ -84,7 +90,7 @@ class Expressions(Instructions):
 
     def _find_type(self, name: TypeName) -> Type | None:
         if not name.arguments:
-            return SCALARS.get(name.name) or self._module.types.get(name.name) or _SHORT_NAMES.get(name.name)
+            return SCALARS.get(name.name) or self._names.types.get(name.name) or _SHORT_NAMES.get(name.name)
         first, *others = name.arguments
         if name.name not in ("vec2", "vec3", "vec4", "atomic", "array") or not isinstance(first, TypeName):
             return None
@@ -148,7 +154,7 @@ class Expressions(Instructions):
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
-        operand = self._module.operands.get(name)
+        operand = self._names.operands.get(name)
         if operand is None:
             raise self.fault(f"the name {name}")
         return operand
@@ -189,7 +195,7 @@ class Expressions(Instructions):
     def call(self, call: Call) -> Value | None:
         """Return the result of a call, if it has one."""
         name = call.callee.name
-        if name in self._module.signatures:
+        if name in self._names.signatures:
             return self._call_function(name, call.arguments)
         if name == "bitcast":
             (argument,), (type_,) = call.arguments, call.callee.arguments
@@ -199,8 +205,8 @@ class Expressions(Instructions):
         if constructed is not None:
             return constructed
         if name.startswith("atomic"):
-            place, *others = call.arguments
-            return builtins.atomic(self, name.removeprefix("atomic"), self.operand(place), [self.value(x) for x in others])
+            pointer, *others = call.arguments
+            return builtins.atomic(self, name.removeprefix("atomic"), self.operand(pointer), [self.value(x) for x in others])
         if name in ("workgroupBarrier", "storageBarrier"):
             builtins.barrier(self)
             return None
@@ -217,14 +223,14 @@ class Expressions(Instructions):
             return self._array_length(call.arguments[0])
         values = [self.value(argument) for argument in call.arguments]
         if name.startswith("subgroup"):
-            return builtins.Subgroup(self, self._module.invocations).call(name.removeprefix("subgroup"), values)
+            return builtins.Subgroup(self, self._names.invocations).call(name.removeprefix("subgroup"), values)
         result = builtins.call(self, name, values)
         if result is None:
             raise self.fault(f"the function {name}")
         return result
 
     def _call_function(self, name: str, arguments: Sequence[Expression]) -> Value | None:
-        signature = self._module.signatures[name]
+        signature = self._names.signatures[name]
         if len(arguments) != len(signature.parameters):
             raise self.fault(f"{name} has {len(signature.parameters)} parameters")
         texts = []
@@ -234,7 +240,7 @@ class Expressions(Instructions):
                 raise self.fault(f"an argument of type {value.type.llvm} for {type_.llvm}")
             texts.append(str(value))
         for variable, parameter in signature.hidden:
-            operand = self.scopes[0].get(variable, self._module.operands[variable])
+            operand = self.scopes[0].get(variable, self._names.operands[variable])
             texts += hidden_texts(self.load(operand) if isinstance(parameter, Value) else operand)
         self.calls[name] += 1
         text = f"@f.{name}({', '.join(texts)})"
@@ -285,9 +291,7 @@ class Expressions(Instructions):
         return self.composite(type_, scalars)
 
     def _array_length(self, argument: Expression) -> Value:
-        """Return the number of elements of a binding, by its bytes."""
         place = self.operand(argument)
         if not isinstance(place, Place) or not isinstance(place.type, Array) or place.type.length is not None:
             raise self.fault("arrayLength needs the address of an array in storage")
-        size = Value(SCALARS["u64"], f"{place.pointer}.bytes")
-        return self.convert(U32, self.binary("/", size, constant(SCALARS["u64"], place.type.stride)))
+        return self.convert(U32, self.length(place))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from volta_fn.targets.nvidia.translation import builtins
-from volta_fn.targets.nvidia.translation.expressions import Signature, hidden_texts
+from volta_fn.targets.nvidia.translation.expressions import Names, Signature, hidden_texts
 from volta_fn.targets.nvidia.translation.statements import Body
 from volta_fn.targets.nvidia.translation.syntax import (
     Alias,
@@ -20,13 +20,12 @@ from volta_fn.targets.nvidia.translation.syntax import (
     fault,
     parse,
 )
-from volta_fn.targets.nvidia.translation.types import U32, Scalar, Structure, Type, Vector, memory_type
+from volta_fn.targets.nvidia.translation.types import U32, Array, Scalar, Structure, Type, Vector, memory_type
 from volta_fn.targets.nvidia.translation.values import (
     CONSTANT,
     GLOBAL,
     OWN,
     SHARED,
-    Operand,
     Place,
     Value,
     concrete,
@@ -51,54 +50,50 @@ class TranslatedShader(NamedTuple):
     threads: tuple[int, int, int]
 
 
-class Module:
-    """The names of a module, and the translation of its functions."""
+class _Module:
+    """A module, its names, and the translation of its functions."""
 
-    def __init__(self, source: str) -> None:
-        self.types: dict[str, Type] = {}
-        self.operands: dict[str, Operand] = {}
-        self.signatures: dict[str, Signature] = {}
-        self.intrinsics: dict[str, str] = {}
-        self.invocations = 1
+    def __init__(self, source: str, *, is_checked: bool) -> None:
         self._items = parse(source)
+        self._functions = {item.name: item for item in self._items if isinstance(item, Function)}
+        if "main" not in self._functions or not self._functions["main"].workgroup:
+            raise fault(1, "a module needs an entry point main")
+        x, y, z = (*self._functions["main"].workgroup, 1, 1)[:3]
+        self._threads = x, y, z
+        self._names = Names(x * y * z, is_checked)
         self._bindings: list[Variable] = []
         self._privates: list[Variable] = []
         #: The definitions of variables in workgroup memory, and of tables.
         self._memory: list[str] = []
-        self._functions = {item.name: item for item in self._items if isinstance(item, Function)}
         #: The values of tables in constant memory.
         self._tables: dict[str, Value] = {}
-        self._constants = Body(self)
+        self._constants = Body(self._names)
 
     def translated(self) -> TranslatedShader:
         """Translate the module."""
-        main = self._functions.get("main")
-        if main is None or not main.workgroup:
-            raise fault(1, "a module needs an entry point main")
-        x, y, z = (*main.workgroup, 1, 1)[:3]
-        self.invocations = x * y * z
         for item in self._items:
             self._constants.line = item.line
             match item:
                 case Alias(_, name, type_):
-                    self.types[name] = self._constants.type_of(type_)
+                    self._names.types[name] = self._constants.type_of(type_)
                 case StructDeclaration(_, name, members):
-                    self.types[name] = Structure(name, tuple((member, self._constants.type_of(type_)) for member, type_ in members))
+                    types = [(member, self._constants.type_of(type_)) for member, type_ in members]
+                    self._names.types[name] = Structure(name, tuple(types))
                 case Variable():
                     self._declare(item)
         self._bindings.sort(key=lambda variable: variable.binding)
         for function in self._functions.values():
-            self.signatures[function.name] = self._signature(function)
+            self._names.signatures[function.name] = self._signature(function)
         bodies = {name: self._body(function) for name, function in self._functions.items() if name in self._reached["main"]}
-        kernel = self._kernel(main, (x, y, z))
+        kernel = self._kernel()
         outlined = _outlined(kernel, bodies)
         functions = [self._definition(name, body, "noinline" if name in outlined else "alwaysinline") for name, body in bodies.items()]
         common = "nounwind convergent" if any(body.is_convergent for body in (kernel, *bodies.values())) else "nounwind"
-        launch = f'"nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1"'
+        launch = f'"nvvm.reqntid"="{",".join(map(str, self._threads))}" "nvvm.minctasm"="1"'
         attributes = [f"attributes #0 = {{ {common} {launch} }}", f"attributes #1 = {{ {common} }}"]
         parameters = f"define ptx_kernel void @main({', '.join(self._kernel_parameters())}) #0"
-        lines = ['target triple = "nvptx64-nvidia-cuda"', *self.intrinsics.values(), *self._memory, *functions]
-        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", *attributes, ""]), (x, y, z))
+        lines = ['target triple = "nvptx64-nvidia-cuda"', *self._names.intrinsics.values(), *self._memory, *functions]
+        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", *attributes, ""]), self._threads)
 
     # declarations of the module
 
@@ -113,14 +108,14 @@ class Module:
         match variable.space:
             case "storage":
                 self._bindings.append(variable)
-                self.operands[name] = Place(type_, f"%b.{name}", GLOBAL)
+                self._names.operands[name] = Place(type_, f"%b.{name}", GLOBAL)
             case "workgroup":
                 alignment = max(type_.alignment, _ALIGNMENT)
                 self._memory.append(f"@w.{name} = internal addrspace({SHARED}) global {memory_type(type_)} undef, align {alignment}")
-                self.operands[name] = Place(type_, f"@w.{name}", SHARED)
+                self._names.operands[name] = Place(type_, f"@w.{name}", SHARED)
             case "private" if name in self._assigned:
                 self._privates.append(variable)
-                self.operands[name] = Place(type_, f"%p.{name}", OWN)
+                self._names.operands[name] = Place(type_, f"%p.{name}", OWN)
             case "private":  # it is only read
                 self._define_constant(name, zero(type_) if variable.value is None else self._initial(variable.value, type_))
             case _:
@@ -140,14 +135,19 @@ class Module:
         return value
 
     def _define_constant(self, name: str, value: Value) -> None:
-        """Name a constant; arrays and structures lie in constant memory."""
-        if isinstance(value.type, Scalar | Vector):
-            self.operands[name] = value
+        """Name a constant; arrays lie in constant memory."""
+        innermost = value.type
+        while isinstance(innermost, Array):
+            innermost = innermost.element
+        if not isinstance(innermost, Scalar | Vector):
+            raise fault(self._constants.line, f"a constant of type {value.type.llvm}")
+        if innermost == value.type:
+            self._names.operands[name] = value
             return
         alignment = max(value.type.alignment, _ALIGNMENT)
         self._tables[name] = value
         self._memory.append(f"@t.{name} = internal addrspace({CONSTANT}) constant {value}, align {alignment}")
-        self.operands[name] = Place(value.type, f"@t.{name}", CONSTANT)
+        self._names.operands[name] = Place(value.type, f"@t.{name}", CONSTANT)
 
     # functions
 
@@ -181,7 +181,7 @@ class Module:
         assigned = {name for body in bodies for name in body.assigned}
         hidden: list[tuple[str, Place | Value]] = []
         for variable in (*self._bindings, *self._privates):
-            place = self.operands[variable.name]
+            place = self._names.operands[variable.name]
             assert isinstance(place, Place)
             if variable.name in words:
                 is_value = place.space == OWN and variable.name not in assigned
@@ -189,8 +189,8 @@ class Module:
         return Signature(parameters, result, tuple(hidden))
 
     def _body(self, function: Function) -> Body:
-        signature = self.signatures[function.name]
-        body = Body(self, signature.result)
+        signature = self._names.signatures[function.name]
+        body = Body(self._names, signature.result)
         body.scopes[0].update(signature.hidden)
         names = [parameter.name for parameter in function.parameters]
         body.scopes.append({name: Value(type_, f"%a.{name}") for name, type_ in zip(names, signature.parameters, strict=True)})
@@ -198,22 +198,22 @@ class Module:
         return body
 
     def _definition(self, name: str, body: Body, inlining: str) -> str:
-        signature = self.signatures[name]
+        signature = self._names.signatures[name]
         parameters = [str(value) for value in body.scopes[1].values()]
         for _, operand in signature.hidden:
             parameters += hidden_texts(operand)
         result = "void" if signature.result is None else signature.result.llvm
         return f"define internal {result} @f.{name}({', '.join(parameters)}) {inlining} #1 {{\n{body.text}\n}}"
 
-    def _kernel(self, main: Function, threads: tuple[int, int, int]) -> Body:
-        body = Body(self)
+    def _kernel(self) -> Body:
+        main, body = self._functions["main"], Body(self._names)
         _return_from_empty_grid(body)
         for variable in self._privates:
-            place = self.operands[variable.name]
+            place = self._names.operands[variable.name]
             assert isinstance(place, Place)
             body.variables.append(f"  {place.pointer} = alloca {memory_type(place.type)}, align {place.type.alignment}")
             body.store(place, zero(place.type) if variable.value is None else self._initial(variable.value, place.type))
-        body.scopes.append({parameter.name: _builtin(body, parameter.builtin, threads) for parameter in main.parameters})
+        body.scopes.append({parameter.name: _builtin(body, parameter.builtin, self._threads) for parameter in main.parameters})
         body.write(main.body)
         return body
 
@@ -307,9 +307,10 @@ def _builtin(body: Body, name: str, threads: tuple[int, int, int]) -> Value:
     raise body.fault(f"the built-in value {name}")
 
 
-def translate(source: str) -> TranslatedShader:
+def translate(source: str, *, is_checked: bool = False) -> TranslatedShader:
     """Translate a WGSL module with the entry point `main`.
 
-    Raises `CompilerError` for text beyond the subset.
+    If `is_checked`, an index out of the range of its array ends the kernel, which the driver reports as an error. Raises `CompilerError`
+    for text beyond the subset.
     """
-    return Module(source).translated()
+    return _Module(source, is_checked=is_checked).translated()

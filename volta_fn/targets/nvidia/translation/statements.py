@@ -31,8 +31,8 @@ class _Exits(NamedTuple):
 class Body(Expressions):
     """The body of one function, whose result has a type or is None."""
 
-    def __init__(self, module: Names, result: Type | None = None) -> None:
-        super().__init__(module)
+    def __init__(self, names: Names, result: Type | None = None) -> None:
+        super().__init__(names)
         self._result = result
         self._exits: list[_Exits] = []
 

@@ -68,7 +68,7 @@ class Index(NamedTuple):
     """An element of an array, or a component of a vector."""
 
     base: Expression
-    index: Expression
+    subscript: Expression
 
 
 class Member(NamedTuple):

@@ -143,11 +143,13 @@ def _round_up(size: int, alignment: int) -> int:
 def memory_type(type_: Type) -> str:
     """Return LLVM's type of memory that holds a value.
 
-    Structures are bytes, so that WGSL's layout is kept.
+    Structures and vectors of truth values are bytes, so that WGSL's layout is kept.
     """
     if isinstance(type_, Array):
         return f"[{type_.length or 0} x {memory_type(type_.element)}]"
-    return f"[{type_.size} x i8]" if isinstance(type_, Structure) else type_.llvm
+    if isinstance(type_, Structure) or (isinstance(type_, Vector) and type_.element.kind == "bool"):
+        return f"[{_round_up(type_.size, type_.alignment)} x i8]"
+    return type_.llvm
 
 
 BOOL = Scalar("bool", "bool", 1, "i1")

@@ -61,7 +61,7 @@ class Lane(NamedTuple):
 
     type: Scalar
     vector: Place
-    index: Value
+    number: Value
 
 
 Operand = Value | Place | Lane
@@ -121,9 +121,11 @@ _INTEGERS = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xo
 class Instructions:
     """The instructions of one function, in the order in which they are appended."""
 
-    def __init__(self, intrinsics: dict[str, str]) -> None:
+    def __init__(self, intrinsics: dict[str, str], *, is_checked: bool) -> None:
         #: Declarations of the intrinsics that the module calls.
         self._intrinsics = intrinsics
+        #: Whether an index out of range ends the kernel.
+        self._is_checked = is_checked
         self.lines: list[str] = []
         self.variables: list[str] = []
         self.line = 0
@@ -196,7 +198,7 @@ class Instructions:
         if isinstance(operand, Value):
             return operand
         if isinstance(operand, Lane):
-            return self.component(self.load(operand.vector), operand.index)
+            return self.component(self.load(operand.vector), operand.number)
         type_ = operand.type
         if isinstance(type_, Atomic):
             raise self.fault("an atomic is read by atomicLoad alone")
@@ -211,7 +213,7 @@ class Instructions:
         if isinstance(target, Value) or isinstance(type_, Atomic) or value.type != type_:
             raise self.fault(f"a value of type {value.type.llvm} cannot be assigned to {type_.llvm}")
         if isinstance(target, Lane):
-            self.store(target.vector, self._with_component(self.load(target.vector), target.index, value))
+            self.store(target.vector, self._with_component(self.load(target.vector), target.number, value))
         elif isinstance(type_, Array | Structure) and value.text == "zeroinitializer":
             self.run(f"llvm.memset.p{target.space}.i64", str(target), "i8 0", f"i64 {type_.size}", "i1 false")
         elif isinstance(type_, Array | Structure):
@@ -256,8 +258,28 @@ class Instructions:
             return Lane(type_.element, operand, index)
         is_signed = element_of(index.type).kind == "int"
         place = str(index.number) if index.number is not None else self._widened(index, is_signed)
+        if self._is_checked:
+            self._check(operand, place)
         pointer = self.let(type_, f"getelementptr inbounds {memory_type(type_.element)}, {operand}, i64 {place}").text
         return Place(type_.element, pointer, operand.space)
+
+    def _check(self, place: Place, index: str) -> None:
+        """End the kernel if an index is out of the range of an array or a vector."""
+        if isinstance(place.type, Array) and place.type.length is None:
+            count = self.length(place).text
+        else:
+            count = str(place.type.length if isinstance(place.type, Array) else place.type.lanes if isinstance(place.type, Vector) else 0)
+        is_inside = self.let(BOOL, f"icmp ult i64 {index}, {count}")
+        outside, inside = self.fresh("outside"), self.fresh("inside")
+        self.end(f"br i1 {is_inside.text}, label %{inside}, label %{outside}")
+        self.begin(outside)
+        self.run("llvm.trap")
+        self.begin(inside)
+
+    def length(self, place: Place) -> Value:
+        """Return the number of elements of a binding, by its bytes."""
+        assert isinstance(place.type, Array)
+        return self.binary("/", Value(U64, f"{place.pointer}.bytes"), constant(U64, place.type.stride))
 
     def _widened(self, index: Value, is_signed: bool) -> str:
         return index.text if index.type.llvm == "i64" else self.let(U64, f"{'sext' if is_signed else 'zext'} {index} to i64").text

@@ -1,0 +1,16 @@
+"""Where tests run kernels: emulated on the CPU, or on a card if VOLTA_TRANSLATION_TESTS is "card"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from tests.targets.nvidia.translation import card, emulation
+
+
+def run(source: str, groups: Sequence[int], arrays: Sequence[np.ndarray], grid: np.ndarray | None = None) -> None:
+    """Run a shader on arrays, which it writes to; `grid` holds the words of an indirect grid."""
+    runner = card if os.environ.get("VOLTA_TRANSLATION_TESTS") == "card" else emulation
+    runner.run(source, groups, arrays, grid)
