@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.nvidia import matmul
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia import attention, matmul
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -12,6 +15,10 @@ class NvidiaTarget(WgslTarget):
     """Kernels for one NVIDIA GPU."""
 
     name = "nvidia"
+
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        super().__init__(capabilities)
+        self.equations |= {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
