@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia import attention, matmul
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -37,3 +39,6 @@ class NvidiaTarget(WgslTarget):
         Those on matrix units are none.
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_little(kernel)
+
+    def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
+        return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)

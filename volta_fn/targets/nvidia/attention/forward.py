@@ -18,7 +18,7 @@ from volta_fn.targets.wgsl.attention.problem import Attention
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Less than any product, including those of keys that are not seen.
-_LOWEST = number(-float(np.finfo(np.float32).max))
+LOWEST = number(-float(np.finfo(np.float32).max))
 
 
 def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
@@ -63,12 +63,12 @@ class _Forward(AttentionKernel):
             for start in range(0, s.tile, s.step):
                 logits = self.products(self.queries, keys, pointers[0], start)
                 key = f.plus(f.times(tile_number, s.tile), i32(start))
-                logits = masked(self, a, logits, query, key, _LOWEST)
+                logits = masked(self, a, logits, query, key, LOWEST)
                 maxima, totals = self._exponentiate(logits, maxima, totals, sums)
                 self.add_products(sums, self.fragments(logits), values, pointers[1], start)
             return [*maxima, *totals, *self.flat(sums)]
 
-        state = [*[_LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
+        state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
         state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body)
         self._finish(head, first, state)
         return f.text()

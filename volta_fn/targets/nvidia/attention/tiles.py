@@ -235,10 +235,15 @@ class AttentionKernel:
         each = len(values) // self.schedule.fragments
         return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
 
-    def products(self, rows: Callable[[int, int], list[Value]], tile: Tile, pointers: Sequence[Value], first: int) -> Sums:
-        """Multiply the warp's rows by rows of a tile from `first` on; the pointers are to crossed fragments."""
+    def products(
+        self, rows: Callable[[int, int], list[Value]], tile: Tile, pointers: Sequence[Value], first: int, sums: Sums | None = None
+    ) -> Sums:
+        """Multiply the warp's rows by rows of a tile from `first` on, and add the products to sums if there are any.
+
+        The pointers are to crossed fragments.
+        """
         f, count = self.f, self.schedule.fragments
-        sums = self.zeros(self.schedule.step)
+        sums = self.zeros(self.schedule.step) if sums is None else sums
         for u, pointer in enumerate(pointers):
             left = [rows(i, u) for i in range(count)]
             for n in range(self.schedule.step // FRAGMENT):
