@@ -198,8 +198,14 @@ class Emulator:
         lane, warp = thread % 32, thread // 32
         if "sreg" in code:
             return [{"tid.x": thread, "ctaid.x": local.block, "nctaid.x": local.blocks}[code.partition("sreg.")[2]]]
+        if "shfl.sync.bfly" in code:
+            return self.warp_meetings[warp].meet(lane, a, lambda given: {k: [given[k ^ given[k][2]][1]] for k in given})
         if "shfl" in code:
             return [a[1]]  # equal in all lanes
+        if "ex2.approx" in code:
+            return [float(np.exp2(np.float32(a[0])))]
+        if "lg2.approx" in code:
+            return [float(np.log2(np.float32(a[0])))]
         if "bar.warp" in code:
             return self.warp_meetings[warp].meet(lane, [], lambda _: {})
         if "barrier.cta" in code:
@@ -219,7 +225,7 @@ class Emulator:
             return self.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code))
         if "wgmma.wait_group" in code:
             return a
-        if code.startswith("cvt.rn."):
+        if code.startswith("cvt.rn.") or ".ff2" in code:
             dtype = _DTYPES["bfloat16" if "bf16x2" in code else "float16"]
             return [int(np.array([a[1], a[0]], np.float32).astype(dtype).view(np.uint32)[0])]
         if "setmaxnreg" in code or "fence." in code or "commit" in code or "wait.group" in code:

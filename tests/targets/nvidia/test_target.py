@@ -119,3 +119,13 @@ def test_a_gradient_has_products_of_all_layouts() -> None:
 
     dispatches = planned(vf.grad(loss, argnums=(0, 1)), shaped(768, 512), shaped(1024, 768))
     assert sum(on_matrix_units(dispatches)) == 3
+
+
+def test_attention_and_its_gradients() -> None:
+    def both(q: Any, k: Any, v: Any, d: Any) -> Any:
+        out, back = vf.vjp(lambda *x: vf.nn.dot_product_attention(*x, is_causal=True), q, k, v)
+        return out, back(d)
+
+    types = [shaped(4, 256, 12, 64)] * 4
+    assert on_matrix_units(planned(both, *types)) == [True] * 4
+    assert not any(on_matrix_units(planned(both, *types, device=NONE)))

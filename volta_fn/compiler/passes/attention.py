@@ -506,7 +506,7 @@ def _lay_out(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     form: Form = eqn.params["form"]
-    q, k, v = (matrix_of(program, x, axes) for x, axes in zip(eqn.invars[:3], (form.q, form.k, form.v), strict=True))
+    q, k, v = (_with_rows(program, x, axes) for x, axes in zip(eqn.invars[:3], (form.q, form.k, form.v), strict=True))
     masks = eqn.invars[3 : 3 + form.masked]
     if eqn.primitive is attention_routine_p:
         changed = form._replace(q=q.axes, k=k.axes, v=v.axes)
@@ -515,7 +515,7 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
         return [call, _view(laid_out, q.axes, form.q, eqn.outvars[0], eqn)]
     result, statistics_, cotangent = eqn.invars[3 + form.masked :]
     assert form.cotangent is not None
-    out_matrix, cotangent_matrix = matrix_of(program, result, form.q), matrix_of(program, cotangent, form.cotangent)
+    out_matrix, cotangent_matrix = _with_rows(program, result, form.q), _with_rows(program, cotangent, form.cotangent)
     if out_matrix.axes != q.axes:  # it is laid out as q is
         return [eqn]
     changed = form._replace(q=q.axes, k=k.axes, v=v.axes, cotangent=cotangent_matrix.axes)
@@ -524,6 +524,12 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     views = zip(found_vars, (q, k, v), (form.q, form.k, form.v), eqn.outvars, strict=True)
     call = eqn.replace(invars=operands, outvars=found_vars, params={"form": changed})
     return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
+
+
+def _with_rows(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
+    """Return an operand before its transposes, or as it is if features were not its last axis there: routines read contiguous rows."""
+    matrix = matrix_of(program, atom, axes)
+    return matrix if matrix.axes.features == atom.aval.ndim - 1 else Matrix(atom, axes)
 
 
 def _view(x: Var, axes: Axes, target_axes: Axes, out: Var, like: Equation) -> Equation:

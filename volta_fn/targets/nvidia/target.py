@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.targets.nvidia import matmul
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.nvidia import attention, matmul
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -12,6 +17,10 @@ class NvidiaTarget(WgslTarget):
     """Kernels for one NVIDIA GPU."""
 
     name = "nvidia"
+
+    def __init__(self, capabilities: TargetCapabilities) -> None:
+        super().__init__(capabilities)
+        self.equations |= {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
@@ -30,3 +39,6 @@ class NvidiaTarget(WgslTarget):
         Those on matrix units are none.
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_little(kernel)
+
+    def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
+        return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)

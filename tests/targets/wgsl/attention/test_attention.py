@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+import volta_fn.numpy as vnp
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import capabilities, run_routine
@@ -147,3 +148,19 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
         result = arrays_in(contestant("volta_fn", case).call())
     for x, y in zip(result, expected_, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_operands_whose_features_are_not_last_in_memory() -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 16, 2, 40), np.float32) for _ in range(3)]
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return vnp.sum(vf.nn.dot_product_attention(*[x.transpose(0, 3, 2, 1) for x in (q, k, v)]) ** 2)
+
+    results = []
+    for device in (vf.devices("cpu")[0], GPU):
+        with vf.default_device(device):
+            value, gradients = vf.jit(vf.value_and_grad(loss, argnums=(0, 1, 2)))(*[vnp.asarray(x) for x in arrays])
+            results.append([np.asarray(x) for x in (value, *gradients)])
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-5)

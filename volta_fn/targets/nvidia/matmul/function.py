@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from volta_fn.compiler.contractions import Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value
 
@@ -16,6 +18,9 @@ _REGISTERS = {"i16": "h", "i32": "r", "i64": "l", "float": "f"}
 
 #: The dynamic shared memory of a block, whose size the launch sets.
 _SHARED_MEMORY = "@shared_memory"
+
+#: The results of `mma` and of `ldmatrix`.
+_SUMS, _WORDS = "{float, float, float, float}", "{i32, i32, i32, i32}"
 
 
 def i32(number: int) -> Value:
@@ -199,3 +204,43 @@ class KernelFunction(Function):
     def further(self, pointer: Value, offset: Value) -> Value:
         """Emit the pointer so many bytes further."""
         return pointer if self.known(offset) == 0 else self.let(pointer.type, f"getelementptr i8, {pointer}, {offset}")
+
+    # copies to shared memory, and products of fragments
+
+    def copy_unit(self, target: Value, source: Value, size: Value) -> None:
+        """Begin to copy 16 bytes to shared memory, of which those from `size` on become zeros.
+
+        `target` is an offset there.
+        """
+        name = "llvm.nvvm.cp.async.cg.shared.global.16.s"
+        self.module.declare(name, f"declare void @{name}({SHARED}, {GLOBAL}, i32)")
+        self.run(name, self.shared(target), source, size)
+
+    def commit_copies(self) -> None:
+        """End a group of this thread's copies."""
+        name = "llvm.nvvm.cp.async.commit.group"
+        self.module.declare(name, f"declare void @{name}()")
+        self.run(name)
+
+    def wait_for_copies(self, groups: int) -> None:
+        """Wait until at most so many groups of this thread's copies are under way."""
+        name = "llvm.nvvm.cp.async.wait.group"
+        self.module.declare(name, f"declare void @{name}(i32)")
+        self.run(name, i32(groups))
+
+    def load_matrices(self, pointer: Value, *, transposed: bool) -> list[Value]:
+        """Load four matrices of 8 by 8 elements, of which each lane gets two elements in a register.
+
+        Lanes point to the 32 rows, matrix by matrix.
+        """
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.b16.p3"
+        words = self.intrinsic(name, _WORDS, pointer)
+        return [self.let("i32", f"extractvalue {words}, {k}") for k in range(4)]
+
+    def multiply_add(self, dtype: np.dtype, left: Sequence[Value], right: Sequence[Value], sums: Sequence[Value]) -> list[Value]:
+        """Add the product of fragments (16, 16) and (16, 8) of 16-bit floats to sums in float32."""
+        name, words = "llvm.nvvm.mma.m16n8k16.row.col.bf16", [*left, *right]
+        if dtype == np.float16:
+            name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [self.cast("bitcast", word, "<2 x half>") for word in words]
+        result = self.intrinsic(name, _SUMS, *words, *sums)
+        return [self.let("float", f"extractvalue {result}, {k}") for k in range(4)]

@@ -7,20 +7,15 @@ that eight rows of a fragment lie in different banks.
 
 from __future__ import annotations
 
-import numpy as np
-
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, SHARED, KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
 
 #: Terms of a slice, and of one `mma`; elements of a unit.
 _TERMS, _STEP, _ELEMENTS = 64, 16, 8
-
-_SUMS = "{float, float, float, float}"
-_WORDS = "{i32, i32, i32, i32}"
 
 
 class _Side:
@@ -83,9 +78,7 @@ class _Side:
             row = f.plus(across, self.row, i32(j * self.together))
             exists = f.select(f.below(row, ends[1]), size, i32(0))
             to = f.plus(self.to, stage, i32(self.offset + j * self.together * self.row_bytes))
-            name = "llvm.nvvm.cp.async.cg.shared.global.16.s"
-            f.module.declare(name, f"declare void @{name}({SHARED}, {GLOBAL}, i32)")
-            f.run(name, f.shared(to), f.further(source, Value("i64", str(j * self.together * self.pitch))), exists)
+            f.copy_unit(to, f.further(source, Value("i64", str(j * self.together * self.pitch))), exists)
 
     def _bytes(self, begin: Value, end: int) -> Value:
         """Emit the bytes of a unit that exist."""
@@ -122,9 +115,8 @@ class _Side:
             address, further = self.addresses[step], index * 16 * self.row_bytes
         else:
             address, further = self.addresses[index], step * _STEP * self.row_bytes
-        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{'' if self.operand.along_k else '.trans'}.b16.p3"
-        words = f.intrinsic(name, _WORDS, f.shared(f.plus(address, stage, i32(self.offset + further))))
-        return [f.let("i32", f"extractvalue {words}, {k}") for k in range(4)]
+        pointer = f.shared(f.plus(address, stage, i32(self.offset + further)))
+        return f.load_matrices(pointer, transposed=not self.operand.along_k)
 
 
 class WarpKernel:
@@ -173,14 +165,14 @@ class WarpKernel:
             for side, source in zip(self.sides, sources, strict=True):
                 at = f.further(source, Value("i64", str(stage * side.advance)))
                 side.copy(at, i32(stage * schedule.slice_bytes), f.plus(begin, i32(stage * _TERMS)))
-            self._commit()
+            f.commit_copies()
         sources = [
             f.further(source, Value("i64", str((stages - 1) * side.advance))) for side, source in zip(self.sides, sources, strict=True)
         ]
         sums = [Value("float", "0.0")] * (schedule.warp_rows * schedule.warp_columns // 32)
         state = [*sources, i32(0), i32((stages - 1) * schedule.slice_bytes), f.plus(begin, i32((stages - 1) * _TERMS)), *sums]
         sums = f.repeat(i32(0), i32(self.slices), i32(1), state, self._slice)[5:]
-        self._wait(0)
+        f.wait_for_copies(0)
         f.synchronise()
         staging = f.times(f.warp, STAGING)
         row = f.plus(row, f.times(self.warp_row, schedule.warp_rows))
@@ -199,7 +191,7 @@ class WarpKernel:
         f, schedule = self.f, self.schedule
         left, right = self.sides
         sources, (read, written, term), sums = state[:2], state[2:5], state[5:]
-        self._wait(schedule.stages - 2)
+        f.wait_for_copies(schedule.stages - 2)
         f.synchronise()
         steps = _TERMS // _STEP
         for step in range(steps):
@@ -210,30 +202,11 @@ class WarpKernel:
             for y in range(schedule.warp_columns // 8):
                 for x, fragment in enumerate(rows):
                     at = (x * (schedule.warp_columns // 8) + y) * 4
-                    sums[at : at + 4] = self._multiply(fragment, columns[y // 2][y % 2 * 2 : y % 2 * 2 + 2], sums[at : at + 4])
-        self._commit()
+                    right_fragment = columns[y // 2][y % 2 * 2 : y % 2 * 2 + 2]
+                    sums[at : at + 4] = f.multiply_add(left.operand.dtype, fragment, right_fragment, sums[at : at + 4])
+        f.commit_copies()
         following = [f.further(source, Value("i64", str(side.advance))) for side, source in zip(self.sides, sources, strict=True)]
         for stage in (read, written):
             after = f.plus(stage, i32(schedule.slice_bytes))
             following.append(f.select(f.equals(after, schedule.stages * schedule.slice_bytes), i32(0), after))
         return [*following, f.plus(term, i32(_TERMS)), *sums]
-
-    def _multiply(self, left: list[Value], right: list[Value], sums: list[Value]) -> list[Value]:
-        f, words = self.f, [*left, *right]
-        name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
-        if self.product.lhs.dtype == np.float16:
-            name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [f.cast("bitcast", word, "<2 x half>") for word in words]
-        result = f.intrinsic(name, _SUMS, *words, *sums)
-        return [f.let("float", f"extractvalue {result}, {k}") for k in range(4)]
-
-    def _commit(self) -> None:
-        """End a group of copies."""
-        name = "llvm.nvvm.cp.async.commit.group"
-        self.f.module.declare(name, f"declare void @{name}()")
-        self.f.run(name)
-
-    def _wait(self, groups: int) -> None:
-        """Wait until at most so many groups of this thread's copies are under way."""
-        name = "llvm.nvvm.cp.async.wait.group"
-        self.f.module.declare(name, f"declare void @{name}(i32)")
-        self.f.run(name, i32(groups))

@@ -1,0 +1,192 @@
+"""Check and time attention on matrix units: `python -m benchmarks.gpu.attention_units`.
+
+First it runs attention and its gradients for several layouts, lengths and dtypes, and compares the results with those in float64. Then it
+times both beside PyTorch's `scaled_dot_product_attention`, in alternation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from benchmarks.gpu import peers
+from benchmarks.gpu.device import opened_gpu
+from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
+
+#: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
+TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
+
+#: Layers in a timed program, and seconds that a sample takes about.
+REPEATED, SECONDS = 6, 0.01
+
+
+class Problem(NamedTuple):
+    """Attention of arrays (batch, queries or keys, heads, features)."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    width: int
+    causal: bool = False
+    groups: int = 0
+    dtype: np.dtype = BFLOAT16
+
+    @property
+    def name(self) -> str:
+        """Its sizes."""
+        shared = f" {self.groups} groups" if self.groups else ""
+        kind = "causal" if self.causal else "all"
+        return f"{self.dtype.name} {self.batch}x{self.queries}x{self.keys} {self.heads}x{self.width}{shared} {kind}"
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions of the result; the gradients have 2.5 times as many."""
+        return 4 * self.batch * self.heads * self.queries * self.keys * self.width / (2 if self.causal else 1)
+
+    def arrays(self, seed: int = 0) -> list[np.ndarray]:
+        """Return random queries, keys, values and cotangents."""
+        rng = np.random.default_rng(seed)
+        groups = self.groups or self.heads
+        q = self.batch, self.queries, self.heads, self.width
+        k = self.batch, self.keys, groups, self.width
+        return [rng.standard_normal(shape, np.float32).astype(self.dtype) for shape in (q, k, k, q)]
+
+    def attend(self, q: Any, k: Any, v: Any) -> Any:
+        """Return the result."""
+        return vf.nn.dot_product_attention(q, k, v, is_causal=self.causal)
+
+    def both(self, q: Any, k: Any, v: Any, d: Any) -> Any:
+        """Return the result and the gradients."""
+        out, back = vf.vjp(self.attend, q, k, v)
+        return [out, *back(d)]
+
+
+CHECKS = [
+    Problem(2, 256, 256, 3, 64),
+    Problem(2, 256, 256, 3, 64, causal=True),
+    Problem(2, 1024, 1024, 12, 64, causal=True),
+    Problem(1, 1000, 1000, 4, 64, causal=True),
+    Problem(2, 777, 333, 2, 64),
+    Problem(2, 777, 333, 2, 64, causal=True),
+    Problem(2, 333, 777, 2, 64, causal=True),
+    Problem(2, 65, 65, 2, 64, causal=True),
+    Problem(2, 512, 512, 8, 64, causal=True, groups=2),
+    Problem(2, 300, 500, 8, 64, groups=1),
+    Problem(2, 512, 512, 4, 128),
+    Problem(2, 1024, 1024, 4, 128, causal=True),
+    Problem(1, 999, 601, 4, 128, causal=True, groups=2),
+    Problem(2, 512, 512, 4, 64, causal=True, dtype=FLOAT16),
+    Problem(2, 500, 700, 4, 128, dtype=FLOAT16),
+]
+
+TIMED = [
+    Problem(4, 1024, 1024, 12, 64, causal=True),
+    Problem(4, 1024, 1024, 12, 64),
+    Problem(8, 128, 128, 4, 64, causal=True),
+    Problem(4, 4096, 4096, 16, 64, causal=True),
+    Problem(4, 2048, 2048, 16, 128, causal=True),
+    Problem(2, 2048, 2048, 16, 128),
+]
+
+
+def run_check(problem: Problem) -> bool:
+    """Run a check and print its errors; return whether it is right."""
+    arrays = problem.arrays()
+    with vf.default_device("cpu"):
+        wanted = problem.both(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
+    actual = vf.jit(problem.both)(*[vnp.asarray(x) for x in arrays])
+    errors = [relative_error(x, y) for x, y in zip(actual, wanted, strict=True)]
+    again = vf.jit(problem.both)(*[vnp.asarray(x) for x in arrays])
+    same = all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in zip(actual, again, strict=True))
+    right = max(errors) <= TOLERANCES[problem.dtype] and same
+    count = on_matrix_units(problem.both, arrays)
+    listed = " ".join(f"{name} {error:.1e}" for name, error in zip(("result", "q", "k", "v"), errors, strict=True))
+    verdict = (
+        ("" if right else "  WRONG") + ("" if same else "  NOT THE SAME TWICE") + ("" if count == 4 else f"  {count} of 4 on matrix units")
+    )
+    print(f"{problem.name:42s} errors: {listed}{verdict}", flush=True)
+    return right and count == 4
+
+
+def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callable[[], float]:
+    """Return a function that times one of several layers in a jitted program; `count` operands are the function's."""
+    layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(REPEATED)]
+    program = vf.jit(lambda layers: [function(*layer) for layer in layers])
+    vf.block_until_ready(program(layers))
+    times = max(1, round(SECONDS / (REPEATED * (problem.operations * count / 1e14 + 1e-5))))
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            outputs = program(layers)
+        vf.block_until_ready(outputs)
+        return (time.perf_counter() - start) / times / REPEATED
+
+    return sample
+
+
+def peer_timers(problem: Problem) -> list[Callable[[], float]]:
+    """Return PyTorch's timers of the result, and of the result and gradients."""
+    torch = peers.torch()
+    if torch is None:
+        return []
+    q, k, v, d = (torch.from_numpy(x.astype(np.float32)).cuda().to(torch.bfloat16).transpose(1, 2) for x in problem.arrays())
+    for x in (q, k, v):
+        x.requires_grad_()
+
+    def forward() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal)
+
+    def both() -> Any:
+        return torch.autograd.grad(forward(), (q, k, v), d)
+
+    with torch.no_grad():
+        first = peers.timer(forward)
+    return [first, peers.timer(both)]
+
+
+def run_timed(problem: Problem) -> None:
+    """Time a problem and print the result."""
+    samplers = {"forward": timer(problem, problem.attend, 3), "both": timer(problem, problem.both, 4)}
+    samplers |= dict(zip(("torch forward", "torch both"), peer_timers(problem), strict=False))
+    times = alternate(samplers)
+    nan = float("nan")
+    ours = times["forward"], times["both"] - times["forward"]
+    theirs = times.get("torch forward", nan), times.get("torch both", nan) - times.get("torch forward", nan)
+    for name, factor, x, y in zip(("forward", "gradient"), (1, 2.5), ours, theirs, strict=True):
+        rate = factor * problem.operations / x / 1e12
+        print(f"{problem.name:42s} {name:8s} {x * 1e6:8.1f} us {rate:5.0f} TFLOP/s; PyTorch {y * 1e6:8.1f} us, {y / x:5.2f}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all; return 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.attention_units", description=__doc__)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="problems whose names match")
+    parser.add_argument("--no-checks", action="store_true", help="only times")
+    parser.add_argument("--no-times", action="store_true", help="only checks")
+    options = parser.parse_args(arguments)
+    gpu = opened_gpu()
+    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
+    failures = 0
+    for problem in [] if options.no_checks else [p for p in CHECKS if re.search(options.only, p.name)]:
+        try:
+            failures += not run_check(problem)
+        except Exception as error:  # the others are checked all the same
+            failures += 1
+            print(f"{problem.name:42s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
+    for problem in [] if options.no_times else [p for p in TIMED if re.search(options.only, p.name)]:
+        run_timed(problem)
+    print(f"{failures} checks failed" if failures else "all checks passed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""Attention on matrix units, run by an emulator, against its definition and gradients in float64."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.targets.nvidia.emulation import Emulator
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.call import Axes, Form
+from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.forward import forward_dispatch
+from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
+from volta_fn.targets.wgsl.attention.problem import attention_of
+from volta_fn.targets.wgsl.routine import Dispatch
+
+LEAST = -0.7 * float(np.finfo(np.float32).max)
+BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+
+#: Arrays (batch, heads, rows, features), and (batch, rows, heads, features).
+HEADS_FIRST, ROWS_FIRST = Axes((0, 1), 2, 3), Axes((0, 2), 1, 3)
+
+
+class Case(NamedTuple):
+    """A problem, and how it is divided."""
+
+    name: str
+    batch: int = 1
+    heads: int = 1
+    groups: int = 1
+    queries: int = 64
+    keys: int = 64
+    width: int = 64
+    causal: bool = False
+    dtype: np.dtype = BFLOAT16
+    schedule: AttentionSchedule = AttentionSchedule(warps=2, fragments=1, tile=16, step=16)
+
+
+CASES = [
+    Case("all", batch=2, queries=32, keys=32),
+    Case("causal", causal=True),
+    Case("ragged", queries=37, keys=43),
+    Case("ragged causal", queries=51, keys=51, causal=True),
+    Case("fewer keys", queries=51, keys=20, causal=True),
+    Case("fewer queries", queries=20, keys=70, causal=True),
+    Case("shared heads", heads=4, groups=2, queries=33, keys=40, causal=True),
+    Case("float16", queries=32, keys=32, dtype=FLOAT16),
+    Case("wide", width=128, queries=70, keys=40, causal=True, schedule=AttentionSchedule(warps=4, fragments=1, tile=16, step=16)),
+    Case("two fragments", causal=True, schedule=AttentionSchedule(warps=2, fragments=2, tile=32, step=16, stages=3, retained=False)),
+]
+
+
+class Problem(NamedTuple):
+    """Operands, and results in float64. Keys and cotangents have their rows first."""
+
+    form: Form
+    operands: list[np.ndarray]
+    cotangent: np.ndarray
+    out: np.ndarray
+    statistics: np.ndarray
+    gradients: list[np.ndarray]
+
+    def avals(self, *others: np.ndarray) -> tuple[ShapedArray, ...]:
+        """Return the types of the operands and others."""
+        return tuple([ShapedArray(x.shape, x.dtype) for x in (*self.operands, *others)])
+
+
+def problem_of(case: Case) -> Problem:
+    """Return random operands and the results by their definition."""
+    rng = np.random.default_rng(0)
+    shapes = (case.batch, case.heads, case.queries, case.width), (case.batch, case.groups, case.keys, case.width)
+    q, k, v, d = (rng.standard_normal(shape).astype(case.dtype) for shape in (shapes[0], shapes[1], shapes[1], shapes[0]))
+    wide_q, wide_k, wide_v, wide_d = (x.astype(np.float64) for x in (q, k, v, d))
+    each = case.heads // case.groups
+    scale = case.width**-0.5
+    keys, values = np.repeat(wide_k, each, 1), np.repeat(wide_v, each, 1)
+    logits = wide_q @ keys.swapaxes(2, 3) * scale
+    if case.causal:
+        logits = np.where(np.arange(case.keys) <= np.arange(case.queries)[:, None], logits, -np.inf)
+    top = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(-1, keepdims=True)
+    weights /= total
+    out = weights @ values
+    slopes = weights * (wide_d @ values.swapaxes(2, 3) - (wide_d * out).sum(-1, keepdims=True)) * scale
+    by_head = slopes.swapaxes(2, 3) @ wide_q, weights.swapaxes(2, 3) @ wide_d
+    to_k, to_v = [x.reshape(case.batch, case.groups, each, *x.shape[2:]).sum(2) for x in by_head]
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, scale, LEAST, case.causal, masked=False)
+    operands = [q, np.ascontiguousarray(k.swapaxes(1, 2)), v]
+    statistics = np.concatenate([top, total], -1).reshape(-1, case.queries, 2)
+    gradients = [slopes @ keys, to_k.swapaxes(1, 2), to_v]
+    return Problem(form, operands, np.ascontiguousarray(d.swapaxes(1, 2)), out, statistics, gradients)
+
+
+def run(dispatch: Dispatch, buffers: list[np.ndarray]) -> None:
+    """Run a dispatch on its buffers, by their numbers."""
+    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0])
+
+
+def check(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """Compare, relative to the largest number."""
+    error = np.abs(actual.astype(np.float64) - expected).max()
+    assert error <= tolerance * np.abs(expected).max(), (name, error)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+def test_forward(case: Case) -> None:
+    problem = problem_of(case)
+    a = attention_of(problem.avals(), problem.form._replace(cotangent=None))
+    out = np.full(problem.out.shape, np.nan, case.dtype)
+    statistics = np.full(problem.statistics.shape, np.nan, np.float32)
+    run(forward_dispatch(a, case.schedule), [*problem.operands, out, statistics])
+    check("statistics", statistics, problem.statistics, 1e-5)
+    check("result", out, problem.out, 1e-2 if case.dtype == BFLOAT16 else 2e-3)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+def test_gradients(case: Case) -> None:
+    problem = problem_of(case)
+    out, statistics = problem.out.astype(case.dtype), problem.statistics.astype(np.float32)
+    a = attention_of(problem.avals(out, statistics, problem.cotangent), problem.form)
+    assert a.cotangent is not None
+    gradients = [np.full(x.shape, np.nan, case.dtype) for x in problem.gradients]
+    work = np.full(workspace(a) // 4, np.nan, np.float32)
+    buffers = [*problem.operands, out, statistics, problem.cotangent, *gradients, work]
+    for dispatch in gradient_dispatches(a, a.cotangent, case.schedule, case.schedule):
+        run(dispatch, buffers)
+    for name, actual, expected in zip("qkv", gradients, problem.gradients, strict=True):
+        check(name, actual, expected, 2e-2 if case.dtype == BFLOAT16 else 3e-3)

@@ -1,0 +1,70 @@
+"""Which attention runs on matrix units, and LLVM compiles its kernels: in other processes, which it would end if it could not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.targets.nvidia.matmul.test_compiling import ptx
+from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.call import Axes, Form
+from volta_fn.targets.nvidia.attention.contract import SCHEDULES, attention, attention_gradient, worthwhile
+from volta_fn.targets.nvidia.kernel import header_of
+
+ROWS_FIRST = Axes((0, 2), 1, 3)
+FORM = Form(ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, 0.125, -1e38, causal=True, masked=False)
+
+
+def rows(queries: int = 1000, width: int = 64, dtype: str = "bfloat16") -> ShapedArray:
+    """Return the type of an operand."""
+    return ShapedArray((4, queries, 12, width), np.dtype(getattr(ml_dtypes, dtype, dtype)))
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("queries", [1000, 64])
+@pytest.mark.parametrize(("device", "dtype"), [(AMPERE, "float16"), (HOPPER, "bfloat16")], ids=["ampere", "hopper"])
+def test_kernels(device: TargetCapabilities, dtype: str, queries: int, width: int, tmp_path: Path) -> None:
+    x = rows(queries, width, dtype)
+    forward = attention((x,) * 3, {"form": FORM._replace(cotangent=None)}, device)
+    backward = attention_gradient((x,) * 4 + (ShapedArray((48, queries, 2), np.dtype(np.float32)), x), {"form": FORM}, device)
+    assert (len(forward.dispatches), len(backward.dispatches)) == (1, 3)
+    for dispatch in (*forward.dispatches, *backward.dispatches):
+        header = header_of(dispatch.source)
+        assert header is not None
+        assert header.shared <= device.block_memory
+        code = ptx(dispatch.source, tmp_path, "sm_90a" if device is HOPPER else "sm_80")
+        assert ".local" not in code
+        if dispatch is not backward.dispatches[0]:
+            assert all(name in code for name in ("mma.sync", "ldmatrix", "cp.async.cg", "ex2.approx.ftz.f32", "st.global.v4.b32"))
+
+
+def test_what_matrix_units_compute() -> None:
+    x = rows()
+    form = FORM._replace(cotangent=None)
+    assert worthwhile((x,) * 3, form, AMPERE)
+    assert not worthwhile((x,) * 3, form, NONE)
+    assert not worthwhile((rows(dtype="float32"),) * 3, form, AMPERE)
+    assert not worthwhile((rows(width=80),) * 3, form, AMPERE)
+    assert not worthwhile((rows(queries=16),) * 3, form, AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(scale=-1.0), AMPERE)
+    assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masked=True), AMPERE)
+    transposed = Axes((0, 2), 3, 1)
+    assert not worthwhile((ShapedArray((4, 64, 12, 1000), x.dtype),) * 3, form._replace(q=transposed, k=transposed, v=transposed), AMPERE)
+
+
+def test_other_attention_is_shaders() -> None:
+    x = rows(width=80)
+    for dispatch in attention((x,) * 3, {"form": FORM._replace(cotangent=None)}, HOPPER).dispatches:
+        assert header_of(dispatch.source) is None
+
+
+def test_shared_memory_of_schedules() -> None:
+    for schedules in SCHEDULES.values():
+        for options in schedules:
+            assert all(schedule.tile % schedule.step == 0 for schedule in options)
+            assert [s.rows for s in options] == sorted([s.rows for s in options], reverse=True)

@@ -1,0 +1,93 @@
+"""The choice of matrix units for attention: problems and schedules."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.call import Form
+from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.forward import forward_dispatch
+from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
+from volta_fn.targets.nvidia.matmul.problem import FORMATS
+from volta_fn.targets.wgsl.attention import attention as shader_attention
+from volta_fn.targets.wgsl.attention import attention_gradient as shader_gradient
+from volta_fn.targets.wgsl.attention.problem import Attention, attention_of
+from volta_fn.targets.wgsl.routine import Routine
+
+
+class AttentionSchedules(NamedTuple):
+    """Schedules of the kernels: those of many rows first, then those for problems with few blocks of these."""
+
+    forward: tuple[AttentionSchedule, ...]
+    by_queries: tuple[AttentionSchedule, ...]
+    by_keys: tuple[AttentionSchedule, ...]
+
+
+_LITTLE = AttentionSchedule(fragments=1)
+
+#: The schedules by the number of features.
+SCHEDULES = {
+    64: AttentionSchedules(
+        (AttentionSchedule(), _LITTLE),
+        (AttentionSchedule(step=32), _LITTLE),
+        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+    ),
+    128: AttentionSchedules(
+        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (AttentionSchedule(warps=8, fragments=1, step=32, residents=1),),
+        (AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),),
+    ),
+}
+
+#: The fewest queries and keys with which tiles are not mostly empty.
+_SHORTEST = 32
+
+
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
+    """Return whether matrix units serve these operands."""
+    axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
+    if not device.matrix_units or form.masked or form.scale <= 0 or any(a.features != len(a.order) - 1 for a in axes):
+        return False
+    a = attention_of(avals, form._replace(cotangent=None))
+    return _is_computed(a, device) and min(a.queries, a.keys) >= _SHORTEST
+
+
+def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
+    """Return whether the kernels compute a problem without a mask."""
+    dtype, width = a.q.dtype, a.q.width
+    if dtype not in FORMATS or width not in SCHEDULES or any((x.dtype, x.width) != (dtype, width) for x in (a.q, a.k, a.v)):
+        return False
+    schedules = SCHEDULES[width]
+    operands = [(schedules.forward[0], 1, 0), (schedules.by_queries[0], 2, 0), (schedules.by_keys[0], 2, PAIR)]
+    fits = all(schedule.shared(width, count, extra) <= device.block_memory for schedule, count, extra in operands)
+    return fits and PAIR * a.stack * (a.queries + 1) < 1 << 31  # statistics are addressed by 32 bits
+
+
+def _first(schedules: tuple[AttentionSchedule, ...], heads: int, rows: int, device: TargetCapabilities) -> AttentionSchedule:
+    """Return the first schedule with a block for each multiprocessor, or else the last."""
+    return next((s for s in schedules if heads * -(-rows // s.rows) >= device.processors), schedules[-1])
+
+
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+    """Return the routine of attention: on matrix units, or else a shader."""
+    if not worthwhile(avals, params["form"], device):
+        return shader_attention(avals, params, device)
+    a = attention_of(avals, params["form"])
+    return Routine((forward_dispatch(a, _first(SCHEDULES[a.q.width].forward, a.stack, a.queries, device)),))
+
+
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+    """Return the routine of the gradients: on matrix units, or else shaders."""
+    if not worthwhile(avals, params["form"], device):
+        return shader_gradient(avals, params, device)
+    a, schedules = attention_of(avals, params["form"]), SCHEDULES[avals[0].shape[params["form"].q.features]]
+    assert a.cotangent is not None
+    by_queries = _first(schedules.by_queries, a.stack, a.queries, device)
+    by_keys = _first(schedules.by_keys, a.groups, a.keys, device)
+    return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (workspace(a),))
+
+
+#: Makers of routines by the name of the instruction.
+ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attention_gradient}

@@ -1,0 +1,336 @@
+"""Tiles of rows in shared memory, and the loop over tiles that kernels share.
+
+The warps of a block share the rows of one operand or two, which stay in shared memory; rows of the other operands follow tile by tile, in
+several stages (`cp.async`). A warp multiplies fragments of its own rows by fragments of the tile. Its products are in registers as rows of
+the next product have to be, so that weights never pass through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.problem import UNIT
+from volta_fn.targets.wgsl.attention.problem import Rows
+
+#: Rows of a fragment, and elements of a unit of 16 bytes.
+FRAGMENT, ELEMENTS = 16, 8
+
+ZERO = Value("float", "0.0")
+
+_BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+#: A warp's sums: four numbers for each fragment of 16 rows and each eight columns. A lane, `g` being its number divided by four and `t` the
+#: remainder, has columns 2t and 2t + 1 of row g, then those of row g + 8.
+Sums = list[list[list[Value]]]
+
+#: A warp's rows as the left operand of a product: four registers for each fragment of 16 rows and each 16 columns.
+Fragments = list[list[list[Value]]]
+
+
+@dataclass(frozen=True)
+class AttentionSchedule:
+    """A division of the work of a block of threads."""
+
+    warps: int = 4
+    #: Fragments of 16 rows that a warp has.
+    fragments: int = 2
+    #: Rows of a tile, and those of them that are multiplied at a time.
+    tile: int = 64
+    step: int = 64
+    #: Tiles in shared memory.
+    stages: int = 2
+    #: Whether fragments of a warp's rows stay in registers.
+    retained: bool = True
+    #: Blocks that a multiprocessor has room for.
+    residents: int = 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return FRAGMENT * self.fragments
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.warps * self.warp_rows
+
+    def shared(self, width: int, operands: int, extra: int) -> int:
+        """Return the bytes of shared memory.
+
+        The block has rows of `operands` arrays, and tiles have rows of two, and `extra` bytes for each row.
+        """
+        return operands * self.rows * 2 * width + self.stages * self.tile * (4 * width + extra)
+
+
+class Tile:
+    """Consecutive rows of one array in shared memory.
+
+    The number of a row's unit of 16 bytes is changed by the row's number, by exclusive or, so that the same units of eight rows lie in
+    different banks.
+    """
+
+    def __init__(self, f: KernelFunction, binding: int, rows: Rows, count: int, offset: int) -> None:
+        self.f, self.binding, self.rows, self.count, self.offset = f, binding, rows, count, offset
+        self.row_bytes = 2 * rows.width
+        self.units = self.row_bytes // UNIT
+        self.bytes = count * self.row_bytes
+        #: Rows that all threads copy at once.
+        self._together = f.threads // self.units
+        assert self._together % 8 == 0 and count % self._together == 0, "the same units of a row have the same number in all passes"
+        self._row, self._unit = f.divided(f.thread, self.units)
+        place = f.exclusive_or(self._unit, f.remainder(self._row, 8))
+        self._to = f.plus(f.times(self._row, self.row_bytes), f.times(place, UNIT), i32(offset))
+
+    # copies
+
+    def source(self, head: Value) -> Value:
+        """Return where this thread's copies of a head begin."""
+        f = self.f
+        row = f.binary("mul", f.widened_index(self._row), Value("i64", str(self.rows.step)))
+        total = f.binary("add", f.offset(head, self.rows.heads), f.binary("add", row, f.widened_index(f.times(self._unit, ELEMENTS))))
+        return f.further(f.bindings[self.binding], f.binary("mul", total, Value("i64", "2")))
+
+    def copy(self, source: Value, first: Value, stage: Value) -> None:
+        """Begin to copy this thread's share of the rows from `first` on. Rows beyond the last become zeros."""
+        f = self.f
+        pitch = 2 * self.rows.step
+        begin = f.further(source, f.binary("mul", f.widened_index(first), Value("i64", str(pitch))))
+        row, to = f.plus(first, self._row), f.plus(self._to, stage)
+        for k in range(0, self.count, self._together):
+            size = f.select(f.below(f.plus(row, i32(k)), self.rows.count), i32(UNIT), i32(0))
+            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, Value("i64", str(k * pitch))), size)
+
+    # fragments
+
+    def addresses(self, first: Value, *, crossed: bool) -> list[Value]:
+        """Return a lane's addresses of fragments of the rows from `first` on, one for each 16 features.
+
+        The four matrices of a fragment are listed by rows first, or, `crossed`, by features first.
+        """
+        f, lane = self.f, self.f.lane
+        low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
+        row, unit = f.plus(low, f.times(high if crossed else middle, 8)), middle if crossed else high
+        line = f.plus(f.times(f.plus(first, row), self.row_bytes), i32(self.offset))
+        place = f.exclusive_or(unit, low)
+        return [f.plus(line, f.times(f.exclusive_or(place, change), UNIT)) for change in range(0, self.units, 2)]
+
+    def pointers(self, addresses: Sequence[Value], stage: Value) -> list[Value]:
+        """Return the pointers to fragments of a stage."""
+        return [self.f.shared(self.f.plus(address, stage)) for address in addresses]
+
+    def fragment(self, pointer: Value, row: int, *, transposed: bool = False) -> list[Value]:
+        """Load the fragment so many rows further, as four registers."""
+        return self.f.load_matrices(self.f.further(pointer, i32(row * self.row_bytes)), transposed=transposed)
+
+
+class AttentionKernel:
+    """A kernel under construction.
+
+    `own` are the bindings and arrays whose rows the warps share, `others` those that follow tile by tile; a tile has `extra` bytes more for
+    each row. The features of all of them are the same.
+    """
+
+    def __init__(
+        self,
+        schedule: AttentionSchedule,
+        bindings: int,
+        own: Sequence[tuple[int, Rows]],
+        others: Sequence[tuple[int, Rows]],
+        extra: int = 0,
+    ) -> None:
+        self.schedule = schedule
+        self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
+        self.dtype, self.width = own[0][1].dtype, own[0][1].width
+        offset = 0
+        self.own: list[Tile] = []
+        self.others: list[Tile] = []
+        for tiles, arrays, count in ((self.own, own, schedule.rows), (self.others, others, schedule.tile)):
+            for binding, rows in arrays:
+                tiles.append(Tile(f, binding, rows, count, offset))
+                offset += tiles[-1].bytes
+        #: Where the further bytes of a tile are, and the bytes of a stage.
+        self.extra, self.stage = offset, offset + extra * schedule.tile - self.others[0].offset
+        self.shared = self.others[0].offset + schedule.stages * self.stage
+        #: The first row of the warp, and the lane's row and pair of columns in a fragment.
+        self.first_row = f.times(f.warp, schedule.warp_rows)
+        self.g, self.t = f.divided(f.lane, 4)
+
+    # tiles
+
+    def copy_own(self, head: Value, first: Value) -> None:
+        """Begin to copy the block's own rows."""
+        for tile in self.own:
+            tile.copy(tile.source(head), first, i32(0))
+        self.f.commit_copies()
+
+    def iterate(
+        self,
+        count: Value,
+        copy: Callable[[Value, Value], None],
+        begin: Callable[[], None],
+        state: Sequence[Value],
+        body: Callable[[Value, Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """Append the loop over `count` tiles, at least one.
+
+        ``copy(number, stage)`` begins to copy a tile; `begin` is called where the block's own rows have arrived, and ``body(number, stage,
+        state)`` where a tile has. A stage is given by its offset.
+        """
+        f, stages = self.f, self.schedule.stages
+
+        def copy_if_any(number: Value, stage: Value) -> None:
+            with f.only_if(f.compare("icmp ult", number, count)):
+                copy(number, stage)
+            f.commit_copies()
+
+        for number in range(stages - 1):
+            copy_if_any(i32(number), i32(number * self.stage))
+        f.wait_for_copies(stages - 1)
+        f.synchronise()
+        begin()
+
+        def iteration(number: Value, values: list[Value]) -> list[Value]:
+            read, written, *state = values
+            f.wait_for_copies(stages - 2)
+            f.synchronise()
+            copy_if_any(f.plus(number, i32(stages - 1)), written)
+            state = body(number, read, state)
+            following = [f.plus(stage, i32(self.stage)) for stage in (read, written)]
+            wrapped = [f.select(f.equals(stage, stages * self.stage), i32(0), stage) for stage in following]
+            return [*wrapped, *state]
+
+        return f.repeat(i32(0), count, i32(1), [i32(0), i32((stages - 1) * self.stage), *state], iteration)[2:]
+
+    # products
+
+    def rows_of(self, tile: Tile) -> Callable[[int, int], list[Value]]:
+        """Return the function that gives a fragment of the warp's rows, by its number and that of its 16 features."""
+        pointers = tile.pointers(tile.addresses(self.first_row, crossed=False), i32(0))
+        if not self.schedule.retained:
+            return lambda i, u: tile.fragment(pointers[u], FRAGMENT * i)
+        loaded = [[tile.fragment(pointer, FRAGMENT * i) for pointer in pointers] for i in range(self.schedule.fragments)]
+        return lambda i, u: loaded[i][u]
+
+    def zeros(self, columns: int) -> Sums:
+        """Return sums of so many columns."""
+        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.schedule.fragments)]
+
+    def flat(self, sums: Sums) -> list[Value]:
+        """Return sums as a list."""
+        return [x for rows in sums for columns in rows for x in columns]
+
+    def nested(self, values: Sequence[Value]) -> Sums:
+        """Return a list as sums."""
+        each = len(values) // self.schedule.fragments
+        return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
+
+    def products(
+        self, rows: Callable[[int, int], list[Value]], tile: Tile, pointers: Sequence[Value], first: int, sums: Sums | None = None
+    ) -> Sums:
+        """Multiply the warp's rows by rows of a tile from `first` on, and add the products to sums if there are any.
+
+        The pointers are to crossed fragments.
+        """
+        f, count = self.f, self.schedule.fragments
+        sums = self.zeros(self.schedule.step) if sums is None else sums
+        for u, pointer in enumerate(pointers):
+            left = [rows(i, u) for i in range(count)]
+            for n in range(self.schedule.step // FRAGMENT):
+                right = tile.fragment(pointer, first + FRAGMENT * n)
+                for i, half in ((i, half) for i in range(count) for half in range(2)):
+                    at = 2 * n + half
+                    sums[i][at] = f.multiply_add(self.dtype, left[i], right[2 * half : 2 * half + 2], sums[i][at])
+        return sums
+
+    def add_products(self, sums: Sums, weights: Fragments, tile: Tile, pointers: Sequence[Value], first: int) -> None:
+        """Multiply weights by rows of a tile from `first` on, and add the products."""
+        f = self.f
+        for k in range(len(weights[0])):
+            for d, pointer in enumerate(pointers):
+                right = tile.fragment(pointer, first + FRAGMENT * k, transposed=True)
+                for i, half in ((i, half) for i in range(len(sums)) for half in range(2)):
+                    at = 2 * d + half
+                    sums[i][at] = f.multiply_add(self.dtype, weights[i][k], right[2 * half : 2 * half + 2], sums[i][at])
+
+    # numbers
+
+    def fragments(self, sums: Sums) -> Fragments:
+        """Round sums to fragments of the left operand of a product."""
+        result: Fragments = []
+        for rows in sums:
+            pairs = [[self.pack(x[0], x[1]), self.pack(x[2], x[3])] for x in rows]
+            result.append([[*pairs[n], *pairs[n + 1]] for n in range(0, len(pairs), 2)])
+        return result
+
+    def pack(self, low: Value, high: Value) -> Value:
+        """Round two numbers to 16 bits each, in one register."""
+        name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
+        return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
+
+    def exp2(self, x: Value) -> Value:
+        """Emit 2 to the power of x, with an error of two units in the last place; 0 for results below the normal numbers."""
+        return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """Emit x * y + z, rounded once."""
+        return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
+
+    def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
+        """Combine the numbers of the lanes whose numbers differ in these bits: of a row, by default."""
+        for bit in lanes:
+            name = "llvm.nvvm.shfl.sync.bfly.f32"
+            x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
+        return x
+
+    def maximum(self, x: Value, y: Value) -> Value:
+        """Emit the larger of two numbers; the other one if one is NaN."""
+        return self.f.intrinsic("llvm.maxnum.f32", "float", x, y)
+
+    def add(self, x: Value, y: Value) -> Value:
+        """Emit x + y."""
+        return self.f.binary("fadd", x, y)
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        """Emit x * y."""
+        return self.f.binary("fmul", x, y)
+
+    # results
+
+    def store(self, tile: Tile, binding: int, head: Value, first: Value, sums: Sums) -> None:
+        """Round sums of the warp's rows and store them to an array laid out as the tile's, through the tile's own rows there."""
+        f, rows = self.f, tile.rows
+        base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
+        line, unit = f.divided(f.lane, tile.units)
+        for i, fragment in enumerate(sums):
+            start = f.plus(f.times(f.plus(self.first_row, i32(FRAGMENT * i)), tile.row_bytes), i32(tile.offset))
+            for n, (a, b, c, d) in enumerate(fragment):
+                to = f.plus(start, f.times(self.g, tile.row_bytes), f.times(f.exclusive_or(self.g, n), UNIT), f.times(self.t, 4))
+                f.store(self.pack(a, b), f.shared(to), 4)
+                f.store(self.pack(c, d), f.shared(f.plus(to, i32(8 * tile.row_bytes))), 4)
+        f.synchronise_warp()
+        for k in range(0, self.schedule.warp_rows, 32 // tile.units):
+            row = f.plus(self.first_row, line, i32(k))
+            at = f.plus(f.times(row, tile.row_bytes), f.times(f.exclusive_or(unit, f.remainder(row, 8)), UNIT), i32(tile.offset))
+            words = f.load("<4 x i32>", f.shared(at), 16)
+            number = f.plus(first, row)
+            with f.only_if(f.below(number, rows.count)):
+                offset = f.binary("mul", f.widened_index(number), Value("i64", str(2 * rows.step)))
+                to = f.further(base, f.binary("add", offset, f.widened_index(f.times(unit, UNIT))))
+                f.store(words, to, 16)
+
+
+def number(x: float) -> Value:
+    """Return a constant float32."""
+    bits = int(np.array(np.float32(x), np.float64).view(np.uint64))
+    return Value("float", f"0x{bits:016X}")
