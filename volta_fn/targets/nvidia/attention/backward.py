@@ -68,7 +68,7 @@ def statistics_dispatch(a: Attention, cotangent: Rows) -> Dispatch:
         f.store(f.let("float", f"fneg {total}"), f.further(to, Value("i64", "4")), 4)
     module = kernel_module(KernelHeader(_THREADS, 0), 4, (3,), f.text())
     groups = -(-count * units // _THREADS)
-    return Dispatch(module, (_OUT, _STATISTICS, _COTANGENT, _WORK), frozenset((_WORK,)), (groups, 1, 1))
+    return Dispatch(module, (_OUT, _STATISTICS, _COTANGENT, _WORK), (groups, 1, 1))
 
 
 def _unit(f: KernelFunction, base: Value, rows: Rows, head: Value, row: Value, unit: Value) -> list[Value]:
@@ -96,7 +96,7 @@ def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -
     kernel = _ByQueries(a, cotangent, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 6, (5,), kernel.text())
     buffers = _Q, _K, _V, _COTANGENT, _WORK, _TO_Q
-    return Dispatch(module, buffers, frozenset((_TO_Q,)), (kernel.blocks * a.stack, 1, 1))
+    return Dispatch(module, buffers, (kernel.blocks * a.stack, 1, 1))
 
 
 class _ByQueries(AttentionKernel):
@@ -167,7 +167,7 @@ def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> 
     kernel = _ByKeys(a, cotangent, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 7, (5, 6), kernel.text())
     buffers = _Q, _K, _V, _COTANGENT, _WORK, _TO_K, _TO_V
-    return Dispatch(module, buffers, frozenset((_TO_K, _TO_V)), (kernel.blocks * a.groups, 1, 1))
+    return Dispatch(module, buffers, (kernel.blocks * a.groups, 1, 1))
 
 
 class _ByKeys(AttentionKernel):

@@ -25,7 +25,7 @@ def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
     """Return the dispatch. Its buffers are q, k, v, the result, and statistics of each query."""
     kernel = _Forward(a, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 5, (3, 4), kernel.text())
-    return Dispatch(module, (0, 1, 2, 3, 4), frozenset((3, 4)), (kernel.blocks * a.stack, 1, 1))
+    return Dispatch(module, (0, 1, 2, 3, 4), (kernel.blocks * a.stack, 1, 1))
 
 
 class _Forward(AttentionKernel):
