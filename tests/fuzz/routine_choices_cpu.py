@@ -103,8 +103,8 @@ _STACKS = [
 CHOICES: dict[str, Choices] = {
     "cumulative": [
         *each("library.cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
-        Choice("one by one", {"library.cumulative:_along": _function("_one_by_one")}),
-        Choice("across", {"library.cumulative:_along": _function("_across")}),
+        Choice("one by one", {"library.cumulative:_along_rows": _function("_sequentially")}),
+        Choice("across", {"library.cumulative:_along_rows": _function("_across_columns")}),
         together("many tasks of one vector", library__cumulative={"_VECTORS": 1, "_TASK": 1}),
     ],
     "sort": [

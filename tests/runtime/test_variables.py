@@ -24,6 +24,7 @@ WRONG = {
     "VOLTA_CPU_DEVICES": ("0", "-1", "99999999", "x", "1.5", "²"),
     "VOLTA_GPU_CHECKS": ("on",),
     "VOLTA_GPU_DEBUG": ("verbose",),
+    "VOLTA_GPU_DRIVER": ("vulkan",),
     "VOLTA_GPU_LIMITS": ("none",),
     "VOLTA_GPU_MEMORY": ("much", "-1"),
     "VOLTA_GPU_TIMEOUT": ("x", "nan", "-1"),
