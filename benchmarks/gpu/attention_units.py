@@ -222,17 +222,17 @@ def run_timed(problem: Problem) -> None:
 def run_schedules(problem: Problem) -> None:
     """Time a problem by the schedules to compare, one kernel's at a time."""
     standard = SCHEDULES[problem.width]
-    samplers: dict[tuple[str, AttentionSchedule], Callable[[], float]] = {}
+    samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():
         for schedule in schedules:
             SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
             opened_gpu().routines = RoutineCache()
-            samplers[kernel, schedule] = timer(problem, problem.attend, 3) if kernel == "forward" else timer(problem, problem.both, 4)
+            function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
+            samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)
     SCHEDULES[problem.width] = standard
     opened_gpu().routines = RoutineCache()
-    for (kernel, schedule), seconds in sorted(alternate(samplers).items(), key=lambda pair: (pair[0][0], pair[1])):
-        total = "" if kernel == "forward" else " with the result"
-        print(f"{problem.name:42s} {kernel:10s} {seconds * 1e6:8.1f} us{total}  {schedule}", flush=True)
+    for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: (pair[0][:10], pair[1])):
+        print(f"{problem.name:42s} {seconds * 1e6:8.1f} us{'' if name.startswith('forward') else ' with the result'}  {name}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked
+from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked, seen_tile
 from volta_fn.targets.nvidia.attention.tiles import ELEMENTS, FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
@@ -146,7 +146,8 @@ class _ByQueries(AttentionKernel):
                 self.add_products(sums, self.fragments(slopes), keys, product_pointers, start)
             return self.flat(sums)
 
-        state = self.iterate(key_tiles(f, a, s, first), copy, begin, self.flat(self.zeros(self.width)), body)
+        state = self.flat(self.zeros(self.width))
+        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body, seen_tile(self, a, query))
         sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
         self.store(self.own[0], 5, head, first, sums)
         return f.text()
@@ -222,8 +223,13 @@ class _ByKeys(AttentionKernel):
                 self.add_products(to_k, self.fragments(slopes), queries, for_sums[0], start)
             return [*self.flat(to_k), *self.flat(to_v)]
 
+        def is_seen(tile_number: Value) -> Value:
+            """Whether the tile's last query sees the warp's first key."""
+            return f.compare("icmp uge", f.plus(self._position(tile_number)[1], i32(s.tile - 1)), key)
+
         count = i32(a.shared * tiles) if not a.causal else f.times(self.each, a.shared)
-        sums = self.iterate(count, self._copy, begin, 2 * self.flat(self.zeros(self.width)), body)
+        state = 2 * self.flat(self.zeros(self.width))
+        sums = self.iterate(count, self._copy, begin, state, body, is_seen if a.causal else None)
         half = len(sums) // 2
         to_k = self.nested([self.multiply(x, number(a.scale)) for x in sums[:half]])
         for tile, binding, gradient in zip(self.own, (5, 6), (to_k, self.nested(sums[half:])), strict=True):

@@ -7,6 +7,7 @@ that maximum grows. Weights are rounded to 16 bits for the product with the valu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class _Forward(AttentionKernel):
             return [*maxima, *totals, *self.flat(sums)]
 
         state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
-        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body)
+        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body, seen_tile(self, a, query))
         self._finish(head, first, state)
         return f.text()
 
@@ -124,6 +125,13 @@ def key_tiles(f: KernelFunction, a: Attention, schedule: AttentionSchedule, firs
     if not a.causal:
         return i32(tiles)
     return f.intrinsic("llvm.umin.i32", "i32", i32(tiles), f.quotient(f.plus(first, i32(schedule.rows + schedule.tile - 1)), schedule.tile))
+
+
+def seen_tile(kernel: AttentionKernel, a: Attention, query: Value) -> Callable[[Value], Value] | None:
+    """Return the condition that a warp's queries, from `query` on, see a tile of keys; None if they see all."""
+    f, s = kernel.f, kernel.schedule
+    last = f.plus(query, i32(s.warp_rows - 1))
+    return (lambda tile: f.compare("icmp ule", f.times(tile, s.tile), last)) if a.causal else None
 
 
 def masked(kernel: AttentionKernel, a: Attention, values: Sums, query: Value, key: Value, unseen: Value) -> Sums:

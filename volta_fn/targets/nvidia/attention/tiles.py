@@ -181,11 +181,12 @@ class AttentionKernel:
         begin: Callable[[], None],
         state: Sequence[Value],
         body: Callable[[Value, Value, list[Value]], list[Value]],
+        is_seen: Callable[[Value], Value] | None = None,
     ) -> list[Value]:
         """Append the loop over `count` tiles, at least one.
 
         ``copy(number, stage)`` begins to copy a tile; `begin` is called where the block's own rows have arrived, and ``body(number, stage,
-        state)`` where a tile has. A stage is given by its offset.
+        state)`` where a tile has. A stage is given by its offset. With ``is_seen(number)`` warps leave out tiles.
         """
         f, stages = self.f, self.schedule.stages
 
@@ -205,7 +206,11 @@ class AttentionKernel:
             f.wait_for_copies(stages - 2)
             f.synchronise()
             copy_if_any(f.plus(number, i32(stages - 1)), written)
-            state = body(number, read, state)
+            if is_seen is None:
+                state = body(number, read, state)
+            else:
+                before = state
+                state = f.branch(is_seen(number), lambda: body(number, read, before), lambda: before)
             following = [f.plus(stage, i32(self.stage)) for stage in (read, written)]
             wrapped = [f.select(f.equals(stage, stages * self.stage), i32(0), stage) for stage in following]
             return [*wrapped, *state]
