@@ -1,7 +1,8 @@
-"""Check and time attention on matrix units: `python -m benchmarks.gpu.attention_units`.
+"""Check and time attention on matrix units.
 
-First it runs attention and its gradients for several layouts, lengths and dtypes, and compares the results with those in float64. Then it
-times both beside PyTorch's `scaled_dot_product_attention`, in alternation. With `--schedules` it times other schedules of each kernel, too.
+Run `python -m benchmarks.gpu.attention_units`. First it runs attention and its gradients for several lengths and dtypes, and compares the
+results with those in float64. Then it times both beside PyTorch's `scaled_dot_product_attention`, in alternation; with `--schedules` by
+other schedules of each kernel, too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Problem(NamedTuple):
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions of the result; the gradients have 2.5 times as many."""
+        """Multiplications and additions of the result.
+
+        The gradients have 2.5 times as many.
+        """
         return 4 * self.batch * self.heads * self.queries * self.keys * self.width / (2 if self.causal else 1)
 
     def arrays(self, seed: int = 0) -> list[np.ndarray]:
@@ -170,7 +174,10 @@ def run_check(problem: Problem) -> bool:
 
 
 def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callable[[], float]:
-    """Return a function that times one of several layers in a jitted program; `count` operands are the function's."""
+    """Return a function that times one of several layers in a jitted program.
+
+    The function has `count` operands.
+    """
     layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(REPEATED)]
     program = vf.jit(lambda layers: [function(*layer) for layer in layers])
     vf.block_until_ready(program(layers))
