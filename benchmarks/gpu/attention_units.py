@@ -1,7 +1,8 @@
-"""Check and time attention on matrix units: `python -m benchmarks.gpu.attention_units`.
+"""Check and time attention on matrix units.
 
-First it runs attention and its gradients for several layouts, lengths and dtypes, and compares the results with those in float64. Then it
-times both beside PyTorch's `scaled_dot_product_attention`, in alternation.
+Run `python -m benchmarks.gpu.attention_units`. First it runs attention and its gradients for several lengths and dtypes, and compares the
+results with those in float64. Then it times both beside PyTorch's `scaled_dot_product_attention`, in alternation; with `--schedules` by
+other schedules of each kernel, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
+from volta_fn.targets.nvidia.attention.contract import SCHEDULES
+from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
+from volta_fn.targets.wgsl.target import RoutineCache
 
 #: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
 TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
@@ -48,7 +52,10 @@ class Problem(NamedTuple):
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions of the result; the gradients have 2.5 times as many."""
+        """Multiplications and additions of the result.
+
+        The gradients have 2.5 times as many.
+        """
         return 4 * self.batch * self.heads * self.queries * self.keys * self.width / (2 if self.causal else 1)
 
     def arrays(self, seed: int = 0) -> list[np.ndarray]:
@@ -96,6 +103,56 @@ TIMED = [
     Problem(2, 2048, 2048, 16, 128),
 ]
 
+#: Schedules to compare, by the number of features, of the forward pass, the gradient of Q, and those of K and V.
+OPTIONS = {
+    64: {
+        "forward": [
+            AttentionSchedule(),
+            AttentionSchedule(step=32),
+            AttentionSchedule(stages=3),
+            AttentionSchedule(fragments=1, residents=3),
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+            AttentionSchedule(warps=8, fragments=1, tile=128, step=128, residents=1),
+        ],
+        "by_queries": [
+            AttentionSchedule(step=32),
+            AttentionSchedule(step=16),
+            AttentionSchedule(retained=False),
+            AttentionSchedule(fragments=1),
+            AttentionSchedule(fragments=1, step=32, residents=3),
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+        ],
+        "by_keys": [
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+            AttentionSchedule(warps=8, fragments=1, step=32, residents=1),
+            AttentionSchedule(fragments=1),
+            AttentionSchedule(fragments=1, step=32),
+            AttentionSchedule(step=32, retained=False),
+            AttentionSchedule(step=16, retained=False),
+        ],
+    },
+    128: {
+        "forward": [
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+            AttentionSchedule(warps=8, fragments=1, tile=128, residents=1),
+            AttentionSchedule(fragments=1),
+            AttentionSchedule(step=32, retained=False),
+        ],
+        "by_queries": [
+            AttentionSchedule(warps=8, fragments=1, step=32, residents=1),
+            AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+            AttentionSchedule(fragments=1, tile=32, step=32),
+        ],
+        "by_keys": [
+            AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),
+            AttentionSchedule(warps=8, fragments=1, step=16, retained=False, residents=1),
+            AttentionSchedule(warps=8, fragments=1, retained=False, residents=1),
+            AttentionSchedule(fragments=1, tile=32, step=32, retained=False),
+        ],
+    },
+}
+
 
 def run_check(problem: Problem) -> bool:
     """Run a check and print its errors; return whether it is right."""
@@ -117,7 +174,10 @@ def run_check(problem: Problem) -> bool:
 
 
 def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callable[[], float]:
-    """Return a function that times one of several layers in a jitted program; `count` operands are the function's."""
+    """Return a function that times one of several layers in a jitted program.
+
+    The function has `count` operands.
+    """
     layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(REPEATED)]
     program = vf.jit(lambda layers: [function(*layer) for layer in layers])
     vf.block_until_ready(program(layers))
@@ -166,12 +226,29 @@ def run_timed(problem: Problem) -> None:
         print(f"{problem.name:42s} {name:8s} {x * 1e6:8.1f} us {rate:5.0f} TFLOP/s; PyTorch {y * 1e6:8.1f} us, {y / x:5.2f}", flush=True)
 
 
+def run_schedules(problem: Problem) -> None:
+    """Time a problem by the schedules to compare, one kernel's at a time."""
+    standard = SCHEDULES[problem.width]
+    samplers: dict[str, Callable[[], float]] = {}
+    for kernel, schedules in OPTIONS[problem.width].items():
+        for schedule in schedules:
+            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
+            opened_gpu().routines = RoutineCache()
+            function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
+            samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)
+    SCHEDULES[problem.width] = standard
+    opened_gpu().routines = RoutineCache()
+    for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: (pair[0][:10], pair[1])):
+        print(f"{problem.name:42s} {seconds * 1e6:8.1f} us{'' if name.startswith('forward') else ' with the result'}  {name}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.attention_units", description=__doc__)
     parser.add_argument("--only", default="", metavar="PATTERN", help="problems whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
@@ -184,6 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{problem.name:42s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
     for problem in [] if options.no_times else [p for p in TIMED if re.search(options.only, p.name)]:
         run_timed(problem)
+        if options.schedules:
+            run_schedules(problem)
     print(f"{failures} checks failed" if failures else "all checks passed")
     return 1 if failures else 0
 

@@ -527,7 +527,10 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
 
 
 def _with_rows(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
-    """Return an operand before its transposes, or as it is if features were not its last axis there: routines read contiguous rows."""
+    """Return an operand before its transposes, if features are last there.
+
+    Return it as it is otherwise: routines read contiguous rows.
+    """
     matrix = matrix_of(program, atom, axes)
     return matrix if matrix.axes.features == atom.aval.ndim - 1 else Matrix(atom, axes)
 

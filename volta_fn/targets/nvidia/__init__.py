@@ -1,6 +1,6 @@
 """Run shaders on NVIDIA's GPUs, through their driver alone.
 
-In the order in which to read: `translation` (WGSL to LLVM IR), `matmul` (products on matrix units) and `target`, which prefers them,
+In the order in which to read: `translation` (WGSL to LLVM IR), `matmul` and `attention` (on matrix units) and `target`, which prefers them,
 `kernel` (kernels that are no WGSL), `library` (the driver's functions), `compilation` (LLVM IR to machine code, by processes that compile,
 kept on disk), `graphs` (recorded dispatches as CUDA graphs), and `driver`, which implements the interface to drivers in
 `targets/wgsl/runtime/device/driver.py`.

@@ -20,8 +20,8 @@ class NvidiaTarget(WgslTarget):
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
         super().__init__(capabilities)
-        own = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
-        self.equations = {**self.equations, **own}
+        routines = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
+        self.equations = {**self.equations, **routines}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""

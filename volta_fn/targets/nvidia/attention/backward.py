@@ -1,4 +1,4 @@
-"""The gradients of attention on matrix units, for which weights are computed again.
+"""The gradients of attention on matrix units, with recomputed weights.
 
 With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 products is P (D Vᵀ - δ), from which those of Q and K follow. Three dispatches: one number for each query from which its weights follow, and
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked
+from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked, seen_tile
 from volta_fn.targets.nvidia.attention.tiles import ELEMENTS, FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
@@ -30,7 +30,10 @@ _THREADS = 128
 
 
 def _padded(a: Attention) -> int:
-    """Return the pairs of a head in the workspace: an even number, so that each head's begin at a multiple of 16 bytes."""
+    """Return the pairs of a head in the workspace.
+
+    Their number is even, so that each head's begin at a multiple of 16 bytes.
+    """
     return -(-a.queries // 2) * 2
 
 
@@ -113,20 +116,20 @@ class _ByQueries(AttentionKernel):
         f, a, s = self.f, self.a, self.schedule
         position, head = f.divided(f.special("ctaid.x"), a.stack)
         first = f.times(f.minus(i32(self.blocks - 1), position), s.rows)  # those with most visible keys come first
-        self.copy_own(head, first)
-        sources = [tile.source(head) for tile in self.others]
-        keys, values = self.others
+        self.copy_rows(head, first)
+        sources = [tile.source(head) for tile in self.column_tiles]
+        keys, values = self.column_tiles
         of_keys, of_values = keys.addresses(i32(0), crossed=True), values.addresses(i32(0), crossed=True)
         of_products = keys.addresses(i32(0), crossed=False)
         query = f.plus(first, self.first_row)
         pairs = [self._pair(head, f.plus(query, self.g, i32(8 * k))) for k in range(2 * s.fragments)]
 
         def copy(tile_number: Value, stage: Value) -> None:
-            for tile, source in zip(self.others, sources, strict=True):
+            for tile, source in zip(self.column_tiles, sources, strict=True):
                 tile.copy(source, f.times(tile_number, s.tile), stage)
 
         def begin() -> None:
-            self.queries, self.cotangents = [self.rows_of(tile) for tile in self.own]
+            self.queries, self.cotangents = [self.rows_of(tile) for tile in self.row_tiles]
 
         def body(tile_number: Value, stage: Value, state: list[Value]) -> list[Value]:
             sums = self.nested(state)
@@ -146,9 +149,10 @@ class _ByQueries(AttentionKernel):
                 self.add_products(sums, self.fragments(slopes), keys, product_pointers, start)
             return self.flat(sums)
 
-        state = self.iterate(key_tiles(f, a, s, first), copy, begin, self.flat(self.zeros(self.width)), body)
+        state = self.flat(self.zeros(self.width))
+        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body, seen_tile(self, a, query))
         sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
-        self.store(self.own[0], 5, head, first, sums)
+        self.store(self.row_tiles[0], 5, head, first, sums)
         return f.text()
 
     def _pair(self, head: Value, query: Value) -> list[Value]:
@@ -171,9 +175,9 @@ def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> 
 
 
 class _ByKeys(AttentionKernel):
-    """The kernel: a block has keys of one head of K and V. Products are transposed: their rows are keys.
+    """The kernel: a block has keys of one head of K and V.
 
-    Sums go over the queries of all heads that share it.
+    Products are transposed: their rows are keys. Sums go over the queries of all heads that share it.
     """
 
     def __init__(self, a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> None:
@@ -187,24 +191,24 @@ class _ByKeys(AttentionKernel):
         f, a, s = self.f, self.a, self.schedule
         position, group = f.divided(f.special("ctaid.x"), a.groups)  # the first keys are seen by most queries
         first, self.head = f.times(position, s.rows), f.times(group, a.shared)
-        self.copy_own(self.head, first)
-        queries, cotangents = self.others
-        crossed = [tile.addresses(i32(0), crossed=True) for tile in self.others]
-        plain = [tile.addresses(i32(0), crossed=False) for tile in self.others]
+        self.copy_rows(self.head, first)
+        queries, cotangents = self.column_tiles
+        crossed = [tile.addresses(i32(0), crossed=True) for tile in self.column_tiles]
+        plain = [tile.addresses(i32(0), crossed=False) for tile in self.column_tiles]
         key = f.plus(first, self.first_row)
         tiles = -(-a.queries // s.tile)
         self.first_tile = f.quotient(first, s.tile) if a.causal else i32(0)
         # Of a head none of whose queries sees these keys, one tile is read that has no rows.
         self.each = f.intrinsic("llvm.smax.i32", "i32", f.minus(i32(tiles), self.first_tile), i32(1)) if a.causal else i32(tiles)
-        self.sources = [tile.source(self.head) for tile in self.others]
+        self.sources = [tile.source(self.head) for tile in self.column_tiles]
 
         def begin() -> None:
-            self.keys, self.values = [self.rows_of(tile) for tile in self.own]
+            self.keys, self.values = [self.rows_of(tile) for tile in self.row_tiles]
 
         def body(tile_number: Value, stage: Value, state: list[Value]) -> list[Value]:
             to_k, to_v = self.nested(state[: len(state) // 2]), self.nested(state[len(state) // 2 :])
-            by_rows = [tile.pointers(addresses, stage) for tile, addresses in zip(self.others, crossed, strict=True)]
-            for_sums = [tile.pointers(addresses, stage) for tile, addresses in zip(self.others, plain, strict=True)]
+            by_rows = [tile.pointers(addresses, stage) for tile, addresses in zip(self.column_tiles, crossed, strict=True)]
+            for_sums = [tile.pointers(addresses, stage) for tile, addresses in zip(self.column_tiles, plain, strict=True)]
             _, first_query = self._position(tile_number)
             for start in range(0, s.tile, s.step):
                 pairs = self._pairs(stage, start)
@@ -222,16 +226,24 @@ class _ByKeys(AttentionKernel):
                 self.add_products(to_k, self.fragments(slopes), queries, for_sums[0], start)
             return [*self.flat(to_k), *self.flat(to_v)]
 
+        def is_seen(tile_number: Value) -> Value:
+            """Emit whether the tile's last query sees the warp's first key."""
+            return f.compare("icmp uge", f.plus(self._position(tile_number)[1], i32(s.tile - 1)), key)
+
         count = i32(a.shared * tiles) if not a.causal else f.times(self.each, a.shared)
-        sums = self.iterate(count, self._copy, begin, 2 * self.flat(self.zeros(self.width)), body)
+        state = 2 * self.flat(self.zeros(self.width))
+        sums = self.iterate(count, self._copy, begin, state, body, is_seen if a.causal else None)
         half = len(sums) // 2
         to_k = self.nested([self.multiply(x, number(a.scale)) for x in sums[:half]])
-        for tile, binding, gradient in zip(self.own, (5, 6), (to_k, self.nested(sums[half:])), strict=True):
+        for tile, binding, gradient in zip(self.row_tiles, (5, 6), (to_k, self.nested(sums[half:])), strict=True):
             self.store(tile, binding, self.head, first, gradient)
         return f.text()
 
     def _position(self, tile_number: Value) -> tuple[Value, Value]:
-        """Return the head of a tile, counted from the first that shares these keys, and its first query."""
+        """Return the head of a tile and its first query.
+
+        Heads are counted from the first that shares these keys.
+        """
         f, head = self.f, i32(0)
         if self.a.shared > 1:
             head = f.binary("udiv", tile_number, self.each)
@@ -243,8 +255,8 @@ class _ByKeys(AttentionKernel):
         f, a = self.f, self.a
         further_head, first_query = self._position(tile_number)
         head = f.plus(self.head, further_head)
-        sources = self.sources if a.shared == 1 else [tile.source(head) for tile in self.others]
-        for tile, source in zip(self.others, sources, strict=True):
+        sources = self.sources if a.shared == 1 else [tile.source(head) for tile in self.column_tiles]
+        for tile, source in zip(self.column_tiles, sources, strict=True):
             tile.copy(source, first_query, stage)
         pairs = UNIT // PAIR
         with f.only_if(f.below(f.thread, self.schedule.tile // pairs)):

@@ -18,7 +18,10 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 class AttentionSchedules(NamedTuple):
-    """Schedules of the kernels: those of many rows first, then those for problems with few blocks of these."""
+    """Schedules of the kernels, those with the most rows first.
+
+    The others are for problems with few blocks.
+    """
 
     forward: tuple[AttentionSchedule, ...]
     by_queries: tuple[AttentionSchedule, ...]
@@ -66,7 +69,10 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
 
 
 def _first(schedules: tuple[AttentionSchedule, ...], heads: int, rows: int, device: TargetCapabilities) -> AttentionSchedule:
-    """Return the first schedule with a block for each multiprocessor, or else the last."""
+    """Return the first schedule with a block for each multiprocessor.
+
+    If there is none, return the last one.
+    """
     return next((s for s in schedules if heads * -(-rows // s.rows) >= device.processors), schedules[-1])
 
 

@@ -7,6 +7,7 @@ that maximum grows. Weights are rounded to 16 bits for the product with the valu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,7 +23,10 @@ LOWEST = number(-float(np.finfo(np.float32).max))
 
 
 def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
-    """Return the dispatch. Its buffers are q, k, v, the result, and statistics of each query."""
+    """Return the dispatch.
+
+    Its buffers are q, k, v, the result, and statistics of each query: its largest logit and the sum of its weights relative to that.
+    """
     kernel = _Forward(a, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 5, (3, 4), kernel.text())
     return Dispatch(module, (0, 1, 2, 3, 4), (kernel.blocks * a.stack, 1, 1))
@@ -43,18 +47,18 @@ class _Forward(AttentionKernel):
         f, a, s = self.f, self.a, self.schedule
         position, head = f.divided(f.special("ctaid.x"), a.stack)
         first = f.times(f.minus(i32(self.blocks - 1), position), s.rows)  # those with most visible keys come first
-        self.copy_own(head, first)
-        sources = [tile.source(head) for tile in self.others]
-        keys, values = self.others
+        self.copy_rows(head, first)
+        sources = [tile.source(head) for tile in self.column_tiles]
+        keys, values = self.column_tiles
         of_keys, of_values = keys.addresses(i32(0), crossed=True), values.addresses(i32(0), crossed=False)
         query = f.plus(first, self.first_row)
 
         def copy(tile_number: Value, stage: Value) -> None:
-            for tile, source in zip(self.others, sources, strict=True):
+            for tile, source in zip(self.column_tiles, sources, strict=True):
                 tile.copy(source, f.times(tile_number, s.tile), stage)
 
         def begin() -> None:
-            self.queries = self.rows_of(self.own[0])
+            self.queries = self.rows_of(self.row_tiles[0])
 
         def body(tile_number: Value, stage: Value, state: list[Value]) -> list[Value]:
             rows = 2 * s.fragments
@@ -69,7 +73,7 @@ class _Forward(AttentionKernel):
             return [*maxima, *totals, *self.flat(sums)]
 
         state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
-        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body)
+        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body, seen_tile(self, a, query))
         self._finish(head, first, state)
         return f.text()
 
@@ -115,7 +119,7 @@ class _Forward(AttentionKernel):
                 to = f.further(f.bindings[4], at)
                 f.store(self.multiply(largest, number(a.scale)), to, 8)
                 f.store(total, f.further(to, Value("i64", "4")), 4)
-        self.store(self.own[0], 3, head, first, sums)
+        self.store(self.row_tiles[0], 3, head, first, sums)
 
 
 def key_tiles(f: KernelFunction, a: Attention, schedule: AttentionSchedule, first: Value) -> Value:
@@ -126,10 +130,20 @@ def key_tiles(f: KernelFunction, a: Attention, schedule: AttentionSchedule, firs
     return f.intrinsic("llvm.umin.i32", "i32", i32(tiles), f.quotient(f.plus(first, i32(schedule.rows + schedule.tile - 1)), schedule.tile))
 
 
-def masked(kernel: AttentionKernel, a: Attention, values: Sums, query: Value, key: Value, unseen: Value) -> Sums:
-    """Replace values where a query does not see a key, and beyond the last key, by `unseen`.
+def seen_tile(kernel: AttentionKernel, a: Attention, query: Value) -> Callable[[Value], Value] | None:
+    """Return the condition that a warp's queries see a tile of keys.
 
-    Rows are queries from `query` on, columns are keys from `key` on.
+    Its first query is `query`. None if all queries see all keys.
+    """
+    f, s = kernel.f, kernel.schedule
+    last = f.plus(query, i32(s.warp_rows - 1))
+    return (lambda tile: f.compare("icmp ule", f.times(tile, s.tile), last)) if a.causal else None
+
+
+def masked(kernel: AttentionKernel, a: Attention, values: Sums, query: Value, key: Value, unseen: Value) -> Sums:
+    """Replace values where a query does not see a key by `unseen`.
+
+    None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
     """
     f, step = kernel.f, kernel.schedule.step
     is_ragged = a.keys % kernel.schedule.tile != 0

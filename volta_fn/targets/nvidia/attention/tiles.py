@@ -102,7 +102,10 @@ class Tile:
         return f.further(f.bindings[self.binding], f.binary("mul", total, Value("i64", "2")))
 
     def copy(self, source: Value, first: Value, stage: Value) -> None:
-        """Begin to copy this thread's share of the rows from `first` on. Rows beyond the last become zeros."""
+        """Begin to copy this thread's share of the rows from `first` on.
+
+        Rows beyond the last become zeros.
+        """
         f = self.f
         pitch = 2 * self.rows.step
         begin = f.further(source, f.binary("mul", f.widened_index(first), Value("i64", str(pitch))))
@@ -114,9 +117,9 @@ class Tile:
     # fragments
 
     def addresses(self, first: Value, *, crossed: bool) -> list[Value]:
-        """Return a lane's addresses of fragments of the rows from `first` on, one for each 16 features.
+        """Return a lane's addresses of fragments of the rows from `first` on.
 
-        The four matrices of a fragment are listed by rows first, or, `crossed`, by features first.
+        There is one for each 16 features. The four matrices of a fragment are listed by rows first, or, `crossed`, by features first.
         """
         f, lane = self.f, self.f.lane
         low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
@@ -137,40 +140,40 @@ class Tile:
 class AttentionKernel:
     """A kernel under construction.
 
-    `own` are the bindings and arrays whose rows the warps share, `others` those that follow tile by tile; a tile has `extra` bytes more for
-    each row. The features of all of them are the same.
+    `row_arrays` are the bindings and arrays whose rows the warps share, `column_arrays` those that follow tile by tile; a tile has `extra`
+    bytes more for each row. All have the same features.
     """
 
     def __init__(
         self,
         schedule: AttentionSchedule,
         bindings: int,
-        own: Sequence[tuple[int, Rows]],
-        others: Sequence[tuple[int, Rows]],
+        row_arrays: Sequence[tuple[int, Rows]],
+        column_arrays: Sequence[tuple[int, Rows]],
         extra: int = 0,
     ) -> None:
         self.schedule = schedule
         self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
-        self.dtype, self.width = own[0][1].dtype, own[0][1].width
+        self.dtype, self.width = row_arrays[0][1].dtype, row_arrays[0][1].width
         offset = 0
-        self.own: list[Tile] = []
-        self.others: list[Tile] = []
-        for tiles, arrays, count in ((self.own, own, schedule.rows), (self.others, others, schedule.tile)):
+        self.row_tiles: list[Tile] = []
+        self.column_tiles: list[Tile] = []
+        for tiles, arrays, count in ((self.row_tiles, row_arrays, schedule.rows), (self.column_tiles, column_arrays, schedule.tile)):
             for binding, rows in arrays:
                 tiles.append(Tile(f, binding, rows, count, offset))
                 offset += tiles[-1].bytes
         #: Where the further bytes of a tile are, and the bytes of a stage.
-        self.extra, self.stage = offset, offset + extra * schedule.tile - self.others[0].offset
-        self.shared = self.others[0].offset + schedule.stages * self.stage
+        self.extra, self.stage = offset, offset + extra * schedule.tile - self.column_tiles[0].offset
+        self.shared = self.column_tiles[0].offset + schedule.stages * self.stage
         #: The first row of the warp, and the lane's row and pair of columns in a fragment.
         self.first_row = f.times(f.warp, schedule.warp_rows)
         self.g, self.t = f.divided(f.lane, 4)
 
     # tiles
 
-    def copy_own(self, head: Value, first: Value) -> None:
+    def copy_rows(self, head: Value, first: Value) -> None:
         """Begin to copy the block's own rows."""
-        for tile in self.own:
+        for tile in self.row_tiles:
             tile.copy(tile.source(head), first, i32(0))
         self.f.commit_copies()
 
@@ -181,11 +184,12 @@ class AttentionKernel:
         begin: Callable[[], None],
         state: Sequence[Value],
         body: Callable[[Value, Value, list[Value]], list[Value]],
+        is_seen: Callable[[Value], Value] | None = None,
     ) -> list[Value]:
         """Append the loop over `count` tiles, at least one.
 
         ``copy(number, stage)`` begins to copy a tile; `begin` is called where the block's own rows have arrived, and ``body(number, stage,
-        state)`` where a tile has. A stage is given by its offset.
+        state)`` where a tile has. A stage is given by its offset. With ``is_seen(number)`` warps leave out tiles.
         """
         f, stages = self.f, self.schedule.stages
 
@@ -205,7 +209,11 @@ class AttentionKernel:
             f.wait_for_copies(stages - 2)
             f.synchronise()
             copy_if_any(f.plus(number, i32(stages - 1)), written)
-            state = body(number, read, state)
+            if is_seen is None:
+                state = body(number, read, state)
+            else:
+                before = state
+                state = f.branch(is_seen(number), lambda: body(number, read, before), lambda: before)
             following = [f.plus(stage, i32(self.stage)) for stage in (read, written)]
             wrapped = [f.select(f.equals(stage, stages * self.stage), i32(0), stage) for stage in following]
             return [*wrapped, *state]
@@ -215,7 +223,10 @@ class AttentionKernel:
     # products
 
     def rows_of(self, tile: Tile) -> Callable[[int, int], list[Value]]:
-        """Return the function that gives a fragment of the warp's rows, by its number and that of its 16 features."""
+        """Return the function that gives a fragment of the warp's rows.
+
+        Its arguments are the numbers of the fragment and of its 16 features.
+        """
         pointers = tile.pointers(tile.addresses(self.first_row, crossed=False), i32(0))
         if not self.schedule.retained:
             return lambda i, u: tile.fragment(pointers[u], FRAGMENT * i)
@@ -238,9 +249,9 @@ class AttentionKernel:
     def products(
         self, rows: Callable[[int, int], list[Value]], tile: Tile, pointers: Sequence[Value], first: int, sums: Sums | None = None
     ) -> Sums:
-        """Multiply the warp's rows by rows of a tile from `first` on, and add the products to sums if there are any.
+        """Multiply the warp's rows by rows of a tile from `first` on.
 
-        The pointers are to crossed fragments.
+        The products are added to `sums`, if given. The pointers are to crossed fragments.
         """
         f, count = self.f, self.schedule.fragments
         sums = self.zeros(self.schedule.step) if sums is None else sums
@@ -279,7 +290,10 @@ class AttentionKernel:
         return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
 
     def exp2(self, x: Value) -> Value:
-        """Emit 2 to the power of x, with an error of two units in the last place; 0 for results below the normal numbers."""
+        """Emit 2 to the power of x, with an error of two units in the last place.
+
+        Results below the normal numbers are 0.
+        """
         return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
@@ -287,7 +301,10 @@ class AttentionKernel:
         return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
 
     def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
-        """Combine the numbers of the lanes whose numbers differ in these bits: of a row, by default."""
+        """Combine values of the lanes whose numbers differ in these bits.
+
+        By default these are the lanes of a row.
+        """
         for bit in lanes:
             name = "llvm.nvvm.shfl.sync.bfly.f32"
             x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
@@ -308,7 +325,10 @@ class AttentionKernel:
     # results
 
     def store(self, tile: Tile, binding: int, head: Value, first: Value, sums: Sums) -> None:
-        """Round sums of the warp's rows and store them to an array laid out as the tile's, through the tile's own rows there."""
+        """Round sums of the warp's rows and store them to an array.
+
+        It is laid out as the tile's. The sums pass through the warp's rows of the tile in shared memory.
+        """
         f, rows = self.f, tile.rows
         base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
         line, unit = f.divided(f.lane, tile.units)

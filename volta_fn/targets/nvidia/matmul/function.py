@@ -208,9 +208,9 @@ class KernelFunction(Function):
     # copies to shared memory, and products of fragments
 
     def copy_unit(self, target: Value, source: Value, size: Value) -> None:
-        """Begin to copy 16 bytes to shared memory, of which those from `size` on become zeros.
+        """Begin to copy 16 bytes to shared memory.
 
-        `target` is an offset there.
+        `target` is an offset there. Bytes from `size` on become zeros.
         """
         name = "llvm.nvvm.cp.async.cg.shared.global.16.s"
         self.module.declare(name, f"declare void @{name}({SHARED}, {GLOBAL}, i32)")
@@ -229,16 +229,19 @@ class KernelFunction(Function):
         self.run(name, i32(groups))
 
     def load_matrices(self, pointer: Value, *, transposed: bool) -> list[Value]:
-        """Load four matrices of 8 by 8 elements, of which each lane gets two elements in a register.
+        """Load four matrices of 8 by 8 elements.
 
-        Lanes point to the 32 rows, matrix by matrix.
+        Each lane gets two elements of each in a register. Lanes point to the 32 rows, matrix by matrix.
         """
         name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{'.trans' if transposed else ''}.b16.p3"
         words = self.intrinsic(name, _WORDS, pointer)
         return [self.let("i32", f"extractvalue {words}, {k}") for k in range(4)]
 
     def multiply_add(self, dtype: np.dtype, left: Sequence[Value], right: Sequence[Value], sums: Sequence[Value]) -> list[Value]:
-        """Add the product of fragments (16, 16) and (16, 8) of 16-bit floats to sums in float32."""
+        """Add the product of fragments of 16-bit floats to sums in float32.
+
+        The fragments are (16, 16) and (16, 8).
+        """
         name, words = "llvm.nvvm.mma.m16n8k16.row.col.bf16", [*left, *right]
         if dtype == np.float16:
             name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [self.cast("bitcast", word, "<2 x half>") for word in words]
