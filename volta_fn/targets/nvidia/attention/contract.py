@@ -60,7 +60,12 @@ def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabil
 def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
     """Return whether the kernels compute a problem without a mask."""
     dtype, width = a.q.dtype, a.q.width
-    if dtype not in FORMATS or dtype.itemsize != 2 or width not in SCHEDULES or any((x.dtype, x.width) != (dtype, width) for x in (a.q, a.k, a.v)):
+    if (
+        dtype not in FORMATS
+        or dtype.itemsize != 2
+        or width not in SCHEDULES
+        or any((x.dtype, x.width) != (dtype, width) for x in (a.q, a.k, a.v))
+    ):
         return False
     schedules = SCHEDULES[width]
     operands = [(schedules.forward[0], 1, 0), (schedules.by_queries[0], 2, 0), (schedules.by_keys[0], 2, PAIR)]
