@@ -297,23 +297,24 @@ def speed(device: NvidiaDriver) -> None:
 
 
 def losses(device: NvidiaDriver) -> None:
-    """A kernel that faults loses the device, and it can be opened again; then twice more."""
-    for _ in range(2):
-        a = array(device, [1])
-        device.play([step(device, FAULT, a, a, 1)])
-        try:
-            finish(device)
-        except DeviceError as error:
-            assert error.message == LOST, error
-        else:
-            raise AssertionError("nothing was reported")
-        assert device.errors.device_lost
-        device.free(a)
-        lost, device = device, opened()
-        commands(device)
-        lost.release()
-        lost.destroy()
-        commands(device)
+    """A kernel that faults loses the device, for the rest of the process."""
+    a = array(device, [1])
+    device.play([step(device, FAULT, a, a, 1)])
+    try:
+        finish(device)
+    except DeviceError as error:
+        assert error.message == LOST, error
+    else:
+        raise AssertionError("nothing was reported")
+    assert device.errors.device_lost
+    device.free(a)
+    try:
+        opened()
+    except DeviceError as error:
+        assert "start the process again" in error.message, error
+    else:
+        raise AssertionError("the driver gives a new context: programs may go on there")
+    device.release()
     device.destroy()
 
 

@@ -153,6 +153,8 @@ OUT_OF_MEMORY, NOT_READY = 2, 600
 #: Statuses after which every call in the context fails: faults of kernels (an address out of range is 700), of the hardware, and contexts
 #: that are gone.
 _LOSSES = frozenset({4, 46, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
+#: Those among them that the driver also gives to every new context of the process.
+_FAULTS = frozenset({700, 714, 715, 716, 717, 718, 719})
 
 
 def _text(loaded: Functions, status: int) -> str:
@@ -168,6 +170,10 @@ def _text(loaded: Functions, status: int) -> str:
 def error_of(loaded: Functions, status: int, function: str) -> VoltaError:
     """Return the error of a call that failed, apart from a loss of the device."""
     text = f"{function}: {status} ({_text(loaded, status)})"
+    if status in _FAULTS:
+        return DeviceError(
+            f"a kernel has failed in this process, to which NVIDIA's driver gives no GPU any more: start the process again ({text})"
+        )
     if status == OUT_OF_MEMORY:
         return OutOfMemoryError(f"the GPU has no room: {text}")
     return DeviceError(f"the GPU's driver refused: {text}")
