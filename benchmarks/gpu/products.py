@@ -199,7 +199,10 @@ def run_check(check: Check) -> bool:
 
 
 class Timed(NamedTuple):
-    """A product as it occurs in networks; those of float32 may be rounded to TensorFloat-32."""
+    """A product as it occurs in networks.
+
+    Those of float32 may be rounded to TensorFloat-32.
+    """
 
     layout: str
     m: int
