@@ -9,7 +9,7 @@ Each of the three calls holds its expansion as a program (`jaxpr`), and a descri
 - ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
   tangent's transpose; with the statistics a routine needs no array of all weights.
 
-Their derivatives and batching rules are in `volta_fn.transforms.rules.attention`.
+Their derivatives and batching rules are in `volta_fn.transforms.rules.calls`.
 """
 
 from __future__ import annotations
