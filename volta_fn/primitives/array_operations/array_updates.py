@@ -15,8 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value, attach
-from volta_fn.core.aval import Shape
-from volta_fn.core.promotion import check_promotion
+from volta_fn.core.aval import Shape, check_promotion
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
 from volta_fn.primitives.array_operations.array_indexing import Windows, read, window_numbers

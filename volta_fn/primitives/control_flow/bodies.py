@@ -13,8 +13,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
-from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.trace import axis_environment
 from volta_fn.errors import DTypeError, ShapeError, TreeError
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
