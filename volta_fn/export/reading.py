@@ -29,7 +29,7 @@ from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, VoltaError
 from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers

@@ -9,8 +9,8 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive, evaluation_rules
-from volta_fn.primitives.attention import Axes as AttentionAxes
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Axes as AttentionAxes
+from volta_fn.primitives.call import Form
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
 
 # Attention and its gradient: the primitives of the attention pass.

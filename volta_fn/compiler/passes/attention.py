@@ -20,7 +20,7 @@ from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, inline_calls
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.attention import ROUTINE_CALLS, Axes, Form, attention_p
+from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, attention_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p
 from volta_fn.primitives.elementwise import arithmetic, selection

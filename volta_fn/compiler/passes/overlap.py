@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.passes.dce import COLLECTIVES
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
-from volta_fn.primitives.attention import attention_p
+from volta_fn.primitives.call import attention_p
 from volta_fn.primitives.collectives.exchanges import (
     psum_done_p,
     psum_p,

@@ -31,7 +31,7 @@ from volta_fn.primitives.data_movement import gather
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, dynamic_update_slice_p
 from volta_fn.primitives.formulas import ciphers
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.linalg import factorization, solvers, spectral
+from volta_fn.primitives.linalg import solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, memory, reductions
@@ -335,8 +335,8 @@ evaluation_rules.update(
         solvers.cholesky_p: linalg.cholesky,
         solvers.triangular_solve_p: linalg.triangular_solve,
         solvers.tridiagonal_solve_p: linalg.tridiagonal_solve,
-        factorization.lu_p: linalg.lu,
-        factorization.qr_p: linalg.qr,
+        solvers.lu_p: linalg.lu,
+        solvers.qr_p: linalg.qr,
         spectral.eigh_p: linalg.eigh,
         spectral.svd_p: linalg.svd,
         spectral.eig_p: linalg.eig,

@@ -14,8 +14,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, dce_jax
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
-from volta_fn.primitives.attention import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p
-from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.call import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p, call_params, jit_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, instantiate, stacked_in_front, to_front
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.transforms.linearize import (

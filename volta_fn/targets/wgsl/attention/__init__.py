@@ -10,7 +10,7 @@ from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
 from volta_fn.targets.wgsl.attention.passes import backward, forward
 from volta_fn.targets.wgsl.attention.problem import attention_of
 from volta_fn.targets.wgsl.routine import Routine
