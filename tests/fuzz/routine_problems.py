@@ -14,8 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.primitives import attention_gradient_routine_p, attention_routine_p, result_avals
-from volta_fn.compiler.passes.expansions import cholesky_panel_p
+from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, cholesky_panel_p, result_avals
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import Axes, Form

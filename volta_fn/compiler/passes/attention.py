@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.nodes import DefUse
-from volta_fn.compiler.ir.primitives import attention_gradient_routine_p, attention_routine_p, result_avals
+from volta_fn.compiler.ir.kernel import DefUse
+from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.compiler.passes.loops import simplify_nested
 from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray

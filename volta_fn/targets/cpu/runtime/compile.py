@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Block, Output, Slot
 from volta_fn.compiler.emission import ProgramWriter
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification import fail_item
