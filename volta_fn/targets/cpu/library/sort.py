@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import row_offset
-from volta_fn.codegen.scalars import is_float, number_of_key, sort_key
+from volta_fn.codegen.scalars import is_float, number_of_key, row_offset, sort_key
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol

@@ -8,7 +8,7 @@ from math import inf, prod
 
 import numpy as np
 
-from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.codegen.windows import inverse_transform, transform_input, transform_taps
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap, ResultMap, Walk
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.compiler.target import TargetCapabilities
