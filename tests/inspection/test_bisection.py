@@ -24,7 +24,7 @@ from volta_fn.inspection.crosscheck import Crosscheck, Miscompilation, differ
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import artifact, cache
-from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
+from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((16, 8)), "float32")

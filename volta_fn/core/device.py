@@ -1,4 +1,4 @@
-"""Devices, where arrays live and programs run, and the rank of the process that has them.."""
+"""Devices, where arrays live and programs run, and the rank of their process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Traces, interpreters of primitives, one of them current in each thread and task; and the named axes that they are in.."""
+"""Traces: interpreters of primitives, with the named axes that they are in.
+
+One trace is current in each thread and task.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Declarations of elementwise primitives, from which all rules are derived, and keys of eager calls.."""
+"""Declarations of elementwise primitives, and the keys of their eager calls.
+
+All rules of such a primitive are derived from its declaration.
+"""
 
 from __future__ import annotations
 

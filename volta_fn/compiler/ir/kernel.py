@@ -1,4 +1,7 @@
-"""The kernel IR, one loop nest over scalar operations, kernels as text, and the nodes of a fused program, which call them.."""
+"""The kernel IR, one loop nest over scalar operations, and what calls kernels.
+
+Kernels are also written as text. The nodes of a fused program are kernel calls and equations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dead-code elimination, effects, and sums between processes that overlap with computation.."""
+"""Which equations may be dropped or moved: dead code, effects, and overlap.
+
+Overlapping are sums between processes with computation.
+"""
 
 from __future__ import annotations
 

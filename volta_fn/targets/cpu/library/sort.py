@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn.codegen.scalars import is_float, number_of_key, row_offset, sort_key
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol
+from volta_fn.runtime.llvm.machine import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit

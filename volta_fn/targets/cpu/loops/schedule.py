@@ -19,7 +19,7 @@ from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
-from volta_fn.targets.cpu.scalars.operations import cost
+from volta_fn.targets.cpu.scalars.number import cost
 
 #: Nanoseconds that a task should take.
 GRAIN = 40_000.0
