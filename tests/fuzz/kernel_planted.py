@@ -24,7 +24,7 @@ from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
-from volta_fn.targets.wgsl.loops import transposes as squares
+from volta_fn.targets.wgsl.loops import rows as squares
 from volta_fn.targets.wgsl.scalars import shader
 
 #: Modules whose packages have functions of their names.

@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (shapes, strides, the division of work), `blocks` (rows in memory, their products, masks), and
-`passes` (forward and backward).
+In the order in which to read: `problem` (shapes, strides, the division of work), and `passes` (rows in memory, their products, masks;
+forward and backward).
 """
 
 from __future__ import annotations
