@@ -18,8 +18,7 @@ from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, position
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
+from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
