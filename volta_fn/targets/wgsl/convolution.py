@@ -258,7 +258,7 @@ def tiling_of(
 
 # Compute Winograd's convolution: products at points.
 #
-# See `codegen.winograd` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
+# See `codegen.windows` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
 # elements of the input (*tiles*), are transformed to workspaces ``[points, groups, …]``; at each of the n² points tiles times terms
 # (channels and blocks) are multiplied with terms times outputs; and the products are transformed to squares of m by m results.
 # Neighbours in memory stay neighbours in the workspaces.

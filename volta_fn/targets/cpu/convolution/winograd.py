@@ -464,7 +464,7 @@ class OutputTransform:
 
 # Winograd's convolution: windows of stride 1, as products at points.
 #
-# See `codegen.winograd` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
+# See `codegen.windows` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
 # the task's own room, so that all of it stays in the caches: x is copied with channels innermost; tiles of n by n are transformed, by
 # vectors along channels; at each of the n² points, tiles times channels are multiplied with channels times outputs; and the products are
 # transformed into m by m positions, by vectors along outputs.
