@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# Sort keys (`codegen.indices`) in machine code.
+# Sort keys (`codegen.scalars`) in machine code.
 
 
 def key_bits(dtype: np.dtype) -> int:

@@ -281,7 +281,7 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
     return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))
 
 
-# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`tiles`).
+# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`emit`).
 
 #: The most elements of the short axis.
 _LONGEST_SHORT_AXIS = 4

@@ -435,7 +435,7 @@ def _sum_ballot_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bas
 
 # Sorting problems and their keys, and the sort of short rows.
 
-# Sort keys (`codegen.indices`) in shaders.
+# Sort keys (`codegen.scalars`) in shaders.
 #
 # Keys of more than 32 bits are several words, the most significant first.
 
