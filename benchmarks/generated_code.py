@@ -77,7 +77,7 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns the device, and a function that forgets what has been compiled.
     """
     from volta_fn.runtime.llvm import machine
-    from volta_fn.targets.cpu.runtime import code_cache
+    from volta_fn.targets.cpu.runtime import compile as compilation
 
     compile_object = machine.compile_object
 
@@ -85,10 +85,10 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
         texts.append(text)
         return compile_object(text, *arguments, **options)
 
-    setattr(code_cache, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
+    setattr(compilation, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
 
     def forget() -> None:
-        code_cache.CODE_CACHE.__init__()  # type: ignore[misc]
+        compilation.CODE_CACHE.__init__()  # type: ignore[misc]
 
     return vf.devices("cpu")[0], forget
 

@@ -40,6 +40,8 @@ from volta_fn.compat.config import log_compiles as log_compiles
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
+from volta_fn.core.aval import numpy_dtype_promotion as numpy_dtype_promotion
+from volta_fn.core.aval import set_numpy_dtype_promotion as set_numpy_dtype_promotion
 from volta_fn.core.device import Device as Device
 from volta_fn.core.device import default_backend as default_backend
 from volta_fn.core.device import default_device as default_device
@@ -69,8 +71,6 @@ from volta_fn.core.placement import make_array_from_callback as make_array_from_
 from volta_fn.core.placement import make_array_from_process_local_data as make_array_from_process_local_data
 from volta_fn.core.placement import make_array_from_single_device_arrays as make_array_from_single_device_arrays
 from volta_fn.core.placement import reshard as reshard
-from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
-from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
 from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import empty_ref as empty_ref
 from volta_fn.core.refs import free_ref as free_ref

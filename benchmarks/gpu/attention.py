@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.targets.wgsl.attention import attention, attention_gradient
 
 _LEAST = 0.7 * float(np.finfo(np.float32).min)

@@ -41,7 +41,10 @@ def adam(lib: Library, params: Any, grads: Any, moments: Any) -> tuple[Any, Any]
 
 
 def _torch_optimizer(torch: Any, optimizer: Callable[..., Any], params: list[Any], *, capturable: bool = False) -> Any:
-    """Return PyTorch's optimizer in its fastest form; if `capturable`, a CUDA graph may have its update."""
+    """Return PyTorch's optimizer in its fastest form.
+
+    A CUDA graph may hold its update if it is `capturable`.
+    """
     if optimizer is adam:
         return torch.optim.Adam(params, ADAM_RATE, (BETA1, BETA2), EPSILON, fused=True, capturable=capturable)
     return torch.optim.SGD(params, RATE, MOMENTUM, fused=True)
@@ -125,7 +128,10 @@ def _torch_in(
     torch_loss: Callable[..., Any],
     optimizer: Callable[..., Any],
 ) -> Callable[[], Any]:
-    """Return PyTorch's step in another precision, compiled, and on a GPU as one CUDA graph."""
+    """Return PyTorch's step in another precision, compiled.
+
+    On a GPU it is one CUDA graph.
+    """
     first = next(iter(params.values()))
     graph = bool(first.is_cuda)
     update = _torch_optimizer(torch, optimizer, list(params.values()), capturable=graph)

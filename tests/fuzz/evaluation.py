@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir import primitives
+from volta_fn.compiler.passes import expansions
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE
@@ -268,7 +268,7 @@ class Evaluator:
         shared = q.shape[-3] // max(1, k.shape[-3])
         keys, values = np.repeat(k, shared, -3), np.repeat(v, shared, -3)
         with np.errstate(all="ignore"):
-            weights = primitives.attention_weights(q, keys, operands[3] if form.masked else None, form)[0]
+            weights = expansions.attention_weights(q, keys, operands[3] if form.masked else None, form)[0]
             missing = (cotangent * (weights @ values - out)).sum(-1, keepdims=True) * form.scale
             slopes = weights * missing
             of_keys = (slopes.swapaxes(-1, -2) @ q).reshape(*k.shape[:-2], shared, *k.shape[-2:]).sum(-3)

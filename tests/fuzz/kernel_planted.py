@@ -20,11 +20,11 @@ from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.cpu.loops import accumulators, emit, emit_values, rows, schedule, tiles
+from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
-from volta_fn.targets.wgsl.loops import transposes as squares
+from volta_fn.targets.wgsl.loops import rows as squares
 from volta_fn.targets.wgsl.scalars import shader
 
 #: Modules whose packages have functions of their names.
@@ -87,14 +87,14 @@ def _wrong_segment() -> Planting:
 
 def _wrong_identity() -> Planting:
     """Minima begin at zero."""
-    real = accumulators.Accumulator.start
+    real = rows.Accumulator.start
 
     def start(self: Any, lanes: int) -> Any:
         if self.node.op != "reduce_min":
             return real(self, lanes)
-        return accumulators.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
+        return rows.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
 
-    return patch.object(accumulators.Accumulator, "start", start)
+    return patch.object(rows.Accumulator, "start", start)
 
 
 def _unordered_extremes() -> Planting:
@@ -147,13 +147,13 @@ def _first_partial_result() -> Planting:
 
 def _turned_interleaving() -> Planting:
     """Interleaved results begin with the second."""
-    real = tiles._interleaved
-    return patch.object(tiles, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
+    real = emit._interleaved
+    return patch.object(emit, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
 
 
 def _short_tile() -> Planting:
     """Tiles of a transpose are taken for full."""
-    return patch.object(tiles.TransposeTiles, "is_full", property(lambda self: True))
+    return patch.object(emit.TransposeTiles, "is_full", property(lambda self: True))
 
 
 def _missing_barrier() -> Planting:

@@ -17,7 +17,7 @@ from tests.fuzz.routine_problems import Problem
 from tests.targets.products import expected as product_of
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES, evaluation_of
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 _MOVED = frozenset({"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "pad"})

@@ -22,7 +22,7 @@ _BIG = 1 << 30
 _SMALL_TILES = {"_LONG": 1, "_EACH": 4, "_EACH_OF_MANY": 4}
 _SORTED = {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}
 _BY_POINTS = {"_DISPATCH": -(1 << 40)}  # which seem to cost nothing then
-_BY_TILES = {"convolution.choice:tiling_of": constant(None), "convolution.choice:is_narrow": constant(False)}
+_BY_TILES = {"convolution:tiling_of": constant(None), "convolution:is_narrow": constant(False)}
 
 #: Schedules of attention with less unrolled, which a GPU in software compiles sooner.
 _BRIEF = {f"attention.problem:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
@@ -86,18 +86,18 @@ CHOICES: dict[str, Choices] = {
         Counted(_schedule),
     ],
     "convolution": [
-        Choice("not narrow", {"convolution.choice:is_narrow": constant(False)}),
-        Choice("not by points", {"convolution.choice:tiling_of": constant(None)}),
+        Choice("not narrow", {"convolution:is_narrow": constant(False)}),
+        Choice("not by points", {"convolution:tiling_of": constant(None)}),
         Choice("by tiles", _BY_TILES),
-        together("by 4 points", convolution__winograd={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
-        together("by 6 points", convolution__winograd={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
-        *each("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(1,)),
+        together("by 4 points", convolution={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
+        together("by 6 points", convolution={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
+        *each("convolution", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(1,)),
         Counted(functools.partial(_schedule, others=_BY_TILES)),
     ],
     "linalg": [
         *each("library.linalg.rotations", _MULTIPLICATIONS=(64,), _BUDGET_TOGETHER=(1,), _BUDGET_MANY=(1,), _MANY=(256, 1 << 20)),
         *each("library.linalg.triangular", _COLUMNS=(1, 4), _LARGEST=(0,)),
-        *each("library.linalg.cholesky", _PIVOTS=(1, 4), _NARROWEST=(16,)),
+        *each("library.linalg.triangular", _PIVOTS=(1, 4), _NARROWEST=(16,)),
         *each("library.linalg.block_rotations", _SIZES=((8,),)),
         *each("library.linalg.lu", _GROUPS=(2,)),
     ],
@@ -111,11 +111,10 @@ CHOICES: dict[str, Choices] = {
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("__init__:_SHORTEST", "__init__:_WIDEST", "passes:_INVOCATIONS", "problem:_MOST_BYTES")),
-    *(f"convolution.winograd:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY")),
-    *(f"convolution.{name}" for name in ("choice:_MUCH", "narrow:_INVOCATIONS", "narrow:_TAPS")),
+    *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
     *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
     *(f"library.scatter:{name}" for name in ("_GROUP", "_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
-    *(f"library.tile_sort:{name}" for name in ("BITS", "_BITS", "_DIGITS_OF_LANE")),
+    *(f"library.small_sort:{name}" for name in ("BITS", "_BITS", "_DIGITS_OF_LANE")),
     *(f"library.top_k:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
     *(f"library.{name}" for name in ("cumulative:_NONE", "sort:_LARGE_ROOM")),
     *(f"library.linalg.block_rotations:{name}" for name in ("BLOCK_SWEEPS", "_TOGETHER")),

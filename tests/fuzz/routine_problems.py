@@ -14,11 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.primitives import attention_gradient_routine_p, attention_routine_p, result_avals
-from volta_fn.compiler.passes.expansions import cholesky_panel_p
+from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, cholesky_panel_p, result_avals
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.primitives.convolution import window_counts
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.numpy import backend as _kernels  # noqa: F401  # declares all primitives

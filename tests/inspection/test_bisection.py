@@ -16,8 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.kernel import Apply, Kernel
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall
 from volta_fn.compiler.target import ProgramPass
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES
@@ -25,7 +24,7 @@ from volta_fn.inspection.crosscheck import Crosscheck, Miscompilation, differ
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import artifact, cache
-from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
+from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((16, 8)), "float32")

@@ -20,7 +20,7 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.inspection import crosscheck
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.targets.cpu.runtime import cache
-from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
+from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 
 #: One sample in so many; `check_samples` takes all.
 SAMPLES = list(samples_of_code())[::24]

@@ -13,8 +13,7 @@ import numpy as np
 from tests.samples.sample import Arg, Sample, positive_definite, uniform, well_conditioned
 from volta_fn import lax
 from volta_fn.dtypes import complex_dtype, real_dtype
-from volta_fn.primitives.linalg.factorization import qr_without_q
-from volta_fn.primitives.linalg.solvers import adjoint, diagonal, matmul, tril
+from volta_fn.primitives.linalg.solvers import adjoint, diagonal, matmul, qr_without_q, tril
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

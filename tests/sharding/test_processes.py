@@ -10,9 +10,9 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P, lax
-from volta_fn.compiler.passes.overlap import overlap_sums
+from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
-from volta_fn.core import distribution, process
+from volta_fn.core import device, distribution
 from volta_fn.core.device import RemoteDevice
 from volta_fn.core.distribution import names_processes
 from volta_fn.core.jaxpr import ClosedJaxpr
@@ -30,8 +30,8 @@ class Two:
 @pytest.fixture
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(distribution, "_world", Two())
-    monkeypatch.setattr(process, "_rank", Two.rank)
-    monkeypatch.setattr(process, "_size", Two.size)
+    monkeypatch.setattr(device, "_rank", Two.rank)
+    monkeypatch.setattr(device, "_size", Two.size)
     return vf.make_mesh({"data": 2})
 
 

@@ -24,7 +24,7 @@ from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime import cache as disk_cache
-from volta_fn.targets.cpu.runtime.code_cache import CodeCache
+from volta_fn.targets.cpu.runtime.compile import CodeCache
 
 pytest.importorskip("llvmlite")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="users and modes are those of POSIX")

@@ -17,7 +17,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm import machine
 from volta_fn.targets.cpu.runtime import artifact, compile
-from volta_fn.targets.cpu.runtime.code_cache import CodeCache
+from volta_fn.targets.cpu.runtime.compile import CodeCache
 
 pytest.importorskip("llvmlite")
 
@@ -31,7 +31,7 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
         alive.add(loaded)
         return loaded
 
-    monkeypatch.setattr("volta_fn.targets.cpu.runtime.code_cache.load_objects", noted)
+    monkeypatch.setattr("volta_fn.targets.cpu.runtime.compile.load_objects", noted)
     monkeypatch.setattr(artifact, "load_objects", noted)
     monkeypatch.setattr(artifact, "_recent", LruCache(4))
     codes = CodeCache()

@@ -2,10 +2,9 @@
 
 A target implements printers, over which shared code is written once. In the order in which to read:
 
-- `indices`: the printer of index arithmetic, with constant folding, and how cumulative operations combine elements;
-- `windows`: sliding windows, and those of gathers and scatters;
-- `scalars`: operations of integers and bool over `Values`, the printer of numbers, and sort keys (integers in the order of numbers);
+- `scalars`: the printer of index arithmetic, with constant folding, and how cumulative operations combine elements; operations of
+  integers and bool over `Values`, the printer of numbers, and sort keys (integers in the order of numbers);
   formulas of floats are in `primitives.formulas`;
-- `loops`: loops over kernels, namely the emission of nodes, accumulators, and passes over rows;
-- `winograd`: Winograd's transforms over `Algebra`, the printer of sums and multiples.
+- `windows`: sliding windows, those of gathers and scatters, and Winograd's transforms over `Algebra`, the printer of sums and multiples;
+- `loops`: loops over kernels, namely the emission of nodes, accumulators, and passes over rows.
 """

@@ -1,23 +1,175 @@
-"""Scalar operations of integers and bool, and which operations targets have.
+"""Scalar arithmetic over printers.
 
-Operations are functions of `Values`, as the formulas of floats are (`primitives.formulas`), so that each is written once.
+Indices with constant folding, integers and bool, and which operations targets have.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.primitives.formulas.ciphers import philox4x32_word, threefry2x32_word
 from volta_fn.primitives.formulas.exponential import integer_pow
 from volta_fn.primitives.formulas.values import Values
 
-V = TypeVar("V", bound=Values)
+# Index arithmetic with constant folding, written once for all targets.
+#
+# Values that shapes determine are folded at compile time. `IndexArithmetic` is the printer with which shared code emits indices: a target
+# says how it prints a constant and an operation on two indices; what folds to a constant or to an operand is decided here.
+
+V = TypeVar("V")
+
+
+class IndexArithmetic(ABC, Generic[V]):
+    """Arithmetic of non-negative integers: a target's values `V` with Python integers."""
+
+    @abstractmethod
+    def index(self, number: int) -> V:
+        """Return a constant."""
+
+    @abstractmethod
+    def known(self, x: V) -> int | None:
+        """Return the number of a constant value, else None."""
+
+    @abstractmethod
+    def print_index(self, operator: str, x: V, y: V) -> V:
+        """Emit an operation on two indices: ``+``, ``-``, ``*``, ``/`` or ``%``."""
+
+    def named_index(self, x: V) -> V:
+        """Give an index a name, so that it is evaluated once."""
+        return x
+
+    def sum(self, terms: Iterable[V]) -> V:
+        """Emit a sum of terms, each of which is emitted lazily."""
+        total = self.index(0)
+        for term in terms:
+            a, b = self.known(total), self.known(term)
+            if a is not None and b is not None:
+                total = self.index(a + b)
+            elif b != 0:
+                total = term if a == 0 else self.print_index("+", total, term)
+        return total
+
+    def plus(self, *terms: V) -> V:
+        """Emit the sum of values."""
+        return self.sum(terms)
+
+    def minus(self, x: V, y: V) -> V:
+        """Emit x - y."""
+        a, b = self.known(x), self.known(y)
+        if a is not None and b is not None:
+            return self.index(a - b)
+        return x if b == 0 else self.print_index("-", x, y)
+
+    def times(self, x: V, number: int) -> V:
+        """Emit x * number."""
+        a = self.known(x)
+        if a is not None or number == 0:
+            return self.index((a or 0) * number)
+        return x if number == 1 else self.print_index("*", x, self.index(number))
+
+    def quotient(self, x: V, number: int) -> V:
+        """Emit x // number."""
+        a = self.known(x)
+        if a is not None:
+            return self.index(a // number)
+        return x if number == 1 else self.print_index("/", x, self.index(number))
+
+    def remainder(self, x: V, number: int) -> V:
+        """Emit x % number."""
+        a = self.known(x)
+        if a is not None or number == 1:
+            return self.index((a or 0) % number)
+        return self.print_index("%", x, self.index(number))
+
+    def divided(self, x: V, number: int) -> tuple[V, V]:
+        """Emit x // number and x % number by one division."""
+        quotient = self.quotient(x, number)
+        return quotient, self.minus(x, self.times(quotient, number)) if number != 1 else self.index(0)
+
+    def dotted(self, indices: Iterable[V], strides: Iterable[int]) -> V:
+        """Emit the sum of indices times strides."""
+        return self.sum(self.times(index, stride) for index, stride in zip(indices, strides, strict=True))
+
+    def coordinates(self, number: V, sizes: Sequence[int]) -> list[V]:
+        """Emit the coordinates of an element by its number in row-major order."""
+        coordinates = []
+        for d, size in enumerate(sizes):
+            quotient = self.quotient(number, math.prod(sizes[d + 1 :]))
+            coordinates.append(self.named_index(self.remainder(quotient, size) if d else quotient))
+        return coordinates
+
+
+# Rows along an axis, and cumulative operations on them.
+
+
+def row_offset(f: IndexArithmetic[V], row: V, i: V, size: int, columns: int) -> V:
+    """Emit the offset of element `i` of a row along an axis.
+
+    The axis has `size` elements; the axes after it have `columns` together.
+    """
+
+    def terms() -> Iterator[V]:
+        yield f.times(f.quotient(row, columns), size * columns)
+        yield f.remainder(row, columns)
+        yield f.times(i, columns)
+
+    return f.sum(terms())
+
+
+class CumulativeOp(NamedTuple):
+    """A cumulative operation on an array.
+
+    Attributes:
+        name: the name of the primitive.
+        reduction: how it combines elements.
+        stored: the dtype in memory.
+        dtype: the dtype that is accumulated in.
+        rows, size, columns: the sizes of the axes before, of, and after the accumulation.
+        reverse: whether it begins at the end.
+    """
+
+    name: str
+    reduction: Reduction
+    stored: np.dtype
+    dtype: np.dtype
+    rows: int
+    size: int
+    columns: int
+    reverse: bool
+
+    @property
+    def is_sequential(self) -> bool:
+        """True if elements are combined one by one.
+
+        Products of parts of a row might overflow where the result does not.
+        """
+        return self.reduction.step == "mul" and self.dtype.kind in "fc"
+
+    def position(self, f: IndexArithmetic[V], i: V, width: int = 1) -> V:
+        """Emit the position of the i-th element in order, or of the first of `width`."""
+        return f.minus(f.index(self.size - width), i) if self.reverse else i
+
+
+def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
+    """Return the operation of a primitive along an axis, accumulated in a dtype."""
+    rows, columns = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, rows, operand.shape[axis], columns, reverse)
+
+
+# Scalar operations of integers and bool, and which operations targets have.
+#
+# Operations are functions of `Values`, as the formulas of floats are (`primitives.formulas`), so that each is written once.
+
+N = TypeVar("N", bound=Values)
 
 Operation = Callable[..., Any]
 
@@ -116,43 +268,43 @@ class Integers(ABC):
     def leading_zeros(self, x: Any) -> Any:
         """Return how many of the dtype's bits precede the highest 1."""
 
-    def narrowed(self, x: V) -> V:
+    def narrowed(self, x: N) -> N:
         """Return an integer modulo a power of two, as the dtype has it."""
         if self.width >= x.bits:
             return x
         return self._extended(x) if self.signed else x & ((1 << self.width) - 1)
 
-    def unsigned_bits(self, x: V) -> V:
+    def unsigned_bits(self, x: N) -> N:
         """Return the dtype's bits, with zeros above."""
         return x & ((1 << self.width) - 1) if self.signed and self.width < x.bits else x
 
-    def _extended(self, x: V) -> V:
+    def _extended(self, x: N) -> N:
         """Return a number whose upper bits are copies of the dtype's highest one."""
         above = x.bits - self.width
         return (x << above).shift_right(above, signed=True) if above else x
 
-    def _within(self, count: V) -> V:
+    def _within(self, count: N) -> N:
         """Return whether a shift's count is in 0, …, width - 1, as instructions demand."""
         return count.compare("ult", self.width)
 
-    def _shift_right_arithmetic(self, x: V, count: V) -> V:
+    def _shift_right_arithmetic(self, x: N, count: N) -> N:
         """Shift right; copies of the highest bit move in, even of unsigned integers."""
         most = self._within(count).select(count, self.width - 1)
         return self.narrowed(self._extended(x).shift_right(most, signed=True))
 
-    def _div(self, x: V, y: V) -> V:
+    def _div(self, x: N, y: N) -> N:
         is_zero = y.equals(0)
         return self.narrowed(is_zero.select(-1, self.quotient(x, is_zero.select(1, y))))
 
-    def _rem(self, x: V, y: V) -> V:
+    def _rem(self, x: N, y: N) -> N:
         is_zero = y.equals(0)
         safe = is_zero.select(1, y)
         return is_zero.select(x, x - self.quotient(x, safe) * safe)
 
-    def _sign(self, x: V) -> V:
+    def _sign(self, x: N) -> N:
         return x.above(0).select(1, x.shift_right(x.bits - 1, signed=True)) if self.signed else x.equals(0).select(0, x.like(1))
 
-    def _pow(self, x: V, y: V) -> V:
+    def _pow(self, x: N, y: N) -> N:
         """Return a power; a negative one is exact, rounded toward zero."""
         if not self.signed:
             return self.narrowed(self.power(x, y))

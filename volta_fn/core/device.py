@@ -1,7 +1,4 @@
-"""Devices, where arrays live and programs run.
-
-Each belongs to a backend, which registers itself here under the name of its platform.
-"""
+"""Devices, where arrays live and programs run, and the rank of their process."""
 
 from __future__ import annotations
 
@@ -16,8 +13,34 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from volta_fn.core import process
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
+
+# The rank of the process among those that run a program together.
+#
+# One process alone has rank 0 of 1. `core.distribution` sets both when a program on several processes begins and ends.
+
+_rank, _size = 0, 1
+
+
+def process_rank() -> int:
+    """Return the rank of this process."""
+    return _rank
+
+
+def world_size() -> int:
+    """Return the number of processes."""
+    return _size
+
+
+def set_process_rank(rank: int, size: int) -> None:
+    """Set the rank of this process and the number of processes."""
+    global _rank, _size
+    _rank, _size = rank, size
+
+
+# Devices, where arrays live and programs run.
+#
+# Each belongs to a backend, which registers itself here under the name of its platform.
 
 #: Seconds from a time-out to the next wait.
 _BETWEEN_WAITS = 0.1
@@ -190,7 +213,7 @@ class Device:
     @property
     def process_index(self) -> int:
         """The index of the process that it belongs to: this one."""
-        return process.rank()
+        return process_rank()
 
     @property
     def name(self) -> str:
@@ -227,7 +250,7 @@ class RemoteDevice(Device):
     @property
     def backend(self) -> NoReturn:  # type: ignore[override]  # there is none here
         """None: raises `DeviceError`."""
-        raise DeviceError(f"{self} belongs to process {self._process}; this is process {process.rank()}, which cannot use it")
+        raise DeviceError(f"{self} belongs to process {self._process}; this is process {process_rank()}, which cannot use it")
 
     @property
     def process_index(self) -> int:
@@ -272,9 +295,9 @@ def devices(backend: str | None = None) -> list[Device]:
     [CpuDevice(id=0)]
     """
     local = local_devices(backend=backend)
-    if process.size() == 1:
+    if world_size() == 1:
         return local
-    return [local[0] if rank == process.rank() else RemoteDevice(local[0].platform, rank) for rank in range(process.size())]
+    return [local[0] if rank == process_rank() else RemoteDevice(local[0].platform, rank) for rank in range(world_size())]
 
 
 def available_devices() -> tuple[Device, ...]:
@@ -329,8 +352,8 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     Raises `ArgumentError` for another process, whose devices this one does not know.
     """
     for index in (process_index, host_id):
-        if index is not None and index != process.rank():
-            raise ArgumentError(f"local_devices: this is process {process.rank()}, which does not know the devices of {index}")
+        if index is not None and index != process_rank():
+            raise ArgumentError(f"local_devices: this is process {process_rank()}, which does not know the devices of {index}")
     name = backend or current_default_device().platform
     with _lock:
         if name not in _devices_by_platform:
@@ -347,12 +370,12 @@ def local_device_count(backend: str | None = None) -> int:
 
 def process_index(backend: str | None = None) -> int:
     """Return the rank of this process; 0 without `distributed.initialize`."""
-    return process.rank()
+    return process_rank()
 
 
 def process_count(backend: str | None = None) -> int:
     """Return the number of processes: 1 without `distributed.initialize`."""
-    return process.size()
+    return world_size()
 
 
 def default_backend() -> str:

@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from volta_fn.core import process
+from volta_fn.core import device as process
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, current_mesh, read_mesh
+from volta_fn.core.trace import ProcessAxis, ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 
@@ -114,7 +114,7 @@ def set_current(world: World) -> None:
     """Replace the world."""
     global _world
     _world = world
-    process.set_rank(world.rank, world.size)
+    process.set_process_rank(world.rank, world.size)
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:

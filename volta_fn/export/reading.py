@@ -22,15 +22,14 @@ import numpy as np
 
 from volta_fn import primitives
 from volta_fn.core.array import ConcreteArray, from_host
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dimension import Dimension
+from volta_fn.core.aval import Dimension, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, VoltaError
 from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers

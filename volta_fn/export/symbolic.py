@@ -15,9 +15,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import aval_of
-from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.dimension import Dimension, Monomial, value_of
-from volta_fn.core.dimension import is_symbolic_dim as is_symbolic_dim
+from volta_fn.core.aval import Dimension, Monomial, ShapeDtypeStruct, value_of
+from volta_fn.core.aval import is_symbolic_dim as is_symbolic_dim
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ExportError, ShapeError
 

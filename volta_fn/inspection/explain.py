@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
@@ -33,7 +33,7 @@ from volta_fn.inspection.explanation import (
 )
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
-from volta_fn.jit.arguments import Request
+from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu_device import load_compiler
 
 #: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
-_FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "reductions"]
+_FREQUENT = ["creation", "elementwise.arithmetic", "indexing", "products", "reductions"]
 
 
 class _Loader(Loader):

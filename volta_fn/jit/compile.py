@@ -25,10 +25,10 @@ from volta_fn.core.device import Device, Executable
 from volta_fn.core.distribution import Sharding, same_in_all_processes
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.named_axes import read_mesh
 from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, split
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.elementwise.cast import widened

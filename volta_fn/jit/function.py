@@ -13,14 +13,12 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
-from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
-from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
+from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load

@@ -17,13 +17,13 @@ from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.dispatch import NoSignatureError, signature
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.declare import NoSignatureError, signature
 from volta_fn.runtime.compiling import Repeated, shares_memory
 from volta_fn.runtime.internals.threads import silenced_in_context
 from volta_fn.settings import current as settings
@@ -69,7 +69,7 @@ def _address(buffer: np.ndarray) -> int:
 #
 # `fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
 # function, on a GPU and without machine code it is as if unmarked. Otherwise a call looks for the program of its *signature*
-# (`core/dispatch.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
+# (`primitives/declare.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
 # `runtime/compiling.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
 #
 # A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as

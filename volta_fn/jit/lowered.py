@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from volta_fn import tree
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.kernel import format_kernel
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
 from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.array import as_value

@@ -18,8 +18,8 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import current_trace
 from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.attention import Axes, Form, attention_p, attention_params
 from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import Axes, Form, attention_p, attention_params
 from volta_fn.scipy.special.exponential import logsumexp, softmax
 from volta_fn.transforms.custom_derivatives import custom_vjp
 

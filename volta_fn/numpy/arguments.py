@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value, from_number
-from volta_fn.core.promotion import check_promotion
+from volta_fn.core.aval import check_promotion
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes

@@ -32,8 +32,13 @@ from volta_fn.numpy.arguments import (
 )
 from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.elementwise.logic import truth
-from volta_fn.primitives.array_operations.array_indexing import read_by_numpy, read_slices
-from volta_fn.primitives.array_operations.indices import check_traced_indices, checks_indices, known_array
+from volta_fn.primitives.array_operations.array_indexing import (
+    check_traced_indices,
+    checks_indices,
+    known_array,
+    read_by_numpy,
+    read_slices,
+)
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype

@@ -16,7 +16,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
 from volta_fn.numpy.creation import arange
-from volta_fn.numpy.elementwise import arithmetic, logic, transcendental
+from volta_fn.numpy.elementwise import arithmetic, logic
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import check_ranks
 from volta_fn.settings import current as settings
@@ -265,8 +265,8 @@ bitwise_xor = _with_methods(logic.bitwise_xor, 0)
 logical_and = _with_methods(logic.logical_and, True)
 logical_or = _with_methods(logic.logical_or, False)
 logical_xor = _with_methods(logic.logical_xor, False)
-logaddexp = _with_methods(transcendental.logaddexp, -np.inf)
-logaddexp2 = _with_methods(transcendental.logaddexp2, -np.inf)
+logaddexp = _with_methods(arithmetic.logaddexp, -np.inf)
+logaddexp2 = _with_methods(arithmetic.logaddexp2, -np.inf)
 
 
 # Functions mapped over arrays: vectorize, apply_along_axis, fromfunction, ….

@@ -1,6 +1,6 @@
 """ONNX models: load them as differentiable functions, save functions as models.
 
-It needs the package onnx, ``pip install 'volta-fn[onnx]'``. `loading` reads a model to `graphs`, whose nodes are `operators`; `saving`
+It needs the package onnx, ``pip install 'volta-fn[onnx]'``. `loading` reads a model's graphs, whose nodes are `operators`; `saving`
 writes the program of a function, by `rules` for its primitives. `tensors` converts tensors and dtypes from and to NumPy's.
 """
 

@@ -70,7 +70,6 @@ from volta_fn.optim.schedules import *
 from volta_fn.optim.second_order import matrix_inverse_pth_root as matrix_inverse_pth_root
 from volta_fn.optim.second_order import nnls as nnls
 from volta_fn.optim.second_order import power_iteration as power_iteration
-from volta_fn.optim.transforms.clipping import *
 from volta_fn.optim.transforms.momentum import *
 from volta_fn.optim.transforms.scale_by_adam import *
 from volta_fn.optim.transforms.scale_by_rms import *

@@ -1,11 +1,18 @@
-"""Calls of programs, among them `jit`'s."""
+"""Calls of programs.
+
+Those of `jit`, and those of attention, which targets without a routine inline.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
+
+# Calls of programs, among them `jit`'s.
 
 
 def call_primitive(name: str, parameter: str = "jaxpr", **rules: Any) -> Primitive:
@@ -31,3 +38,71 @@ jit_p = call_primitive("jit")
 def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
     """Return the parameters of a call that donates nothing."""
     return {"jaxpr": jaxpr, "name": name, "donated": ()}
+
+
+# Attention as calls of its expansions, which targets without a routine inline.
+#
+# Each of the three calls holds its expansion as a program (`jaxpr`), and a description for targets with routines (`Form`):
+#
+# - ``attention(q, k, v[, mask])`` gives the result, and the statistics of the softmax: for each query its largest logit and the sum of its
+# weights relative to that, of shape (*heads, queries, 2).
+# - ``attention_tangent(q, k, v[, mask], result, statistics, *tangents)`` gives the result's tangent, and is linear in the tangents, one
+# for each of q, k and v that `moved` marks.
+# - ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
+# tangent's transpose; with the statistics a routine needs no array of all weights.
+#
+# Their derivatives and batching rules are in `volta_fn.transforms.rules.calls`.
+
+
+class Axes(NamedTuple):
+    """The roles of an array's axes: heads (of all batch entries), rows, features."""
+
+    heads: tuple[int, ...]
+    rows: int
+    features: int
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes as heads, rows, features."""
+        return (*self.heads, self.rows, self.features)
+
+    @property
+    def inverse(self) -> tuple[int, ...]:
+        """The position of each axis in that order."""
+        return tuple(np.argsort(self.order).tolist())
+
+    def batched(self) -> Axes:
+        """Return the axes of arrays with a leading axis of examples, counted as heads."""
+        return Axes((0, *[a + 1 for a in self.heads]), self.rows + 1, self.features + 1)
+
+
+class Form(NamedTuple):
+    """The layout and options of an attention, for routines.
+
+    Keys have as many axes of heads as queries; the last one may be shorter, by a factor: each head then serves several of queries. The
+    result has the axes of q, gradients have those of what they belong to.
+    """
+
+    q: Axes
+    k: Axes
+    v: Axes
+    cotangent: Axes | None
+    #: The scale of logits, and their value where a query does not see a key.
+    scale: float
+    unseen: float
+    #: Whether the mask is causal, and whether there is another one, which broadcasts to (*heads, queries, keys).
+    causal: bool
+    masked: bool
+
+
+attention_p = call_primitive("attention")
+attention_tangent_p = call_primitive("attention_tangent")
+attention_gradient_p = call_primitive("attention_gradient")
+
+#: The calls that a target may have routines for.
+ROUTINE_CALLS = frozenset((attention_p, attention_gradient_p))
+
+
+def attention_params(jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...] = ()) -> dict[str, Any]:
+    """Return the parameters of one of the calls."""
+    return {"jaxpr": jaxpr, "form": form, "moved": moved}

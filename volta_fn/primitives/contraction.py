@@ -11,10 +11,9 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, check_promotion
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
-from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like

@@ -11,10 +11,9 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, as_integer
+from volta_fn.core.aval import Shape, ShapedArray, as_integer, check_promotion
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive
-from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
 from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, product_dtype

@@ -1,32 +1,26 @@
-"""Declarations of elementwise primitives, from which all rules are derived.
+"""Declarations of elementwise primitives, and the keys of their eager calls.
 
-An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which
-broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
-operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. The Jacobian is diagonal, and so its own
-transpose: one rule serves forward and reverse mode. Transposition passes None for ``out``, and placeholders for linear operands. So where
-the primitive is linear in an operand, the derivative with respect to it must use neither. Shape, dtype, broadcasting, JVP, transpose and
-batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
+All rules of such a primitive are derived from its declaration.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
-from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.aval import Shape, ShapedArray, check_promotion
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.dispatch import array_of_number, remember_number
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
-from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import reduction
@@ -36,6 +30,80 @@ from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
 from volta_fn.settings import current as settings
 from volta_fn.source import is_called_by_user
+
+# Keys of eager calls.
+#
+# An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
+# of those in lists, and the values of all others.
+
+
+class NoSignatureError(Exception):
+    """An argument is neither an array, nor a list of them, nor a hashable constant."""
+
+
+def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[ConcreteArray]) -> tuple[Any, ...]:
+    """Return the key of a call, and add its arrays to `arrays`.
+
+    Raises:
+        NoSignatureError: An argument is no constant that can be part of a key.
+    """
+    entries = [described(value, arrays) for value in args]
+    if kwargs:
+        entries += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
+    return tuple(entries)
+
+
+#: Python's numbers as arrays, by the spec of the other operand and the number.
+_numbers: dict[tuple[ArraySpec, type, Any], ConcreteArray] = {}
+_MOST_NUMBERS = 1024
+
+
+def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:
+    """Store the array that a number, an array's other operand, was converted to."""
+    if array.device is operand.device:
+        if len(_numbers) >= _MOST_NUMBERS:
+            _numbers.clear()
+        _numbers[operand._spec, type(value), value or repr(value)] = array
+
+
+def array_of_number(operand: ConcreteArray, value: Any) -> ConcreteArray | None:
+    """Return the array that `remember_number` kept for a number, else None."""
+    kind = type(value)
+    if kind is not float and kind is not int:
+        return None
+    return _numbers.get((operand._spec, kind, value or repr(value)))  # 0.0 and -0.0 are equal
+
+
+_FLOAT, _BITS = struct.Struct("=d"), struct.Struct("=q")
+
+
+def described(value: Any, arrays: list[ConcreteArray]) -> Any:
+    """Return a value's entry in a signature, and append its arrays to `arrays`."""
+    kind = type(value)
+    if kind is ConcreteArray:
+        arrays.append(value)
+        return value._spec
+    if kind is int or kind is str or kind is NoneType:
+        return value
+    if kind is float:  # by its bits, in which 0.0 and -0.0 differ, and NaN is itself
+        return kind, _BITS.unpack(_FLOAT.pack(value))[0]
+    if kind is complex:
+        return kind, repr(value)
+    if kind is list or kind is tuple:
+        return kind, *[described(entry, arrays) for entry in value]
+    if not isinstance(value, type) and (isinstance(value, Array) or hasattr(value, "__array__")):
+        raise NoSignatureError
+    return kind, value
+
+
+# Declarations of elementwise primitives, from which all rules are derived.
+#
+# An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which broadcast as
+# in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per operand:
+# ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. The Jacobian is diagonal, and so its own
+# transpose: one rule serves forward and reverse mode. Transposition passes None for ``out``, and placeholders for linear operands. So
+# where the primitive is linear in an operand, the derivative with respect to it must use neither. Shape, dtype, broadcasting, JVP,
+# transpose and batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
 
 Derivative = Callable[..., Any] | None
 

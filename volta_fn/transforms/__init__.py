@@ -2,12 +2,12 @@
 
 Importing this package registers the rules of calls and control flow, so every transform imports it first. In the order in which to read:
 
-- `linearize`: forward mode, linear programs of tangents, and their transposes; `grad`: the public functions of forward and reverse mode;
-  `gradient_refs`: gradients accumulated in references; `jacobian`: Jacobians and Hessians;
+- `linearize`: forward mode, linear programs of tangents, and their transposes; `grad`: the public functions of forward and reverse mode,
+  with gradients accumulated in references; `jacobian`: Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap` (with `map`, a function of rows in batches); `make_jaxpr`: functions as programs;
 - `rules`: those of primitives that call sub-programs;
-- functions with rules of their own: `custom_call` (what they share), `custom_derivatives`, `custom_batching`, `implicit` (solvers and
+- functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, `implicit` (solvers and
   linear functions), and `reduced_precision`, which is made of these;
 - `checkpoint`: recomputation in the backward pass.
 """

@@ -26,9 +26,7 @@ from volta_fn.transforms.linearize import (
     merge,
     partial_eval_jaxpr,
 )
-from volta_fn.transforms.rules.calls import Call, batch_of_call, jvp_of_call, transpose_of_call
-from volta_fn.transforms.rules.jit import jit_call
-from volta_fn.transforms.rules.programs import compose
+from volta_fn.transforms.rules.calls import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")

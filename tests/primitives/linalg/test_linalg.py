@@ -7,7 +7,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import errors, lax
-from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve
+from volta_fn.primitives.linalg.solvers import linear_solve, lu_solve
 
 linalg = lax.linalg
 

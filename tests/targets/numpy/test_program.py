@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.core.array import as_value
-from volta_fn.targets.numpy import program
+from volta_fn.targets.numpy import backend
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -28,7 +28,7 @@ def model(x: Any, y: Any) -> Any:
 @pytest.mark.parametrize("donate", [(), (0,), (0, 1)])
 def test_parts_of_any_length_give_the_same(length: int, donate: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = model(jnp.asarray(X), jnp.asarray(X + 1))
-    monkeypatch.setattr(program, "_STEPS_PER_FUNCTION", length)
+    monkeypatch.setattr(backend, "_STEPS_PER_FUNCTION", length)
     compiled = vf.jit(model, donate_argnums=donate)
     for _ in range(2):
         actual = compiled(jnp.asarray(X), jnp.asarray(X + 1))

@@ -16,8 +16,21 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Reduce, Store, operands
-from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, ProgramNode, writes
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    Buffer,
+    DefUse,
+    FusedProgram,
+    Kernel,
+    KernelCall,
+    Load,
+    Node,
+    ProgramNode,
+    Reduce,
+    Store,
+    operands,
+    writes,
+)
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Var
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.ir.nodes import DefUse
-from volta_fn.compiler.ir.primitives import attention_gradient_routine_p, attention_routine_p, result_avals
+from volta_fn.compiler.ir.kernel import DefUse
+from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.compiler.passes.loops import simplify_nested
 from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, inline_calls
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.attention import ROUTINE_CALLS, Axes, Form, attention_p
+from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, attention_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p
 from volta_fn.primitives.elementwise import arithmetic, selection

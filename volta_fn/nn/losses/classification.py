@@ -14,7 +14,7 @@ from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import sigmoid, softplus
 from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.primitives.array_operations.indices import check_indices
+from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import xlogy
 from volta_fn.scipy.special.exponential import log_softmax

@@ -1,5 +1,5 @@
 """Elementwise functions.
 
-`arithmetic` has arithmetic, rounding and extrema, `transcendental` exponentials and trigonometric functions, and `logic` comparisons and
+`arithmetic` has arithmetic, rounding and extrema, exponentials and trigonometric functions, and `logic` comparisons and
 functions of bits.
 """

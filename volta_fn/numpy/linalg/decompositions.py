@@ -18,8 +18,7 @@ from volta_fn.numpy.products import matmul
 from volta_fn.numpy.shapes import matrix_transpose
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 from volta_fn.primitives.elementwise.selection import conj
-from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve, qr_without_q
-from volta_fn.primitives.linalg.solvers import adjoint, diagonal, real_part, safe_inverse
+from volta_fn.primitives.linalg.solvers import adjoint, diagonal, linear_solve, lu_solve, qr_without_q, real_part, safe_inverse
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 # Matrices as operands of linear algebra, and elementwise helpers.

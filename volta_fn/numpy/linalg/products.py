@@ -16,7 +16,7 @@ from volta_fn.numpy import indexing, products, reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, narrowed, operand, promote, promote_inexact, wide
 from volta_fn.numpy.linalg.decompositions import identity_like, inv, last_axis, matrices, safe_root, squared, svdvals
 from volta_fn.primitives.data_movement.movement import broadcast_to
-from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
+from volta_fn.primitives.linalg.solvers import lu_solve, permute_rows
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 # Matrix powers, chains of products, and the Array API's forms of some functions.

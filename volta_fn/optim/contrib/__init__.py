@@ -14,10 +14,10 @@ from volta_fn.optim.optimizers.first_order import dpsgd as dpsgd
 from volta_fn.optim.optimizers.matrix_methods import MuonState as MuonState
 from volta_fn.optim.optimizers.matrix_methods import muon as muon
 from volta_fn.optim.optimizers.matrix_methods import scale_by_muon as scale_by_muon
-from volta_fn.optim.transforms.clipping import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
-from volta_fn.optim.transforms.clipping import differentially_private_aggregate as differentially_private_aggregate
 from volta_fn.optim.transforms.momentum import MuonDimensionNumbers as MuonDimensionNumbers
+from volta_fn.optim.transforms.scaling import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from volta_fn.optim.transforms.scaling import ReduceLROnPlateauState as ReduceLROnPlateauState
+from volta_fn.optim.transforms.scaling import differentially_private_aggregate as differentially_private_aggregate
 from volta_fn.optim.transforms.scaling import reduce_on_plateau as reduce_on_plateau
 
 _check_all(globals())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.optim.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule, identity
-from volta_fn.optim.transforms.clipping import clip_by_block_rms, differentially_private_aggregate
 from volta_fn.optim.transforms.momentum import add_decayed_weights, add_noise, ema, scale_by_optimistic_gradient, trace
 from volta_fn.optim.transforms.scale_by_adam import (
     scale_by_adam,
@@ -26,6 +25,8 @@ from volta_fn.optim.transforms.scale_by_rms import (
     scale_by_stddev,
 )
 from volta_fn.optim.transforms.scaling import (
+    clip_by_block_rms,
+    differentially_private_aggregate,
     scale,
     scale_by_learning_rate,
     scale_by_lion,

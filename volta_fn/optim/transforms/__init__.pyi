@@ -1,5 +1,4 @@
 from volta_fn.optim.base import NonNegativeParamsState as NonNegativeParamsState
-from volta_fn.optim.transforms.clipping import *
 from volta_fn.optim.transforms.momentum import AddNoiseState as AddNoiseState
 from volta_fn.optim.transforms.momentum import ApplyEvery as ApplyEvery
 from volta_fn.optim.transforms.momentum import EmaState as EmaState
@@ -12,6 +11,7 @@ from volta_fn.optim.transforms.momentum import apply_every as apply_every
 from volta_fn.optim.transforms.momentum import ema as ema
 from volta_fn.optim.transforms.momentum import scale_by_optimistic_gradient as scale_by_optimistic_gradient
 from volta_fn.optim.transforms.momentum import trace as trace
+from volta_fn.optim.transforms.scaling import *
 from volta_fn.optim.transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
 from volta_fn.optim.transforms.scaling import ZeroNansState as ZeroNansState
 from volta_fn.optim.transforms.scaling import centralize as centralize

@@ -15,12 +15,20 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value, attach
-from volta_fn.core.aval import Shape
-from volta_fn.core.promotion import check_promotion
+from volta_fn.core.aval import Shape, check_promotion
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
-from volta_fn.primitives.array_operations.array_indexing import Windows, read, window_numbers
-from volta_fn.primitives.array_operations.indices import Entry, NewAxis, Point, Span, parse_index, single_mask
+from volta_fn.primitives.array_operations.array_indexing import (
+    Entry,
+    NewAxis,
+    Point,
+    Span,
+    Windows,
+    parse_index,
+    read,
+    single_mask,
+    window_numbers,
+)
 from volta_fn.primitives.array_operations.operators import power, true_divide
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_slice
 from volta_fn.primitives.data_movement.gather import scatter, scatter_add, scatter_max, scatter_min, scatter_mul

@@ -13,13 +13,12 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.device import default_backend
-from volta_fn.core.dispatch import array_of_number
 from volta_fn.core.memory import constrained
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
-from volta_fn.primitives.declare import Elementwise, promote_args, promoted, weakly_promoted
+from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promoted, weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select

@@ -19,15 +19,17 @@ from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import Tracer, bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
+    UNKNOWN,
     Adapted,
     Body,
     all_captured,
     check_carry,
+    chosen_in_python,
     promote_weak,
     structural_difference,
     trace_body,
+    while_in_python,
 )
-from volta_fn.primitives.control_flow.in_python import UNKNOWN, chosen_in_python, while_in_python
 from volta_fn.primitives.control_flow.scan import Combine, checked_unroll, combining, every_other, run_scan
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim

@@ -14,8 +14,7 @@ from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharg
 from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import Body, check_carry, promote_weak, trace_body
-from volta_fn.primitives.control_flow.in_python import scan_in_python
+from volta_fn.primitives.control_flow.bodies import Body, check_carry, promote_weak, scan_in_python, trace_body
 from volta_fn.primitives.data_movement.movement import canonical_axis, expand_dims, reshape, rev
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.elementwise.cast import widened

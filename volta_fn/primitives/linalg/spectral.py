@@ -23,7 +23,6 @@ from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import abs as absolute
 from volta_fn.primitives.elementwise.arithmetic import cbrt, sqrt
 from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.linalg.factorization import linear_solve, qr
 from volta_fn.primitives.linalg.solvers import (
     adjoint,
     check_matrix,
@@ -32,7 +31,9 @@ from volta_fn.primitives.linalg.solvers import (
     diagonal,
     eye_like,
     hermitian_of,
+    linear_solve,
     matmul,
+    qr,
     real_part,
     safe_inverse,
     symmetrized,

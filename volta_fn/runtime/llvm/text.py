@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.indices import IndexArithmetic
+from volta_fn.codegen.scalars import IndexArithmetic
 
 # LLVM IR as text: modules of functions, whose instructions are strings.
 #

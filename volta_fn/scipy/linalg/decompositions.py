@@ -23,9 +23,8 @@ from volta_fn.primitives import linalg as primitives
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.selection import conj
-from volta_fn.primitives.linalg import factorization
-from volta_fn.primitives.linalg.factorization import qr_without_q
-from volta_fn.primitives.linalg.solvers import adjoint, eye_like, hermitian_of, safe_inverse, symmetrized, tril, triu
+from volta_fn.primitives.linalg import solvers
+from volta_fn.primitives.linalg.solvers import adjoint, eye_like, hermitian_of, qr_without_q, safe_inverse, symmetrized, tril, triu
 from volta_fn.scipy.linalg.matrices import on_diagonal
 from volta_fn.transforms.vmap import vmap
 
@@ -153,7 +152,7 @@ def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0, overwrit
         raise ArgumentTypeError(f"lu_solve: the pivots must be integers, got {steps.dtype.name}")
     if steps.shape != matrix.shape[:-1]:
         raise ShapeError(f"lu_solve: factors of shape {matrix.shape} need pivots of shape {matrix.shape[:-1]}, got {steps.shape}")
-    x = factorization.lu_solve(matrix, _permutation(lax.convert_element_type(steps, INDEX)), right, _op("lu_solve", trans))
+    x = solvers.lu_solve(matrix, _permutation(lax.convert_element_type(steps, INDEX)), right, _op("lu_solve", trans))
     return lax.squeeze(x, (x.ndim - 1,)) if single else x
 
 

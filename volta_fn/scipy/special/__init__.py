@@ -1,10 +1,10 @@
 """Special functions with the names of `jax.scipy.special`.
 
-`error` has the error function's family and integrals, `gamma_family` the gamma function's with its incomplete functions and Bernoulli's
-numbers, `polynomials` Bessel, Legendre and hypergeometric functions, `exponential` sums of exponentials and functions of x log y, and
-`scipy_softmax` the softmax with SciPy's default axis. Integers become floats; functions are elementwise, but for sums of exponentials and
-tables of polynomials. The error of float64 is below 4e-12, relatively, where a function is well-conditioned. The examples use `import
-volta_fn as vf`.
+`gamma_family` has the gamma function, its incomplete functions and Bernoulli's numbers; `polynomials` Bessel, Legendre and hypergeometric
+functions; `exponential` sums of exponentials, functions of x log y, the error function's family and integrals; and `scipy_softmax` the
+softmax with SciPy's default axis. Integers become floats; functions are elementwise, but for sums of exponentials and tables of
+polynomials. The error of float64 is below 4e-12, relatively, where a function is well-conditioned. The examples use `import volta_fn as
+vf`.
 
 >>> import volta_fn as vf
 >>> vf.vmap(vf.grad(vf.scipy.special.gammaln))(vf.numpy.array([3.0])).round(4)

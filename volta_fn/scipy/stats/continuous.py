@@ -10,8 +10,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.error import erf, log_ndtr, ndtr, ndtri
-from volta_fn.scipy.special.exponential import expit, logit
+from volta_fn.scipy.special.exponential import erf, expit, log_ndtr, logit, ndtr, ndtri
 from volta_fn.scipy.special.gamma_family import betainc, betaln, gammainc, gammaincc, gammaln, log_beta_weight, log_gamma_weight, log_rise
 from volta_fn.scipy.special.polynomials import i0e
 from volta_fn.scipy.stats.declarations import (

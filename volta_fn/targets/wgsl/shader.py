@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from volta_fn.codegen.indices import IndexArithmetic
+from volta_fn.codegen.scalars import IndexArithmetic
 from volta_fn.compiler.target import TargetCapabilities
 
 # Split WGSL into tokens: as much of a lexer as the transformations need.

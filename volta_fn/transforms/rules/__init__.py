@@ -2,10 +2,9 @@
 
 Importing this package registers them. The programs that they derive are cached on the original programs. In the order in which to read:
 
-- `programs`: how rules split, reorder and compose programs; `residuals`: what a call saves for its derivative; `calls`: the rules that
-  calls share;
-- `jit` and `attention`, calls that compilers inline or have routines for;
-- `scan`, `while_loop` and `cond`: control flow.
+- `calls`: how rules split, reorder and compose programs, what a call saves for its derivative, and the rules of calls that compilers
+  inline or have routines for: those of `jit` and attention;
+- `control_flow`: the rules of `scan`, `while_loop` and `cond`.
 """
 
-from volta_fn.transforms.rules import attention, cond, jit, scan, while_loop  # noqa: F401  # these register the rules
+from volta_fn.transforms.rules import calls, control_flow  # noqa: F401  # these register the rules

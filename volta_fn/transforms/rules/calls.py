@@ -1,4 +1,7 @@
-"""The rules that calls share: derive a program, and call that instead."""
+"""The rules of calls.
+
+Programs derived from the called one, residuals that follow cheaply from others, and calls of `jit` and attention.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,172 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import AxisData
-from volta_fn.primitives.data_movement.movement import to_front
-from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, per_operand, split_tangents, transpose_jaxpr
-from volta_fn.transforms.vmap import batch_jaxpr
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, inline_calls, program_cache
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import bind
+from volta_fn.primitives.call import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p, call_params, jit_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, instantiate, stacked_in_front, to_front
+from volta_fn.primitives.elementwise import arithmetic, selection
+from volta_fn.transforms.linearize import (
+    PartialEvalTrace,
+    jvp_jaxpr,
+    jvp_rules,
+    linear_marks,
+    marked,
+    merge,
+    nonzero_marks,
+    partial_eval_jaxpr,
+    partial_eval_rules,
+    per_operand,
+    split_tangents,
+    transpose_jaxpr,
+    transpose_rules,
+)
+from volta_fn.transforms.vmap import batch_jaxpr, batching_rules
+
+# How rules split, reorder and compose programs, mostly cached on the originals.
+
+
+@program_cache
+def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
+    """Return the program of some outputs, with reordered inputs."""
+    jaxpr = closed.jaxpr
+    invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
+    program = closed.replace(invars=invars, outvars=outvars)
+    return program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
+
+
+def paired_order(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return positions that order groups a, b, a', b' of these sizes as a, a', b, b'."""
+    order: list[int] = []
+    start, second_start = 0, sum(first)
+    for size, second_size in zip(first, second, strict=True):
+        order += [*range(start, start + size), *range(second_start, second_start + second_size)]
+        start, second_start = start + size, second_start + second_size
+    return order
+
+
+@program_cache
+def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """Return the program with more inputs at the end, which it ignores."""
+    return closed.replace(invars=[*closed.invars, *map(Var, extra)])
+
+
+@program_cache
+def split_program(
+    closed: ClosedJaxpr, is_unknown: Sequence[bool], forced_unknown: Sequence[bool]
+) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
+
+    The outputs that `forced_unknown` marks are unknown even if they could be known. The known program returns those as its first residuals,
+    which the unknown program forwards.
+    """
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
+    is_forwarded = [f for f, u in zip(forced_unknown, out_unknown, strict=True) if not u]
+    if not any(is_forwarded):
+        return known_program, unknown_program, out_unknown
+    known_outs, residuals = known_program.outvars[: len(is_forwarded)], known_program.outvars[len(is_forwarded) :]
+    forwarded_inputs = [Var(v.aval) for v in marked(known_outs, is_forwarded)]
+    outs_unknown = [u or f for u, f in zip(out_unknown, forced_unknown, strict=True)]
+    outvars = merge(marked(out_unknown, outs_unknown), unknown_program.outvars, forwarded_inputs)
+    known_outvars = [*marked(known_outs, is_forwarded, False), *marked(known_outs, is_forwarded), *residuals]
+    forwarding = unknown_program.replace(invars=[*forwarded_inputs, *unknown_program.invars], outvars=outvars)
+    return known_program.replace(outvars=known_outvars), forwarding, outs_unknown
+
+
+def compose(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
+    """Compose programs: `first` computes the first inputs of `second` from its own."""
+    count, input_count = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[input_count:]]
+    return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
+
+
+# Residuals of calls: those that follow cheaply from others are not saved.
+#
+# The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes from the
+# program of the values to that of the derivative, so the latter recomputes the first from the second.
+
+#: Operations on elements that take no longer than loading their result.
+_CHEAP = frozenset(
+    [f.primitive for f in (arithmetic.neg, arithmetic.abs, arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.max, arithmetic.min)]
+    + [f.primitive for f in (selection.eq, selection.ne, selection.lt, selection.le, selection.gt, selection.ge)]
+    + [f.primitive for f in (selection.bitwise_and, selection.bitwise_or, selection.bitwise_not)]
+    + [selection.select_n_p, broadcast_in_dim_p, arithmetic.integer_pow_p]
+)
+#: The most operations by which a value is recomputed, and the largest exponent among them.
+_MOST_OPERATIONS = 6
+_LARGEST_POWER = 4
+
+
+@program_cache
+def split_call(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program like `partial_eval_jaxpr`, with fewer residuals."""
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
+    jaxpr, count = known_program.jaxpr, out_unknown.count(False)
+    outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
+    choice = _Choice(known_program, outputs, residuals)
+    if not choice.recomputed:
+        return known_program, unknown_program, out_unknown
+    saved = list(choice.saved)
+    recomputation = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known_program.eqns if id(e) in choice.recomputed]), [])
+    return dce_jaxpr(known_program.replace(outvars=[*outputs, *saved])), compose(recomputation, unknown_program, "derivative"), out_unknown
+
+
+class _Choice:
+    """Which residuals are saved, and by which equations the others are recomputed.
+
+    Attributes:
+        saved: the residuals to save, and outputs that others are recomputed from.
+        recomputed: the `id` of each equation that the unknown program repeats.
+    """
+
+    def __init__(self, known_program: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
+        self.producers = {v: e for e in known_program.eqns for v in e.outvars}
+        self.outputs = {v for v in outputs if type(v) is Var}
+        self.saved: dict[Var, None] = {}
+        self.recomputed: set[int] = set()
+        order = {v: number for number, v in enumerate(self.producers)}
+        variables = {v for v in residuals if type(v) is Var}
+        # In the order of the program, so that what a residual may be recomputed from is decided first.
+        for var in sorted(variables, key=lambda v: order.get(v, -1)):
+            equations = self._recomputation(var)
+            if equations is None:
+                self.saved[var] = None
+            else:
+                self.recomputed |= equations
+
+    def _recomputation(self, var: Var) -> set[int] | None:
+        """Return the equations that compute a residual from saved values, or None.
+
+        At most one of these values is an output that was not saved yet, and no larger than the residual; it is saved then.
+        """
+        equations: set[int] = set()
+        sources: dict[Var, None] = {}
+        stack: list[Var] = [var]
+        while stack:
+            value = stack.pop()
+            if value in self.saved or (value in self.outputs and value is not var):
+                sources[value] = None
+                continue
+            eqn = self.producers.get(value)
+            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST_OPERATIONS:
+                return None
+            equations.add(id(eqn))
+            stack += [v for v in eqn.invars if type(v) is Var]
+        unsaved = [v for v in sources if v not in self.saved]
+        if len(unsaved) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in unsaved):
+            return None
+        self.saved |= dict.fromkeys(unsaved)
+        return equations
+
+
+def _is_cheap(eqn: Equation) -> bool:
+    return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _LARGEST_POWER)
+
+
+# The rules that calls share: derive a program, and call that instead.
 
 #: (program, operands) -> results: binds the primitive that calls a derived program.
 Call = Callable[[ClosedJaxpr, Sequence[Any]], Sequence[Array]]
@@ -38,3 +202,133 @@ def batch_of_call(
     """Call the program of stacked inputs."""
     batched, out_stacked = batch_jaxpr(closed, axis, [d is not None for d in dims])
     return call(batched, to_front(args, dims)), [0 if s else None for s in out_stacked]
+
+
+# The rules of `jit`'s primitive: they transform the program, and keep the call.
+
+
+def jit_call(name: str) -> Call:
+    """Return what calls a derived program under a name.
+
+    It donates nothing: other values of a transformed function may need the operands.
+    """
+    return lambda program, operands: bind(jit_p, *operands, **call_params(program, name))
+
+
+@jvp_rules.register(jit_p)
+def _jit_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    return jvp_of_call(jit_call(name), jaxpr, primals, tangents)
+
+
+@partial_eval_rules.register(jit_p)
+def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    is_unknown = [trace.is_unknown(a) for a in args]
+    known_program, unknown_program, out_unknown = split_call(params["jaxpr"], is_unknown)
+    flat = bind(jit_p, *marked(args, is_unknown, False), **call_params(known_program, params["name"]))
+    residuals = flat[out_unknown.count(False) :]
+    recorded = trace.record(jit_p, [*residuals, *marked(args, is_unknown)], call_params(unknown_program, params["name"]))
+    return tuple(merge(out_unknown, recorded, flat))
+
+
+@transpose_rules.register(jit_p)
+def _jit_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
+    return transpose_of_call(jit_call(name), jaxpr, cotangents, args)
+
+
+@batching_rules.register(jit_p)
+def _jit_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+) -> tuple[Sequence[Array], list[int | None]]:
+    return batch_of_call(jit_call(name), jaxpr, axis, args, dims)
+
+
+# The rules of attention: each call's expansion is derived from another's.
+
+#: Calls a derivative that no target has a routine for.
+_EXPANSION = jit_call("attention")
+
+
+@jvp_rules.register(attention_p)
+def _attention_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> tuple[Sequence[Array], list[Any]]:
+    out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
+    zeros = [Zero(x.aval.tangent_aval()) for x in (out, statistics)]
+    nonzero = nonzero_marks(tangents[:3])  # of q, k and v; a mask has none
+    if not any(nonzero):
+        return (out, statistics), zeros
+    body = _attention_tangent_program(jaxpr, nonzero)
+    operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
+    (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
+    return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
+
+
+@jvp_rules.register(attention_tangent_p, attention_gradient_p)
+def _derived_attention_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    return jvp_of_call(_EXPANSION, jaxpr, primals, tangents)
+
+
+@program_cache
+def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
+    """Derive the expansion of the tangent.
+
+    It is ``(q, k, v[, mask], result, statistics, *nonzero tangents) -> result's tangent``.
+    """
+    count = len(jaxpr.in_avals)
+    derived, _ = jvp_jaxpr(jaxpr, [*nonzero, *[False] * (count - 3)], [True, False])
+    flat = inline_calls(derived, jit_p)  # so that an equation is either known or linear
+    pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
+    inner = pruned.jaxpr
+    unused = [Var(a) for a in jaxpr.out_avals]
+    return ClosedJaxpr(
+        Jaxpr(inner.constvars, [*inner.invars[:count], *unused, *inner.invars[count:]], inner.outvars, inner.eqns), pruned.consts
+    )
+
+
+@transpose_rules.register(attention_tangent_p)
+def _attention_tangent_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
+    linear = linear_marks(args)
+    if type(cotangents[0]) is Zero:
+        return [None] * len(args)
+    residuals = marked(args, linear, False)
+    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, [True])
+    tangents = args[len(args) - sum(moved) :]
+    if all(has_cotangent) and all(type(t) is Linear for t in tangents):
+        results = bind(
+            attention_gradient_p, *residuals, cotangents[0], **attention_params(backward, form._replace(cotangent=form.q), moved)
+        )
+    else:
+        results = bind(jit_p, *residuals, cotangents[0], **call_params(backward, "attention_gradient"))
+    return per_operand(results, linear, has_cotangent)
+
+
+@transpose_rules.register(attention_gradient_p)
+def _attention_gradient_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
+    return transpose_of_call(_EXPANSION, jaxpr, cotangents, args)
+
+
+def _attention_batch_rule(primitive: Primitive) -> Any:
+    def batch(
+        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+    ) -> tuple[Sequence[Array], list[int]]:
+        """Batch a call: the examples count as heads."""
+        body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
+        cotangent = None if form.cotangent is None else form.cotangent.batched()
+        stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
+        outs = bind(primitive, *stacked_in_front(axis, args, dims), **attention_params(body, stacked, moved))
+        return outs, [0] * len(outs)
+
+    return batch
+
+
+batching_rules.update(
+    {primitive: _attention_batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)}
+)

@@ -17,7 +17,7 @@ import scipy.linalg
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.targets.cpu.running import entries, run_routine
-from volta_fn.runtime.llvm import libraries
+from volta_fn.runtime.llvm import machine
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack import ROUTINES
 from volta_fn.targets.cpu.lapack.calls import Threads
@@ -70,29 +70,29 @@ def test_another_process_binds_the_functions_anew(tmp_path: Path) -> None:
 
 
 def test_without_scipy_there_are_no_routines(monkeypatch: pytest.MonkeyPatch) -> None:
-    libraries.has_lapack.cache_clear()
-    monkeypatch.setattr(libraries, "is_installed", lambda package: False)
+    machine.has_lapack.cache_clear()
+    monkeypatch.setattr(machine, "is_installed", lambda package: False)
     try:
         x = vf.make_jaxpr(vf.lax.linalg.lu)(np.eye(3, dtype=np.float32)).in_avals
         assert all(maker(tuple(x), {}) is None for maker in ROUTINES.values())
     finally:
-        libraries.has_lapack.cache_clear()
+        machine.has_lapack.cache_clear()
 
 
 def test_a_function_that_scipy_lacks() -> None:
     with pytest.raises(KeyError, match="dnothing"):
-        libraries.lapack_address("dnothing")
+        machine.lapack_address("dnothing")
 
 
 def openblas_threads() -> int:
     """The number of OpenBLAS's threads."""
-    control = libraries._thread_control()
-    return ctypes.CFUNCTYPE(ctypes.c_int)(control[libraries.GET_THREADS])()
+    control = machine._thread_control()
+    return ctypes.CFUNCTYPE(ctypes.c_int)(control[machine.GET_THREADS])()
 
 
 def test_openblas_has_its_threads_back() -> None:
-    control = libraries._thread_control()
-    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(control[libraries.SET_THREADS])
+    control = machine._thread_control()
+    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(control[machine.SET_THREADS])
     before = openblas_threads()
     function = vf.jit(vf.lax.linalg.qr)
     x = np.random.default_rng(0).standard_normal((64, 24, 24))
@@ -113,9 +113,7 @@ def test_openblas_has_its_threads_back() -> None:
             thread.join()
         assert all(results) and len(results) == 30
         assert openblas_threads() == wanted
-        assert not libraries._threads[0] and not libraries._threads[libraries._COUNTS].any(), (
-            "a routine did not give its lock or its count back"
-        )
+        assert not machine._threads[0] and not machine._threads[machine._COUNTS].any(), "a routine did not give its lock or its count back"
     finally:
         set_threads(before)
 
@@ -126,21 +124,21 @@ def openblas_threads_during(steps: str, most: int) -> list[int]:
     writer = RoutineWriter("steps", 1)
 
     def note(number: int, f: Function, pointers: list[Value], task: Value) -> None:
-        f.store(f.call(libraries.GET_THREADS, "i32"), f.at(pointers[0], "i32", i64(number)), 4)
+        f.store(f.call(machine.GET_THREADS, "i32"), f.at(pointers[0], "i32", i64(number)), 4)
 
     for number, step in enumerate(steps):
         writer.launch(1, 0.0, kinds[step])
         writer.launch(1, 0.0, functools.partial(note, number))
     routine = writer.routine()
     entries(routine.text, tuple(launch.symbol for launch in routine.launches), routine.shared)  # binds the record, which sets the most
-    libraries._threads[libraries._MOST] = most
+    machine._threads[machine._MOST] = most
     (result,) = run_routine(routine, [], [((len(steps),), np.dtype(np.int32))])
     return [int(count) for count in result]
 
 
 def test_single_large_matrices_have_the_programs_threads() -> None:
-    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(libraries._thread_control()[libraries.SET_THREADS])
-    before, most = openblas_threads(), int(libraries._threads[libraries._MOST])
+    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(machine._thread_control()[machine.SET_THREADS])
+    before, most = openblas_threads(), int(machine._threads[machine._MOST])
     try:
         set_threads(4)
         assert openblas_threads() == 4
@@ -150,16 +148,16 @@ def test_single_large_matrices_have_the_programs_threads() -> None:
         assert openblas_threads_during("mn", 1) == [1, 4]
     finally:
         set_threads(before)
-        libraries._threads[libraries._MOST] = most
+        machine._threads[machine._MOST] = most
 
 
 def test_a_forked_child_has_no_routines_at_work() -> None:
     before = openblas_threads()
-    libraries._threads[[0, libraries._BEFORE]] = 1, before
-    libraries._threads[libraries._COUNTS] = 2, 1
-    libraries._forget_routines()
+    machine._threads[[0, machine._BEFORE]] = 1, before
+    machine._threads[machine._COUNTS] = 2, 1
+    machine._forget_routines()
     assert openblas_threads() == before
-    assert not libraries._threads[0] and not libraries._threads[libraries._COUNTS].any()
+    assert not machine._threads[0] and not machine._threads[machine._COUNTS].any()
 
 
 @pytest.mark.parametrize("size", [64, 200, 300])

@@ -11,7 +11,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.lazy_imports import load
-from volta_fn.runtime.llvm import libraries
+from volta_fn.runtime.llvm import machine
 
 #: A module whose package has a function of its name.
 sort = load("volta_fn.targets.cpu.library.sort")
@@ -68,11 +68,11 @@ def test_where_numpy_has_no_such_functions_others_sort(monkeypatch: pytest.Monke
 
 def test_functions_are_known_by_their_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     dtype = np.dtype("float32")
-    assert libraries.sort_symbol(dtype) == "volta_numpy_sort_f4"
-    assert libraries.sort_address(dtype) not in (None, libraries.sort_address(np.dtype("int32")))
+    assert machine.sort_symbol(dtype) == "volta_numpy_sort_f4"
+    assert machine.sort_address(dtype) not in (None, machine.sort_address(np.dtype("int32")))
 
     def unknown(number: int) -> int:
         raise LookupError
 
-    monkeypatch.setattr(libraries, "numpy_function", unknown)
-    assert libraries.sort_address.__wrapped__(dtype) is None
+    monkeypatch.setattr(machine, "numpy_function", unknown)
+    assert machine.sort_address.__wrapped__(dtype) is None

@@ -13,7 +13,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.targets.cpu.runtime import host_calls
+from volta_fn.targets.cpu.runtime import program
 
 pytestmark = [
     pytest.mark.usefixtures("default_interrupt_handler"),
@@ -43,7 +43,7 @@ def test_an_interrupt_of_machine_code_between_two_calls() -> None:
     def press(main: int) -> None:
         started.wait()
         while not (over := pressed.is_set()):
-            if sys._current_frames()[main].f_code is host_calls._execute.__code__:
+            if sys._current_frames()[main].f_code is program._execute.__code__:
                 break
         if not over:
             os.kill(os.getpid(), signal.SIGINT)
@@ -82,7 +82,7 @@ def test_a_function_that_is_interrupted_ends_the_program() -> None:
 def test_handlers_wait_in_protected_functions_only() -> None:
     calls: list[str] = []
 
-    @host_calls.protected
+    @program.protected
     def protected() -> None:
         signal.raise_signal(signal.SIGINT)
         calls.append("protected")
@@ -90,21 +90,21 @@ def test_handlers_wait_in_protected_functions_only() -> None:
     def enter(*arrays: Any) -> int:
         protected()
         with pytest.raises(KeyboardInterrupt):
-            host_calls.deliver()
+            program.deliver()
         protected()  # what still waits is delivered at the program's end
         return 0
 
     with pytest.raises(KeyboardInterrupt):
-        host_calls.interruptible(enter)()
+        program.interruptible(enter)()
     assert calls == ["protected", "protected"]
-    assert not host_calls._waiting
+    assert not program._waiting
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no signals for users")
 def test_handlers_of_other_signals_that_pass_on_an_interrupt_wait_too() -> None:
     ended = []
 
-    @host_calls.protected
+    @program.protected
     def protected() -> None:
         signal.raise_signal(signal.SIGUSR1)
         ended.append(True)
@@ -116,7 +116,7 @@ def test_handlers_of_other_signals_that_pass_on_an_interrupt_wait_too() -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
-            host_calls.interruptible(enter)()
+            program.interruptible(enter)()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert ended

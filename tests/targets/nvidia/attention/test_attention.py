@@ -10,7 +10,7 @@ import pytest
 
 from tests.targets.nvidia.emulation import Emulator
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule

@@ -15,7 +15,7 @@ from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
 from volta_fn.targets.wgsl.attention.problem import attention_of
 

@@ -10,7 +10,7 @@ from tests.targets.reference import assert_same, reference
 from tests.targets.wgsl.library.checking import check, least_capabilities, results, routine_of
 from tests.targets.wgsl.running import known_width, run_routine
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.library.tile_sort import Tile, digit_bits
+from volta_fn.targets.wgsl.library.small_sort import Tile, digit_bits
 
 #: A module whose package has a function of its name.
 sort = load("volta_fn.targets.wgsl.library.sort")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.winograd import inverse_transform, transform_input, transform_taps
+from volta_fn.codegen.windows import inverse_transform, transform_input, transform_taps
 from volta_fn.compiler.correlations import Axis, Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import (
@@ -464,7 +464,7 @@ class OutputTransform:
 
 # Winograd's convolution: windows of stride 1, as products at points.
 #
-# See `codegen.winograd` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
+# See `codegen.windows` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
 # the task's own room, so that all of it stays in the caches: x is copied with channels innermost; tiles of n by n are transformed, by
 # vectors along channels; at each of the n² points, tiles times channels are multiplied with channels times outputs; and the products are
 # transformed into m by m positions, by vectors along outputs.

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots
 from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
-from volta_fn.targets.cpu.loops.tiles import transposed
+from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import Lanes

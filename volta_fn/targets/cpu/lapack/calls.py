@@ -10,11 +10,11 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.libraries import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
+from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
-from volta_fn.targets.cpu.loops.tiles import transposed
+from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.routine import Routine
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.

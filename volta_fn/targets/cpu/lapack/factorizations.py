@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.libraries import workspace_size
+from volta_fn.runtime.llvm.machine import workspace_size
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack.calls import (
     LARGE,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from volta_fn.codegen.indices import CumulativeOp, cumulative_op
+from volta_fn.codegen.scalars import CumulativeOp, cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator

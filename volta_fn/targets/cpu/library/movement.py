@@ -8,17 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.windows import (
-    Dims,
-    Layout,
-    Starts,
-    WindowStart,
-    gather_of,
-    merged,
-    scatter_of,
-    window_offset,
-    window_start,
-)
+from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_of, merged, scatter_of, window_offset, window_start
 from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction

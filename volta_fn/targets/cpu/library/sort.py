@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import row_offset
-from volta_fn.codegen.scalars import is_float, number_of_key, sort_key
+from volta_fn.codegen.scalars import is_float, number_of_key, row_offset, sort_key
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.libraries import sort_address, sort_symbol
+from volta_fn.runtime.llvm.machine import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# Sort keys (`codegen.indices`) in machine code.
+# Sort keys (`codegen.scalars`) in machine code.
 
 
 def key_bits(dtype: np.dtype) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn.codegen.indices import row_offset
+from volta_fn.codegen.scalars import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of

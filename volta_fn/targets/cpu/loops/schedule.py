@@ -19,7 +19,7 @@ from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
-from volta_fn.targets.cpu.scalars.operations import cost
+from volta_fn.targets.cpu.scalars.number import cost
 
 #: Nanoseconds that a task should take.
 GRAIN = 40_000.0
@@ -281,7 +281,7 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
     return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))
 
 
-# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`tiles`).
+# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`emit`).
 
 #: The most elements of the short axis.
 _LONGEST_SHORT_AXIS = 4

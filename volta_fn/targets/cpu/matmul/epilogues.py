@@ -16,8 +16,7 @@ from volta_fn.targets.cpu.loops.emit import rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import row_passes, vector_lanes_of
-from volta_fn.targets.cpu.matmul.blocking import Blocking
-from volta_fn.targets.cpu.matmul.emission import each, offset_of, parameters_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch, buffer_pointer, entry_point
 

@@ -14,8 +14,18 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
-from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions, Packing, choose_blocking, legal_blockings
-from volta_fn.targets.cpu.matmul.emission import each, flat_index, indices_of, parameters_of, range_of
+from volta_fn.targets.cpu.matmul.blocking import (
+    CHOSEN,
+    BlockingOptions,
+    Packing,
+    choose_blocking,
+    each,
+    flat_index,
+    indices_of,
+    legal_blockings,
+    parameters_of,
+    range_of,
+)
 from volta_fn.targets.cpu.matmul.epilogues import (
     BlockState,
     Epilogue,

@@ -8,8 +8,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import Operand, Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
-from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
-from volta_fn.targets.cpu.matmul.emission import each, offset_of, origin
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, origin, unpacked_blocking
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, ResultTile, first_lanes, lanes_below, read
 from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point

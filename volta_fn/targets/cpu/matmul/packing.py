@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import Operand
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function
-from volta_fn.targets.cpu.matmul.blocking import Blocking
-from volta_fn.targets.cpu.matmul.emission import each, indices_of, offset_of, origin, range_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
     CACHE_LINE,
     ComputeType,

@@ -18,8 +18,7 @@ from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
-from volta_fn.targets.cpu.runtime.code_cache import LoadedLaunch, LoadedRoutine
-from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
+from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble, loaded_routines
 from volta_fn.targets.cpu.runtime.executor import Mode, Op
 from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
 from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule

@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (shapes, strides, the division of work), `blocks` (rows in memory, their products, masks), and
-`passes` (forward and backward).
+In the order in which to read: `problem` (shapes, strides, the division of work), and `passes` (rows in memory, their products, masks;
+forward and backward).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
 from volta_fn.targets.wgsl.attention.passes import backward, forward
 from volta_fn.targets.wgsl.attention.problem import attention_of
 from volta_fn.targets.wgsl.routine import Routine

@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.compiler.contractions import Walk
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 
 # Describe a problem: ``softmax(scale q kᵀ + mask) v`` for many heads.
 #

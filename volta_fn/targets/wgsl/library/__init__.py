@@ -3,8 +3,8 @@
 These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. In the order in which to read:
 
 - `movement`: gathers, dynamic slices and paddings, which move elements without computing with them;
-- `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by the digits of `tile_sort`; `sort` (longer rows, in
-  passes over digits, and the choice between all of these); `top_k` (the first few elements of long rows);
+- `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by digits; `sort` (longer rows, in passes over
+  digits, and the choice between all of these); `top_k` (the first few elements of long rows);
 - `scatter`;
 - `cumulative`, also over windows;
 - `linalg`.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.indices import CumulativeOp, cumulative_op, row_offset
+from volta_fn.codegen.scalars import CumulativeOp, cumulative_op, row_offset
 from volta_fn.codegen.windows import Axis, Windows, windows_of
 from volta_fn.codegen.windows import over_taps as emit_over_taps
 from volta_fn.compiler.target import TargetCapabilities

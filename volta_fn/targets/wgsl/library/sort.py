@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.indices import row_offset
+from volta_fn.codegen.scalars import row_offset
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, result_array
@@ -19,26 +19,24 @@ from volta_fn.targets.wgsl.library.small_sort import (
     KeyWord,
     Sorting,
     SortWord,
-    Write,
-    key_words,
-    lesser_zero,
-    number_of,
-    read_key,
-    sort_short,
-    storage,
-    variables,
-)
-from volta_fn.targets.wgsl.library.tile_sort import (
     Tile,
+    Write,
     collect,
     digit_bits,
     exchange,
     exclusive,
+    key_words,
     lanes_of,
+    lesser_zero,
+    number_of,
     numbers_in_tile,
     positions_by_digit,
+    read_key,
+    sort_short,
     sort_tile,
     spread,
+    storage,
+    variables,
 )
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray

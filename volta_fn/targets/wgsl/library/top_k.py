@@ -9,9 +9,8 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.small_sort import LAST, SHORT, Emit, KeyWord, key_of, key_words, storage
+from volta_fn.targets.wgsl.library.small_sort import LAST, SHORT, Emit, KeyWord, Tile, exclusive, key_of, key_words, sort_tile, storage
 from volta_fn.targets.wgsl.library.sort import SortRows, by_keys, ordered, rows_of, sort_rows
-from volta_fn.targets.wgsl.library.tile_sort import Tile, exclusive, sort_tile
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
 from volta_fn.targets.wgsl.shader import plus, quotient, remainder, times

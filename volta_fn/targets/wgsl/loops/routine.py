@@ -19,7 +19,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened
-from volta_fn.targets.wgsl.loops.rows import write, write_flat, write_rows
+from volta_fn.targets.wgsl.loops.rows import Split, write, write_flat, write_rows, write_squares
 from volta_fn.targets.wgsl.loops.schedule import (
     BUSY,
     DEFAULT_OPTIONS,
@@ -33,8 +33,6 @@ from volta_fn.targets.wgsl.loops.schedule import (
     rows_or_columns,
     spread,
 )
-from volta_fn.targets.wgsl.loops.split_rows import Split
-from volta_fn.targets.wgsl.loops.transposes import write_squares
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 

@@ -1,9 +1,9 @@
 """Matrix products in WGSL, and other contractions over index maps.
 
-In the order in which to read: `schedule` (the dtype of sums, how work is divided, and schedules that were measured), `operands` (arithmetic
-of indices, and elements), `results` (epilogues, and the partial sums of split-K), `tiles` (contractions by tiles: slices in workgroup
-memory, sums in registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing
-of schedules).
+In the order in which to read: `schedule` (the dtype of sums, how work is divided, and schedules that were measured), `results` (arithmetic
+of indices, elements of operands, epilogues, and the partial sums of split-K), `tiles` (contractions by tiles: slices in workgroup memory,
+sums in registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of
+schedules).
 """
 
 from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_product

@@ -25,8 +25,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.operands import digits
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, rounded, sum_dispatch
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded, sum_dispatch
 from volta_fn.targets.wgsl.matmul.schedule import (
     Choices,
     Schedule,

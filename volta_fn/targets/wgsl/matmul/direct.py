@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.operands import Elements, OperandRow, digits, times, total
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store
+from volta_fn.targets.wgsl.matmul.results import (
+    BufferNumbers,
+    Elements,
+    Epilogue,
+    OperandRow,
+    chunk,
+    complete_routine,
+    digits,
+    emit_store,
+    times,
+    total,
+)
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader

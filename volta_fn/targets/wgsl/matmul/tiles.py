@@ -9,8 +9,22 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, loaded, quotient, remainder, strided_offset, times, total
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, complete_routine, emit_store, sum_dispatch
+from volta_fn.targets.wgsl.matmul.results import (
+    ZERO,
+    BufferNumbers,
+    Epilogue,
+    chunk,
+    complete_routine,
+    digits,
+    emit_store,
+    loaded,
+    quotient,
+    remainder,
+    strided_offset,
+    sum_dispatch,
+    times,
+    total,
+)
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader

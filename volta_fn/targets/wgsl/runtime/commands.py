@@ -287,7 +287,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # - the arrays of a kernel, which no shader can bind as a whole: into *chunks*, kernels of some of its rows (`Writer.emit_in_chunks`);
 # - an array for one binding: into *sections* of one dispatch, several bindings of it (`in_sections`);
 # - the work of one dispatch: into *portions* of its workgroups, dispatches that are submitted one by one (`in_portions`);
-# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.split_rows.Split`).
+# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.rows.Split`).
 #
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many

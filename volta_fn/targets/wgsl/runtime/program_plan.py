@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from volta_fn.compiler.buffers import Lifetime, Output, Slot
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.compiler.verification import describe

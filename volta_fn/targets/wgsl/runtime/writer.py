@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Block, Slot
 from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray

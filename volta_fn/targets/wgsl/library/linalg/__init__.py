@@ -3,15 +3,15 @@
 Cholesky factorisations are programs of panels and products. Small matrices of others have a workgroup each, and `rotations.LARGEST` and
 `triangular.LARGEST` limit their sizes. In the order in which to read:
 
-- `rotations` (shaders for real and complex numbers, and Jacobi's method), `cholesky` (panels), `triangular` (LU, solves), `qr`, `eigh`,
-  `svd` and `small_svd`;
+- `rotations` (shaders for real and complex numbers, and Jacobi's method), `triangular` (LU, Cholesky factors of panels, solves), `qr`,
+  `eigh`, `svd` and `small_svd`;
 - larger matrices, which many workgroups share: `block_rotations` (Jacobi's method by blocks) and `lu`.
 """
 
-from volta_fn.targets.wgsl.library.linalg.cholesky import cholesky_panel as cholesky_panel
-from volta_fn.targets.wgsl.library.linalg.cholesky import panel_width as panel_width
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh
 from volta_fn.targets.wgsl.library.linalg.qr import qr as qr
 from volta_fn.targets.wgsl.library.linalg.svd import svd as svd
+from volta_fn.targets.wgsl.library.linalg.triangular import cholesky_panel as cholesky_panel
 from volta_fn.targets.wgsl.library.linalg.triangular import lu as lu
+from volta_fn.targets.wgsl.library.linalg.triangular import panel_width as panel_width
 from volta_fn.targets.wgsl.library.linalg.triangular import triangular_solve as triangular_solve

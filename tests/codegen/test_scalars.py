@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from volta_fn.codegen.indices import IndexArithmetic
+from volta_fn.codegen.scalars import IndexArithmetic
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.llvm.text import Function as LlvmFunction
 from volta_fn.runtime.llvm.text import Module, Value, i64

@@ -12,7 +12,7 @@ from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
-from volta_fn.targets.cpu.runtime import cache, code_cache
+from volta_fn.targets.cpu.runtime import cache, compile
 
 FLOAT = np.dtype(np.float32)
 #: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
@@ -31,14 +31,14 @@ def product(m: int, k: int, n: int) -> RoutineKey:
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that are compiled, in a process that has no objects yet."""
     texts: list[str] = []
-    compile_object = code_cache.compile_object
+    compile_object = compile.compile_object
 
     def noted(text: str, *suffix: str, **options: bool) -> bytes:
         texts.append(text)
         return compile_object(text, *suffix, **options)
 
     monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(code_cache, "compile_object", noted)
+    monkeypatch.setattr(compile, "compile_object", noted)
     return texts
 
 
@@ -48,7 +48,7 @@ def multiplying(texts: list[str]) -> list[str]:
 
 
 def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) -> None:
-    library = code_cache.CodeCache()
+    library = compile.CodeCache()
     library.load([product(48, 40, COLUMNS)])
     functions = len(multiplying(compiled))
     assert functions
@@ -57,22 +57,22 @@ def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) ->
 
 
 def test_another_process_finds_them_on_disk(compiled: list[str]) -> None:
-    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
+    compile.CodeCache().load([product(48, 40, COLUMNS)])
     before = len(compiled)
-    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
+    compile.CodeCache().load([product(48, 40, COLUMNS)])
     assert len(compiled) == before
-    code_cache.CodeCache().load([product(72, 40, COLUMNS)])
+    compile.CodeCache().load([product(72, 40, COLUMNS)])
     assert len(compiled) == before + 1
 
 
 def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_path: Path) -> None:
-    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
+    compile.CodeCache().load([product(48, 40, COLUMNS)])
     before = len(compiled)
     shared = [path for path in tmp_path.rglob("*") if path.is_file() and b'"launches": []' in path.read_bytes()]
     assert shared
     for path in shared:
         path.unlink()
-    result = code_cache.CodeCache().load([product(48, 40, COLUMNS)])
+    result = compile.CodeCache().load([product(48, 40, COLUMNS)])
     assert len(compiled) > before
     assert result[0] is not None
 
@@ -81,9 +81,9 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
     def broken(text: str, *suffix: str, **options: bool) -> Any:
         raise RuntimeError("no code for this")
 
-    library, good = code_cache.CodeCache(), code_cache.compile_object
-    monkeypatch.setattr(code_cache, "compile_object", broken)
+    library, good = compile.CodeCache(), compile.compile_object
+    monkeypatch.setattr(compile, "compile_object", broken)
     with pytest.raises(RuntimeError, match="no code"):
         library.load([product(48, 40, COLUMNS)])
-    monkeypatch.setattr(code_cache, "compile_object", good)
+    monkeypatch.setattr(compile, "compile_object", good)
     assert library.load([product(48, 40, COLUMNS)])[0] is not None

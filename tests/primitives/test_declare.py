@@ -10,18 +10,18 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core import dispatch
-from volta_fn.core.dispatch import NoSignatureError, array_of_number, signature
+from volta_fn.primitives import declare
+from volta_fn.primitives.declare import NoSignatureError, array_of_number, signature
 
 X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 SMALL: Any = jnp.asarray(np.arange(3, dtype=np.int32))
 
 
 def test_a_number_is_the_array_that_it_was_before() -> None:
-    dispatch._numbers.clear()
+    declare._numbers.clear()
     assert array_of_number(X, 0.123456) is None
     array: Any = jnp.asarray(0.3)
-    dispatch.remember_number(X, 0.123456, array)
+    declare.remember_number(X, 0.123456, array)
     assert array_of_number(X, 0.123456) is array
     for other in (-0.123456, 0.5, 1, True, np.float64(0.123456), "0.123456", [0.123456]):
         assert array_of_number(X, other) is None
@@ -45,7 +45,7 @@ def test_numbers_keep_their_signs_and_types() -> None:
 def test_many_numbers_are_bounded() -> None:
     for number in range(3000):
         assert (X[:2] + number / 7)[0].item() == np.float32(number / 7)
-    assert len(dispatch._numbers) <= 1024
+    assert len(declare._numbers) <= 1024
 
 
 def test_other_calls_have_other_signatures() -> None:

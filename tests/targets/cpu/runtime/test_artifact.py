@@ -16,7 +16,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.declare import elementwise
-from volta_fn.targets.cpu.runtime.fingerprint import Fingerprint, fingerprint_of
+from volta_fn.targets.cpu.runtime.artifact import Fingerprint, fingerprint_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 W = np.full((2, 3), 0.5, np.float32)
