@@ -139,7 +139,7 @@ def imports_other_targets(module: str) -> list[str]:
     if package.split(".")[-1] in DRIVERS:
         allowed.append("volta_fn.targets.wgsl.")
     if package == "volta_fn.targets.nvidia":
-        allowed += ["volta_fn.targets.cpu.scalars.", "volta_fn.targets.cpu.loops.emit."]
+        allowed += ["volta_fn.targets.cpu.scalars.", "volta_fn.targets.cpu.loops.emit_values."]
     return [name for name in run_time_imports(module) if name.startswith("volta_fn.targets.") and not f"{name}.".startswith(tuple(allowed))]
 
 

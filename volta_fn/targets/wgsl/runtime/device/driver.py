@@ -154,7 +154,7 @@ class Driver(Protocol):
     readbacks: Readbacks
 
     def target(self, capabilities: TargetCapabilities) -> WgslTarget:
-        """Return the target that programs are lowered for, given what the device was found to be capable of."""
+        """Return the target of programs, given the capabilities that tests have found."""
 
     # memory
 
