@@ -86,7 +86,7 @@ def test_a_run_for_the_gpu_writes_its_numbers(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn",))
     monkeypatch.setattr(gpu_program, "use_gpu", lambda: None)
     path = tmp_path / "gpu.json"
-    assert gpu_program.main(["--quick", "--first", "--only", "product/512|train/mlp", "--json", str(path)]) == 0
+    assert gpu_program.main(["--quick", "--first", "--only", "product/512|train/mlp$", "--json", str(path)]) == 0
     results = json.loads(path.read_text())
     assert [row["name"] for row in results["times"]] == ["gpu train/mlp", "gpu product/512×512×512"]
     assert results["first_steps"]["gpu train/mlp"]["volta_fn"] > 0 and results["failures"] == []
@@ -114,7 +114,7 @@ def test_a_failing_ceiling_or_first_step_is_told_and_the_rest_goes_on(tmp_path: 
     monkeypatch.setattr(gpu_program, "measure", fail)
     monkeypatch.setattr(gpu_program, "first_seconds", no_first_step)
     square = re.escape(gpu_program.SQUARE.name)
-    assert gpu_program.main(["--quick", "--first", "--only", f"product/512|{square}|train/mlp", "--json", str(tmp_path / "x.json")]) == 1
+    assert gpu_program.main(["--quick", "--first", "--only", f"product/512|{square}|train/mlp$", "--json", str(tmp_path / "x.json")]) == 1
     results = json.loads((tmp_path / "x.json").read_text())
     assert [(row["name"], row["rate"], row["of_ceiling"]) for row in results["times"]] == [
         ("gpu train/mlp", "-", None),
