@@ -158,9 +158,9 @@ def run_check(problem: Problem) -> bool:
     """Run a check and print its errors; return whether it is right."""
     arrays = problem.arrays()
     with vf.default_device("cpu"):
-        wanted = problem.both(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
+        expected = problem.both(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
     actual = vf.jit(problem.both)(*[vnp.asarray(x) for x in arrays])
-    errors = [relative_error(x, y) for x, y in zip(actual, wanted, strict=True)]
+    errors = [relative_error(x, y) for x, y in zip(actual, expected, strict=True)]
     again = vf.jit(problem.both)(*[vnp.asarray(x) for x in arrays])
     same = all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in zip(actual, again, strict=True))
     right = max(errors) <= TOLERANCES[problem.dtype] and same

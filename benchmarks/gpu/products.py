@@ -166,12 +166,12 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
     return (rng.standard_normal(shape, np.float32) * scale).astype(dtype)
 
 
-def relative_error(actual: Any, wanted: Any) -> float:
-    """Return ‖actual - wanted‖ / ‖wanted‖.
+def relative_error(actual: Any, reference: Any) -> float:
+    """Return ‖actual - reference‖ / ‖reference‖.
 
     Of bools it is the share that differs beyond what rounding explains.
     """
-    x, y = np.asarray(actual), np.asarray(wanted)
+    x, y = np.asarray(actual), np.asarray(reference)
     if x.dtype == np.bool_:
         return max(0.0, float((x != y).mean()) - 0.01)
     x, y = x.astype(np.float64), y.astype(np.float64)
@@ -183,9 +183,9 @@ def run_check(check: Check) -> bool:
     rng = np.random.default_rng(0)
     arrays = [numbers(rng, shape, check.dtype) for shape in check.shapes]
     with vf.default_device("cpu"):
-        wanted = check.function(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
+        reference = check.function(*[vnp.asarray(x.astype(np.float64)) for x in arrays])
     actual = vf.jit(check.function)(*[vnp.asarray(x) for x in arrays])
-    pairs = list(zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True))
+    pairs = list(zip(vf.tree.leaves(actual), vf.tree.leaves(reference), strict=True))
     errors = [relative_error(x, y) for x, y in pairs]
     tolerance = ROUNDED_TOLERANCE if check.rounds else max(TOLERANCES.get(np.dtype(x.dtype), 0.0) for x, _ in pairs)
     right = max(errors) <= tolerance

@@ -177,9 +177,9 @@ def _captured(torch: Any, step: Callable[[], Any], update: Any) -> Callable[[], 
             for p, copy in zip(params, copies, strict=True):
                 p.copy_(copy)
         for entry in update.state.values():
-            for kept in entry.values():
-                if torch.is_tensor(kept):
-                    kept.zero_()
+            for moment in entry.values():
+                if torch.is_tensor(moment):
+                    moment.zero_()
 
     def replay() -> Any:
         recorded.replay()

@@ -182,8 +182,8 @@ class Emulator:
         try:
             code, results, types = self.operations[number]
             arguments = [_read(words + 8 * k, t) for k, t in enumerate(types)]
-            found = self._do(code, arguments)
-            for k, (type_, value) in enumerate(zip(results, found, strict=True)):
+            values = self._do(code, arguments)
+            for k, (type_, value) in enumerate(zip(results, values, strict=True)):
                 ctypes.memmove(words + 8 * k, _bytes(type_, value), 4)
         except BaseException as error:
             self.local.failure = error

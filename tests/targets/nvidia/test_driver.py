@@ -574,8 +574,8 @@ def test_a_shader_that_is_refused(device: NvidiaDriver) -> None:
 
 def test_every_gpu_once_by_its_index(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.names = ("NVIDIA H200", "NVIDIA H200", "NVIDIA L4")
-    found = adapters()
-    assert [(adapter.driver, adapter.name, adapter.index) for adapter in found] == [
+    listed = adapters()
+    assert [(adapter.driver, adapter.name, adapter.index) for adapter in listed] == [
         ("nvidia", "NVIDIA H200", 0), ("nvidia", "NVIDIA H200", 1), ("nvidia", "NVIDIA L4", 2)
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ class Listed:
 @pytest.fixture(autouse=True)
 def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "adapters", lambda: (Listed("NVIDIA H200"), Listed("NVIDIA H200")))
-    for name in backend._LOCAL_RANKS:
+    for name in (*backend._LOCAL_RANKS, *backend._LOCAL_RANKS.values()):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -37,7 +37,17 @@ def test_equal_gpus_are_devices_of_their_own() -> None:
 def test_processes_of_one_machine_share_out_its_gpus(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By their ranks, in turn if there are more processes than GPUs."""
     chosen = []
+    monkeypatch.setenv(backend._LOCAL_RANKS[variable], "4")
     for rank in range(4):
         monkeypatch.setenv(variable, str(rank))
         chosen.append([gpu.id for gpu in backend.discover()])
     assert chosen == [[0], [1], [0], [1]]
+
+
+@pytest.mark.parametrize("variable", backend._LOCAL_RANKS)
+@pytest.mark.parametrize("size", ["1", ""])
+def test_a_process_by_itself_has_all_gpus(variable: str, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm numbers the only process of a job, too."""
+    monkeypatch.setenv(variable, "0")
+    monkeypatch.setenv(backend._LOCAL_RANKS[variable], size)
+    assert [gpu.id for gpu in backend.discover()] == [0, 1]

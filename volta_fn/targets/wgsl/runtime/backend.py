@@ -215,8 +215,13 @@ def adapters() -> tuple[Adapter, ...]:
     return chosen
 
 
-#: Variables in which starters of MPI programs tell the rank of a process among those of its machine.
-_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+#: Variables in which starters of MPI programs tell the rank of a process among those of its machine, and how many processes there are: a
+#: single process has all GPUs, also as a job of Slurm, which numbers it, too.
+_LOCAL_RANKS = {
+    "OMPI_COMM_WORLD_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALRANKID": "MPI_LOCALNRANKS",
+    "SLURM_LOCALID": "SLURM_STEP_NUM_TASKS",
+}
 
 
 def discover() -> list[Device]:
@@ -225,5 +230,6 @@ def discover() -> list[Device]:
     If several processes of a program run on the machine, each has one of them, by its rank there.
     """
     gpus = [Device("gpu", number, adapter.name, GpuBackend(adapter)) for number, adapter in enumerate(adapters())]
-    rank = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), None)
-    return gpus if rank is None else [gpus[int(rank) % len(gpus)]]
+    numbers = [(os.environ.get(rank, ""), os.environ.get(size, "")) for rank, size in _LOCAL_RANKS.items()]
+    ranks = [int(rank) for rank, size in numbers if rank.isdigit() and size.isdigit() and int(size) > 1]
+    return [gpus[ranks[0] % len(gpus)]] if ranks else gpus
