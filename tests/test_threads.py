@@ -64,6 +64,13 @@ def fingerprint(result: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in vf.tree.leaves(result)]
 
 
+def one_thread_alone(args: tuple[vf.Array, vf.Array]) -> list[list[bytes]]:
+    """The fingerprint of each task, once its eager calls are the programs that they become when repeated, with other last digits."""
+    for task in TASKS * 5:
+        task(*args)
+    return [fingerprint(task(*args)) for task in TASKS]
+
+
 def in_threads(work: Callable[[int], Any]) -> list[Any]:
     """The results of `work(0)`, …, each in a thread of its own, all starting at once."""
     barrier = threading.Barrier(THREADS)
@@ -78,9 +85,7 @@ def in_threads(work: Callable[[int], Any]) -> list[Any]:
 
 def test_eight_threads_get_what_one_gets_a_thousand_times_over() -> None:
     args = arguments()
-    for task in TASKS * 5:  # eager calls become programs when they are repeated, with other last digits
-        task(*args)
-    expected = [fingerprint(task(*args)) for task in TASKS]
+    expected = one_thread_alone(args)
 
     def work(number: int) -> int:
         wrong = 0
@@ -123,7 +128,7 @@ def test_a_trace_in_one_thread_is_invisible_in_another() -> None:
 
 def test_asyncio_tasks_interleave() -> None:
     args = arguments()
-    expected = [fingerprint(task(*args)) for task in TASKS]
+    expected = one_thread_alone(args)
     device = jnp.zeros(()).device
 
     async def visitor(number: int) -> list[bool]:
