@@ -31,7 +31,8 @@ class Settings:
         default_prng_impl: the implementation of random keys, if none is named.
         matmul_precision: the precision of products that name none; None: that of their dtype.
         allow_f16_reductions: whether numbers of 16 bits may be added up.
-        verify: whether the compiler verifies programs, kernels and memory after each pass (`VOLTA_VERIFY`).
+        verify: whether the compiler verifies programs, kernels and memory after each pass, and shaders that NVIDIA's driver compiles check
+            their indices (`VOLTA_VERIFY`).
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 

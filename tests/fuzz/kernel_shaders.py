@@ -39,8 +39,8 @@ class CompilerInProcess:
 
     def ask(self, request: Sequence[bytes]) -> tuple[bytes, bytes, bytes]:
         """Answer a request by PTX, which the driver links in the context where kernels run."""
-        source, architecture, _ = request
-        return compilation._answer(source, architecture, b"")
+        source, architecture, _, indices = request
+        return compilation._answer(source, architecture, b"", indices)
 
 
 class Shaders:

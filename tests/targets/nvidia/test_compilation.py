@@ -19,6 +19,7 @@ import pytest
 
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import caches
+from volta_fn.settings import current as settings
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia.compilation import Compiler, CompilerPool, architecture_of, compile_ptx, receive, send
 
@@ -55,9 +56,11 @@ from collections import namedtuple
 from volta_fn.targets.nvidia import compilation
 from volta_fn.errors import CompilerError
 
-def translate(source):
+def translate(source, *, is_checked):
     if source == "refused":
         raise CompilerError.of("translation", "it is no WGSL")
+    if is_checked:
+        source = source.replace(") {{", ") {{\\n  call void @llvm.trap()", 1) + "declare void @llvm.trap()"
     return namedtuple("Shader", "llvm_ir threads")(source, (64, 2, 1))
 
 name = "volta_fn.targets.nvidia.translation"
@@ -69,7 +72,7 @@ compilation.serve()
 
 
 #: Text that translates by a function of this name, after a statement.
-AFTER = "inner = translate\ndef translate(source): {}; return inner(source)"
+AFTER = "inner = translate\ndef translate(source, **options): {}; return inner(source, **options)"
 
 
 def pool_of(text: str = "", most: int = 1) -> CompilerPool:
@@ -85,7 +88,13 @@ def processes() -> Iterator[CompilerPool]:
 
 
 def request(source: str = KERNEL, ordinal: str = "") -> list[bytes]:
-    return [source.encode(), HOPPER.encode(), ordinal.encode()]
+    return [source.encode(), HOPPER.encode(), ordinal.encode(), b"unchecked"]
+
+
+@pytest.fixture(autouse=True)
+def _unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile as programs do that ask for no verification; tests of the package do."""
+    monkeypatch.setattr(settings, "verify", False)
 
 
 def unlinked(ptx: bytes) -> bytes:
@@ -387,7 +396,7 @@ def test_machine_code_is_kept(folder: Path) -> None:
     pool = Counted()
     first = compiler(pool).binary("shader", 0, unlinked)
     assert first == ((8, 4, 2), b"linked shader")
-    assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3"]]
+    assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3", b"unchecked"]]
     assert compiler(pool).binary("shader", 0, unlinked) == first
     assert len(pool.requests) == 1
 
@@ -422,6 +431,20 @@ def test_another_compiler_is_another_entry(folder: Path, monkeypatch: pytest.Mon
     compiler(pool).binary("shader", 0, unlinked)
     compilation._compiler_version.cache_clear()
     assert len(pool.requests) == 2
+
+
+def test_a_verified_shader_is_another_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Counted()
+    compiler(pool).binary("shader", 0, unlinked)
+    monkeypatch.setattr(settings, "verify", True)
+    compiler(pool).binary("shader", 0, unlinked)
+    assert [indices for *_, indices in pool.requests] == [b"unchecked", b"checked"]
+
+
+def test_a_process_checks_indices(processes: CompilerPool) -> None:
+    *parts, _ = request()
+    _, _, ptx = processes.ask([*parts, b"checked"])
+    assert b"trap;" in ptx and b"trap;" not in processes.ask(request())[2]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda data: b""])

@@ -31,6 +31,7 @@ from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import on_own_thread
+from volta_fn.settings import current as settings
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
 from volta_fn.targets.wgsl.runtime.device.driver import log
@@ -165,10 +166,11 @@ def _read(pipe: IO[bytes], size: int) -> bytes:
 
 # A process that compiles.
 #
-# A request is a shader's WGSL, an architecture, and the number of the GPU (empty: no machine code is wanted). The answer is its kind, the
-# size of a workgroup, and machine code, PTX, or a message.
+# A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), and whether indices are checked
+# when it runs. The answer is its kind, the size of a workgroup, and machine code, PTX, or a message.
 
 _CUBIN, _PTX_TEXT, _ERROR = b"cubin", b"ptx", b"error"
+_CHECKED, _UNCHECKED = b"checked", b"unchecked"
 _THREADS = struct.Struct("<3I")
 #: Seconds without a request after which the process ends, so that its context does not take the GPU's memory any longer.
 _IDLE_S = 20.0
@@ -184,10 +186,10 @@ def serve() -> None:
             send(replies, _answer(*receive(sys.stdin.buffer)))
 
 
-def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
+def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) -> tuple[bytes, bytes, bytes]:
     linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
     try:
-        llvm_ir, size = _llvm_ir_of(source.decode())
+        llvm_ir, size = _llvm_ir_of(source.decode(), is_checked=indices == _CHECKED)
         ptx = compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
@@ -202,15 +204,15 @@ def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, 
     return _PTX_TEXT, threads, ptx
 
 
-def _llvm_ir_of(source: str) -> tuple[str, tuple[int, int, int]]:
+def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, int]]:
     """Return the LLVM IR of a module, and the threads of a block.
 
-    The module is WGSL, or LLVM IR with a header.
+    The module is WGSL, or LLVM IR with a header. The indices of WGSL may be checked.
     """
     header = header_of(source)
     if header is not None:
         return source, (header.threads, 1, 1)
-    shader = load("volta_fn.targets.nvidia.translation").translate(source)
+    shader = load("volta_fn.targets.nvidia.translation").translate(source, is_checked=is_checked)
     return shader.llvm_ir, shader.threads
 
 
@@ -458,7 +460,8 @@ class Compiler:
             raise DeviceError(missing)
         start = time.perf_counter()
         ordinal = b"" if self._ordinal is None or not _LINK_IN_WORKERS else str(self._ordinal).encode()
-        kind, threads, data = (self._processes or pool()).ask([source.encode(), self.architecture.encode(), ordinal])
+        request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if settings.verify else _UNCHECKED]
+        kind, threads, data = (self._processes or pool()).ask(request)
         if kind == _ERROR:
             raise DeviceError(data.decode())
         code = link_here(data) if kind == _PTX_TEXT else data
@@ -466,7 +469,7 @@ class Compiler:
         return threads + code
 
     def _name(self, source: str, checks: int) -> str:
-        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks))
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks, settings.verify))
         return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
 
 
