@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 
 import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
+from volta_fn.jit import compile
 from volta_fn.jit.compile import gc_paused
 
 
@@ -23,6 +25,45 @@ def test_it_is_left_as_it_was(wanted: bool) -> None:
         assert gc.isenabled() == wanted
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_a_pause_that_begins_as_another_ends_leaves_it_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    other, asked, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Collector:
+        """A garbage collector that answers another thread only when the first pause has ended."""
+
+        enabled = True
+
+        def isenabled(self) -> bool:
+            answer = self.enabled
+            if other.is_set():
+                asked.set()
+                assert ended.wait(10)
+            return answer
+
+        def disable(self) -> None:
+            self.enabled = False
+
+        def enable(self) -> None:
+            self.enabled = True
+
+    collector = Collector()
+    monkeypatch.setattr(compile, "gc", collector)
+
+    def pause() -> None:
+        with gc_paused():
+            asked.set()
+            assert ended.wait(10)
+
+    thread = threading.Thread(target=pause)
+    with gc_paused():
+        other.set()
+        thread.start()
+        assert asked.wait(10)
+    ended.set()
+    thread.join()
+    assert collector.enabled
 
 
 def test_functions_are_traced_without() -> None:

@@ -10,6 +10,7 @@ import gc
 import math
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -204,16 +205,33 @@ class TracedProgram:
         return usable_flags
 
 
+class _Pause:
+    """A pause of the garbage collector that was enabled before."""
+
+
+#: The pauses now, of all threads. They are weak: a signal's handler may raise before one is discarded.
+_pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
+_pause_lock = threading.Lock()
+
+
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would scan long-lived objects repeatedly."""
-    enabled = gc.isenabled()
-    try:
-        gc.disable()  # in the block: a signal's handler may raise as soon as it is called
+    """Pause the garbage collector, which would scan long-lived objects repeatedly.
+
+    Where threads pause it at once, the first that ends enables it again.
+    """
+    pause, enabled = _Pause(), False
+    try:  # a signal's handler may raise as soon as it is disabled
+        with _pause_lock:
+            enabled = bool(_pauses) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
+            if enabled:
+                _pauses.add(pause)
+            gc.disable()
         yield
     finally:
         if enabled:
             gc.enable()
+        _pauses.discard(pause)
 
 
 def trace_function(
