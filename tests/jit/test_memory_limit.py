@@ -106,6 +106,29 @@ def test_arrays_count_once_until_nothing_refers_to_them(limit: Callable[[int], N
     assert in_use() == before
 
 
+CREATIONS = {
+    "arange": lambda: jnp.arange(250_001),
+    "linspace": lambda: jnp.linspace(0.0, 1.0, 250_001),
+    "eye": lambda: jnp.eye(501),
+    "zeros": lambda: jnp.zeros(250_001),
+    "indices": lambda: jnp.indices((501, 501)),
+    "normal": lambda: vf.random.normal(vf.random.key(0), (250_001,)),
+}
+
+
+@pytest.mark.parametrize("name", CREATIONS)
+def test_large_results_of_repeated_calls_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)  # else calls stay as they are
+    vf.set_memory_limit(1 << 40, "cpu")
+    try:
+        before = in_use()
+        for _ in range(4):
+            CREATIONS[name]()
+        assert in_use() - before < 100
+    finally:
+        vf.set_memory_limit(None, "cpu")
+
+
 def test_donated_memory_is_not_needed_twice(limit: Callable[[int], None]) -> None:
     step = vf.jit(lambda x: x + 1, donate_argnums=0)
     limit(MEGABYTE + 100_000)

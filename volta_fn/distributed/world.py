@@ -170,6 +170,7 @@ def initialize(
         ArgumentError: an argument is out of range, or not what MPI says.
 
     >>> import volta_fn as vf
+    >>> vf.distributed.initialize()
     >>> vf.distributed.is_initialized()
     True
     """

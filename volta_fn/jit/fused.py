@@ -187,9 +187,11 @@ class _CopyMaker:
 
     def pays(self, result: Any, *arguments: Any) -> bool:
         """Return True if the result is a small array of the CPU's with a dtype of its own."""
-        self._result = result
         is_array = type(result) is ConcreteArray and result.device is self._device and not result.weak_type
-        return is_array and result.size <= _MOST_KEPT
+        if not is_array or result.size > _MOST_KEPT:
+            return False
+        self._result = result
+        return True
 
     def __call__(self) -> Callable[..., Any]:
         spec, device, call = self._result._spec, self._device, self._call
