@@ -21,8 +21,8 @@ from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
-from volta_fn.jit.function import jit
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
+from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature
 from volta_fn.runtime.compiling import Repeated, shares_memory
@@ -106,10 +106,10 @@ def fused_by_results(function: F) -> F:
 
 
 def compiled(function: F, static_argnums: Sequence[int] = ()) -> F:
-    """Make a function one program from its first call on, like `jit`; under a trace it is as if unmarked.
+    """Make a function one program from its first call on, like `jit`.
 
-    It is for functions with loops, of which each iteration would take long. Their conditions may be decided by a last digit, so the calls
-    before a program is ready must not take another way.
+    Under a trace it is as if unmarked. It is for functions with loops, whose iterations would take long one by one. A last digit may decide
+    when such a loop ends, so first calls must not compute differently from later ones, as those of `fused` do.
     """
     program = jit(function, static_argnums=static_argnums)
 
