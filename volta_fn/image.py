@@ -17,6 +17,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import axes_of, operand, promote_inexact
 from volta_fn.primitives.contraction import Precision, check_precision
 
@@ -60,6 +61,7 @@ _NAMES = {
 }
 
 
+@fused_by_results
 def resize(
     image: Any, shape: Sequence[int], method: str | ResizeMethod, antialias: bool = True, precision: Any = Precision.HIGHEST
 ) -> Array:
@@ -95,6 +97,7 @@ def resize(
     return value
 
 
+@fused_by_results
 def scale_and_translate(
     image: Any,
     shape: Sequence[int],

@@ -79,6 +79,17 @@ def check_values(path: str, call: Call) -> None:
         assert_same(vf.jit(run)(*arrays), results(eager), call.tolerance)
 
 
+def check_repeated(path: str, call: Call) -> None:
+    """Compare eager calls of the same arrays with the first, which later ones may become programs of."""
+    run, arrays = traced(ours(path, call), call)
+    operands = [vf.numpy.asarray(a) for a in arrays]
+    first = run(*operands)
+    for _ in range(3):
+        again = run(*operands)
+        assert tree.structure(again) == tree.structure(first)
+        assert_same(again, results(first), 0.0 if path.startswith("random.") else call.tolerance)
+
+
 def check_batch(path: str, call: Call) -> None:
     """Compare a call that is mapped over examples with a loop over them."""
     run, arrays = traced(ours(path, call), call)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import volta_fn as vf
 from tests.catalogue.calls import CALLS
-from tests.catalogue.laws import check_batch, check_derivatives, check_values
+from tests.catalogue.laws import check_batch, check_derivatives, check_repeated, check_values
+from volta_fn.jit import fused
 
 pytest.importorskip("jax")
 
@@ -24,3 +26,11 @@ def test_batches(path):
 @pytest.mark.parametrize("path", [path for path, call in CALLS.items() if call.jit and call.grad])
 def test_derivatives(path):
     check_derivatives(path, CALLS[path])
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_repeated_calls(path, monkeypatch):
+    pytest.importorskip("llvmlite")
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
+    monkeypatch.setattr(fused, "_SMALLEST", 0)
+    check_repeated(path, CALLS[path])

@@ -22,6 +22,7 @@ from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
+from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature
 from volta_fn.runtime.compiling import Repeated, shares_memory
@@ -102,6 +103,22 @@ def fused_by_results(function: F) -> F:
     They may have more elements than its arguments. Those of calls without any array, if small, are kept and copied.
     """
     return _fused(function, True)
+
+
+def compiled(function: F, static_argnums: Sequence[int] = ()) -> F:
+    """Make a function one program from its first call on, like `jit`.
+
+    Under a trace it is as if unmarked. It is for functions with loops, whose iterations would take long one by one. A last digit may decide
+    when such a loop ends, so first calls must not compute differently from later ones, as those of `fused` do.
+    """
+    program = jit(function, static_argnums=static_argnums)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return (program if current_trace() is EVAL else function)(*args)
+
+    form: Any = call
+    return form
 
 
 def _fused(function: F, grows: bool) -> F:

@@ -17,6 +17,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
 from volta_fn.core.memory import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.jit.fused import compiled
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promote_args, to_dtype
@@ -475,7 +476,7 @@ def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = 
 def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: Any, log: bool) -> Array:
     data = single_key(function, key)
     _, sizes, shapes = parameters(function, dtype, shape, a=a)
-    return _samples(broadcast_to(shapes, sizes), data, log)
+    return _sampled(broadcast_to(shapes, sizes), data, log)
 
 
 @functools.partial(custom_jvp, nondiff_argnums=(2,))
@@ -492,6 +493,9 @@ def _(log: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
         return out, tangent * random_gamma_grad(a, out)
     sample = lax.max(lax.exp(out), a.dtype.type(dtypes.finfo(a.dtype).tiny))
     return out, tangent * random_gamma_grad(a, sample) / sample
+
+
+_sampled = compiled(_samples, static_argnums=(2,))
 
 
 def _draw_one(data: Array, a: Array, log: bool) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.core.memory import constrained
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from volta_fn.jit.fused import compiled
 from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axis
 from volta_fn.primitives.declare import promote_args
@@ -51,12 +53,16 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
     wanted = int_dtype("poisson", dtype)
     rate = lax.convert_element_type(as_value(lam), FLOAT)
     sizes = shape_with("poisson", shape, lam=rate)
-    rate = broadcast_to(rate, sizes)
+    return constrained(_poisson(data, broadcast_to(rate, sizes), wanted), out_sharding)
+
+
+@functools.partial(compiled, static_argnums=(2,))
+def _poisson(data: Array, rate: Array, dtype: np.dtype) -> Array:
     few = vnp.isnan(rate) | (rate < 10)
-    rounds = dtypes.iinfo(wanted).max
-    small = _poisson_by_products(data, vnp.where(few, rate, 0.0), sizes, wanted, rounds)
-    large = _poisson_by_rejection(data, vnp.where(few, 1e5, rate), sizes, wanted, rounds)
-    return constrained(vnp.where(rate == 0, 0, vnp.where(few, small, large)), out_sharding)
+    rounds = dtypes.iinfo(dtype).max
+    small = _poisson_by_products(data, vnp.where(few, rate, 0.0), rate.shape, dtype, rounds)
+    large = _poisson_by_rejection(data, vnp.where(few, 1e5, rate), rate.shape, dtype, rounds)
+    return vnp.where(rate == 0, 0, vnp.where(few, small, large))
 
 
 def _poisson_by_products(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:
@@ -122,7 +128,11 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     (chance,) = promote_args("binomial", (p,), dtypes.FLOATS)
     trials = lax.convert_element_type(as_value(n), chance.dtype)
     sizes = shape_with("binomial", shape, n=trials, p=chance)
-    trials, chance = broadcast_to(trials, sizes), broadcast_to(chance, sizes)
+    return _binomial(data, broadcast_to(trials, sizes), broadcast_to(chance, sizes), wanted)
+
+
+@functools.partial(compiled, static_argnums=(3,))
+def _binomial(data: Array, trials: Array, chance: Array, dtype: np.dtype) -> Array:
     rarer = chance < 0.5
     q = vnp.where(rarer, chance, 1.0 - chance)
     no_trials, no_chance = vnp.isnan(trials) | (trials < 0), vnp.isnan(q) | (q < 0)
@@ -130,14 +140,14 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     q = vnp.where(no_chance, 0.01, lax.abs(q))  # gaps by -0.0 would lead backward
     few = no_trials | infinite | (trials * q <= 10.0)
     trials = lax.floor(trials)
-    rounds = dtypes.finfo(wanted).max
-    gaps = _binomial_by_gaps(data, vnp.where(few & ~infinite, trials, 0.0), q, sizes, wanted, rounds)
-    rejection = _binomial_by_rejection(data, vnp.where(few, 1e4, trials), vnp.where(few, 0.5, q), sizes, wanted, rounds)
+    rounds = dtypes.finfo(dtype).max
+    gaps = _binomial_by_gaps(data, vnp.where(few & ~infinite, trials, 0.0), q, trials.shape, dtype, rounds)
+    rejection = _binomial_by_rejection(data, vnp.where(few, 1e4, trials), vnp.where(few, 0.5, q), trials.shape, dtype, rounds)
     invalid = no_trials | no_chance
     out = vnp.where(few, gaps, rejection)
     out = vnp.where(invalid, np.nan, vnp.where(infinite, np.inf, out))
     mirrored = ~(rarer | invalid | infinite)
-    return vnp.where(mirrored, lax.convert_element_type(trials, wanted) - out, out)
+    return vnp.where(mirrored, lax.convert_element_type(trials, dtype) - out, out)
 
 
 def _binomial_by_gaps(data: Array, trials: Array, chance: Array, shape: Shape, dtype: np.dtype, rounds: Any) -> Array:

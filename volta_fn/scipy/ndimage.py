@@ -18,6 +18,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import converted, is_python_scalar, operand, promote_inexact
 
 __all__ = ["map_coordinates"]
@@ -29,6 +30,7 @@ __all__ = ["map_coordinates"]
 Neighbor = tuple[Array, Array | None]
 
 
+@fused
 def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: Any = 0.0) -> Array:
     """Interpolate an array at coordinates.
 

@@ -21,6 +21,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, as_integer
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axes_of, axis_of, converted, is_complex, no_out, promote_inexact, promote_numeric
 from volta_fn.numpy.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast_to
@@ -52,6 +53,7 @@ _MODES = ("full", "same", "valid")
 _CONVOLUTION_BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
 
+@fused
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
     """Convolve two arrays of any number of dimensions.
 
@@ -72,6 +74,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
     return _convolved("convolve", in1, in2, mode, method, precision)
 
 
+@fused
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Array:
     """Return the cross-correlation: sums of in1[k + i] · conj(in2[i]).
 
@@ -84,6 +87,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
     return _convolved("correlate", first, _reversed(second), mode, method, precision)
 
 
+@fused
 def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0, precision: Any = None) -> Array:
     """Convolve two matrices.
 
@@ -103,6 +107,7 @@ def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", f
     return _convolved_2d("convolve2d", first, second, mode, boundary, fillvalue, precision)
 
 
+@fused
 def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0, precision: Any = None) -> Array:
     """Return the cross-correlation of two matrices, as `correlate` does for arrays.
 
@@ -120,6 +125,7 @@ def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", 
     return _convolved_2d("correlate2d", first, _reversed(second), mode, boundary, fillvalue, precision)
 
 
+@fused
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: int | Sequence[int] | None = None) -> Array:
     """Convolve two arrays by the product of their Fourier transforms.
 
@@ -255,6 +261,7 @@ class _Segments(NamedTuple):
     window: Array
 
 
+@fused
 def welch(
     x: Any,
     fs: Any = 1.0,
@@ -296,6 +303,7 @@ def welch(
     return frequencies, power.real
 
 
+@fused
 def csd(
     x: Any,
     y: Any,
@@ -322,6 +330,7 @@ def csd(
     return _csd("csd", x, y, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average)
 
 
+@fused
 def stft(
     x: Any,
     fs: Any = 1.0,
@@ -368,6 +377,7 @@ def stft(
     return frequencies, times.astype(frequencies.dtype), vnp.moveaxis(spectra, -1, axis_of("stft", axis, value.ndim))
 
 
+@fused
 def istft(
     Zxx: Any,
     fs: Any = 1.0,
@@ -542,6 +552,7 @@ def _added_up(segments: Array, cut: _Segments) -> Array:
 # Detrending: signals less their mean, or less a line fitted to them.
 
 
+@fused
 def detrend(data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0, overwrite_data: None = None) -> Array:
     """Subtract from a signal the line of least squares, or its mean.
 

@@ -12,6 +12,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import as_index, operand, promote_inexact
 from volta_fn.numpy.products import matmul
@@ -128,6 +129,7 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
+@fused
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     """Return the lower triangular L with L Lᴴ = a (`upper`: U with Uᴴ U = a).
 
@@ -250,6 +252,7 @@ def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> t
     return x, lu_solve(packed, permutation, b_tangent - matmul(a_tangent, x))
 
 
+@fused
 def solve(a: Any, b: Any) -> Array:
     """Solve a X = b for square matrices a (*batch, N, N).
 
@@ -285,6 +288,7 @@ def _solve_many(matrix: Array, right: Array) -> Array:
     return lax.transpose(x, np.argsort(order).tolist())
 
 
+@fused
 def inv(a: Any) -> Array:
     """Invert square matrices; singular ones give infinities or NaN.
 
@@ -337,6 +341,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     return lax.reshape(inv(lax.reshape(tensor, (math.prod(rows), math.prod(columns)))), (*columns, *rows))
 
 
+@fused
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
     """Count the singular values greater than `tol`, or than `rtol` times the greatest.
 
@@ -399,6 +404,7 @@ def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
     return outs, (moved, values_tangent, np.zeros(rank.shape, dtypes.float0))
 
 
+@fused
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
     """Return the Moore-Penrose pseudo-inverse of matrices (*batch, M, N).
 

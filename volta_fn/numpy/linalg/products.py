@@ -12,6 +12,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy import indexing, products, reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, narrowed, operand, promote, promote_inexact, wide
 from volta_fn.numpy.linalg.decompositions import identity_like, inv, last_axis, matrices, safe_root, squared, svdvals
@@ -22,6 +23,7 @@ from volta_fn.transforms.custom_derivatives import custom_jvp
 # Matrix powers, chains of products, and the Array API's forms of some functions.
 
 
+@fused
 def matrix_power(a: Any, n: int) -> Array:
     """Raise square matrices to an integer power by squaring; negative ones invert.
 
@@ -137,6 +139,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
 # The derivative of a norm at zero is zero, one of its subgradients, which keeps NaN out of gradients.
 
 
+@fused
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
     """Return the norm of vectors (`axis` an int) or matrices (`axis` a pair).
 
@@ -184,6 +187,7 @@ _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
 }
 
 
+@fused
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
     """Return the norm of order `ord` (see `norm`) over one axis, several, or all.
 
@@ -228,6 +232,7 @@ _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
 }
 
 
+@fused
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
     """Return the norm of order `ord` (see `norm`) of matrices in the last dimensions.
 
@@ -241,6 +246,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
     return lax.expand_dims(result, (value.ndim - 2, value.ndim - 1)) if keepdims else result
 
 
+@fused
 def cond(x: Any, p: Any = None) -> Array:
     """Return the condition number ‖x‖ ‖x⁻¹‖ of matrices in the norm `p`.
 
@@ -276,6 +282,7 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
     return lax.convert_element_type(1 - 2 * (lax.reduce_sum(exchanged, (pivots.ndim - 1,)) % 2), dtype)
 
 
+@fused
 def det(a: Any) -> Array:
     """Return the determinant of square matrices, differentiable also where singular.
 
@@ -335,6 +342,7 @@ def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
     return value, lax.select(low_rank, as_value(np.zeros((), a.dtype)), x)
 
 
+@fused
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     """Return the determinant's sign (or phase) and the log of its absolute value.
 

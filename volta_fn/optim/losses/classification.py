@@ -9,6 +9,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.nn import losses
 from volta_fn.nn.activations import one_hot, sparse_plus
 from volta_fn.nn.losses.classification import class_labels, forward_probabilities, pick, real_operands
@@ -28,6 +29,7 @@ __all__ = [
 # Cross entropies and margin losses of binary and multiclass predictions.
 
 
+@fused
 def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Array:
     """Return -label log(p) - (1 - label) log(1 - p) with p = sigmoid(logit).
 
@@ -44,6 +46,7 @@ def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Array:
     return losses.binary_cross_entropy_with_logits(x, y, reduction="none").astype(dtype)
 
 
+@fused
 def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: float | None = None, gamma: float = 2.0) -> Array:
     """Return binary cross entropy times (1 - p)^gamma (Lin et al. 2017).
 
@@ -57,6 +60,7 @@ def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: float | None = None, 
     return losses.sigmoid_focal_loss(x, y, alpha=alpha, gamma=gamma, reduction="none").astype(dtype)
 
 
+@fused
 def hinge_loss(predictor_outputs: Any, targets: Any) -> Array:
     """Return max(0, 1 - target · prediction) for targets -1 or 1.
 
@@ -67,6 +71,7 @@ def hinge_loss(predictor_outputs: Any, targets: Any) -> Array:
     return losses.hinge_loss(x, y, reduction="none").astype(dtype)
 
 
+@fused
 def perceptron_loss(predictor_outputs: Any, targets: Any) -> Array:
     """Return max(0, -target · prediction) for targets -1 or 1 (Rosenblatt 1958).
 
@@ -92,6 +97,7 @@ def sparsemax_loss(logits: Any, labels: Any) -> Array:
     return sparse_plus(vnp.where(as_value(labels) != 0, -x, x)).astype(dtype)
 
 
+@fused
 def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any = None) -> Array:
     """Return minus the sum of label · log(softmax(logits)).
 
@@ -115,6 +121,7 @@ def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any 
     return (-vnp.sum(terms, axis, where=mask)).astype(dtype)
 
 
+@fused
 def safe_softmax_cross_entropy(logits: Any, labels: Any) -> Array:
     """Return `softmax_cross_entropy` over the last axis.
 
@@ -134,6 +141,7 @@ def _class_mask(where: Any, x: Array, axis: Axes) -> Array | None:
     return mask if mask.ndim == x.ndim or axis is None else vnp.expand_dims(mask, axis)
 
 
+@fused
 def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: int | tuple[int, ...] = -1, where: Any = None) -> Array:
     """Return log(sum(exp(logits))) - logits[label].
 
@@ -166,6 +174,7 @@ def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: in
     return vnp.where(vnp.any(selected, -1), values, 0.0).astype(dtype)
 
 
+@fused
 def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axis: Axes = -1, where: Any = None) -> Array:
     """Return cross entropy plus epsilon times 1 - p of the label (Leng et al. 2022).
 
@@ -180,6 +189,7 @@ def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axi
     return (softmax_cross_entropy(x, y, axis, mask) + epsilon * missed).astype(dtype)
 
 
+@fused
 def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None) -> Array:
     """Return ``(1 - alpha) * labels + alpha / classes`` (Müller et al. 2019).
 
@@ -200,6 +210,7 @@ def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None
 # Connectionist temporal classification, with Optax's signature.
 
 
+@fused
 def ctc_loss(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: Any = -1e5) -> Array:
     """Return minus the log-probability of the labels, over all alignments.
 
@@ -223,6 +234,7 @@ def ctc_loss(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any,
     return ctc_loss_with_forward_probs(*arguments, blank_id=blank_id, log_epsilon=log_epsilon)[0]
 
 
+@fused
 def ctc_loss_with_forward_probs(
     logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: Any = -1e5
 ) -> tuple[Array, Array, Array]:
@@ -341,6 +353,7 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Array]
 # Losses of rankings.
 
 
+@fused
 def ranking_softmax_loss(
     logits: Any, labels: Any, *, where: Any = None, weights: Any = None, reduce_fn: Callable[..., Any] | None = vnp.mean
 ) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.nn import losses
 from volta_fn.nn.activations import relu, sigmoid
 from volta_fn.nn.losses.classification import check_reduction, kl_div, real_operands
@@ -62,6 +63,7 @@ def with_last_axis(loss: str, x: Array, axis: Axes) -> Array:
 # Kullback-Leibler divergences with Optax's signatures.
 
 
+@fused
 def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: Any = None) -> Array:
     """Return the sum of target · (log(target) - log_prediction).
 
@@ -80,6 +82,7 @@ def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: An
     return vnp.sum(kl_div(x, y, reduction="none"), axis, where=where).astype(dtype)
 
 
+@fused
 def kl_divergence_with_log_targets(log_predictions: Any, log_targets: Any, axis: Axes = -1, where: Any = None) -> Array:
     """Return `kl_divergence` of targets that are given as logarithms.
 
@@ -91,6 +94,7 @@ def kl_divergence_with_log_targets(log_predictions: Any, log_targets: Any, axis:
     return vnp.sum(kl_div(x, y, log_target=True, reduction="none"), axis, where=where).astype(dtype)
 
 
+@fused
 def generalized_kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: Any = None) -> Array:
     """Return `kl_divergence` plus the sum of exp(log_prediction) - target.
 
@@ -109,6 +113,7 @@ convex_kl_divergence = generalized_kl_divergence
 # Errors of regression and similarity of vectors, with Optax's signatures.
 
 
+@fused
 def squared_error(predictions: Any, targets: Any = None) -> Array:
     """Return (prediction - target)², with targets 0 unless given.
 
@@ -124,6 +129,7 @@ def squared_error(predictions: Any, targets: Any = None) -> Array:
     return losses.mse_loss(x, y, reduction="none").astype(dtype)
 
 
+@fused
 def l2_loss(predictions: Any, targets: Any = None) -> Array:
     """Return half the `squared_error`.
 
@@ -133,6 +139,7 @@ def l2_loss(predictions: Any, targets: Any = None) -> Array:
     return 0.5 * squared_error(predictions, targets)
 
 
+@fused
 def huber_loss(predictions: Any, targets: Any = None, *, delta: float = 1.0) -> Array:
     """Return half the squared error, linear from an error of `delta` on (Huber 1964).
 
@@ -145,6 +152,7 @@ def huber_loss(predictions: Any, targets: Any = None, *, delta: float = 1.0) -> 
     return losses.huber_loss(errors, 0.0, delta=delta, reduction="none").astype(dtype)
 
 
+@fused
 def log_cosh(predictions: Any, targets: Any = None) -> Array:
     """Return log(cosh(prediction - target)), a smooth absolute error.
 
@@ -161,6 +169,7 @@ def log_cosh(predictions: Any, targets: Any = None) -> Array:
     return vnp.where(small, series, size + vnp.log1p(vnp.exp(-2 * size)) - math.log(2)).astype(dtype)
 
 
+@fused
 def cosine_similarity(predictions: Any, targets: Any, *, epsilon: float = 0.0, axis: Axes = -1, where: Any = None) -> Array:
     """Return the cosine of the angle between vectors.
 
@@ -183,6 +192,7 @@ def cosine_similarity(predictions: Any, targets: Any, *, epsilon: float = 0.0, a
     return losses.cosine_similarity(x, y, eps=math.sqrt(epsilon)).astype(dtype)
 
 
+@fused
 def cosine_distance(predictions: Any, targets: Any, *, epsilon: float = 0.0, axis: Axes = -1, where: Any = None) -> Array:
     """Return 1 - `cosine_similarity`, whose arguments it has.
 
@@ -305,6 +315,7 @@ def binary_dice_loss(predictions: Any, targets: Any, *, smooth: Any = 1.0, apply
 # Losses of embeddings: contrastive and triplets.
 
 
+@fused
 def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Array:
     """Return the normalised, temperature-scaled cross entropy (Chen et al. 2020).
 
@@ -333,6 +344,7 @@ def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Array:
     return (vnp.sum(vnp.where(positive, terms, 0.0)) / vnp.sum(positive)).astype(dtype)
 
 
+@fused
 def triplet_margin_loss(
     anchors: Any, positives: Any, negatives: Any, axis: int = -1, norm_degree: float = 2, margin: Any = 1.0, eps: Any = 1e-6
 ) -> Array:

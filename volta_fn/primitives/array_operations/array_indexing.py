@@ -355,8 +355,40 @@ def get_item(array: Any, index: Any) -> Array:
     """
     if type(index) is ConcreteArray and (rows := read_slices(array, index, 0)) is not None:
         return rows
+    if type(index) is tuple and (elements := _read_at_once(array, index)) is not None:
+        return elements
     value = as_value(array)
     return read(value, parse_index(index, value.shape), None)
+
+
+def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
+    """Read a slice, or a few points by an index for each dimension, as NumPy does.
+
+    None for other indices, while tracing, where arrays are not NumPy's, and if an index is outside.
+    """
+    if type(array) is not ConcreteArray or type(array._buffer) is not np.ndarray or current_trace() is not EVAL:
+        return None
+    items: list[Any] = []
+    arrays = slices = 0
+    for item in index:
+        kind = type(item)
+        if kind is ConcreteArray or kind is np.ndarray:
+            item = item._buffer if kind is ConcreteArray else item
+            if type(item) is not np.ndarray or item.dtype.kind not in "iu" or not 0 < item.size <= _FEW:
+                return None
+            arrays += 1
+        elif kind is slice or item is None or item is Ellipsis:
+            slices += 1
+        elif kind is not int:
+            return None
+        items.append(item)
+    if arrays and (slices or len(items) < array.ndim):  # which may be many elements, for a program
+        return None
+    try:
+        elements = np.asarray(array._buffer[tuple(items)])
+    except (IndexError, TypeError, ValueError):  # the error is to be typed, or indices outside are permitted
+        return None
+    return wrap(elements, _spec_with_shape(array._spec, elements.shape))
 
 
 def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, axis: int | None) -> Array | None:

@@ -13,6 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import compiled, fused
 from volta_fn.numpy.arguments import INDEX, concrete, operand, promote_inexact
 from volta_fn.numpy.joining import stack
 from volta_fn.numpy.linalg import decompositions
@@ -34,6 +35,7 @@ from volta_fn.transforms.vmap import vmap
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
+@fused
 def solve_triangular(
     a: Any,
     b: Any,
@@ -82,6 +84,7 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
     return (factor if lower else adjoint(factor)), lower
 
 
+@fused
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve a X = b (*batch, N, K) or (*batch, N), given `cho_factor` of a.
 
@@ -95,6 +98,7 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
     return solve_triangular(c, halfway, "C" if lower else "N", lower)
 
 
+@fused
 def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False) -> tuple[Array, ...]:
     """Factor P L U = a: a permutation, a unit lower and an upper triangular matrix.
 
@@ -134,6 +138,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
     return packed, pivots
 
 
+@fused
 def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve op(a) X = b, given `lu_factor` of a.
 
@@ -460,7 +465,7 @@ def polar(
     if side not in ("right", "left") or method not in ("qdwh", "svd"):
         raise ArgumentError(f"polar: side must be 'right' or 'left' and method 'qdwh' or 'svd', got {side!r} and {method!r}")
     matrix = matrices("polar", "a", a)
-    decompose = _polar_by_svd if method == "svd" else partial(_polar_by_qdwh, eps=eps, max_iterations=max_iterations)
+    decompose = _polar_by_svd if method == "svd" else lambda x: _polar_by_qdwh(x, eps, max_iterations)
     for _ in matrix.shape[:-2]:
         decompose = vmap(decompose)
     unitary = decompose(matrix)
@@ -473,6 +478,7 @@ def _polar_by_svd(matrix: Array) -> Array:
     return matmul(u, vt)
 
 
+@partial(compiled, static_argnums=(1, 2))
 def _polar_by_qdwh(matrix: Array, eps: float | None, max_iterations: int | None) -> Array:
     wide = matrix.shape[0] < matrix.shape[1]
     unitary = primitives.qdwh(adjoint(matrix) if wide else matrix, eps=eps, max_iterations=max_iterations)[0]

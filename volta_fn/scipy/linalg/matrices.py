@@ -13,6 +13,7 @@ from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import as_integer
 from volta_fn.dtypes import COMPLEX, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import operand, promote, promote_inexact
 from volta_fn.numpy.indexing import take
 from volta_fn.primitives.elementwise.selection import conj
@@ -160,6 +161,7 @@ def _table(size: int, element: Any, dtype: Any) -> Array:
 # Matrices made of blocks and vectors: Toeplitz, companion matrices and others.
 
 
+@fused
 def block_diag(*arrs: Any) -> Array:
     """Create the matrix with the given blocks along its diagonal and zeros elsewhere.
 
@@ -182,6 +184,7 @@ def block_diag(*arrs: Any) -> Array:
     return lax.concatenate(rows, 0)
 
 
+@fused
 def toeplitz(c: Any, r: Any = None) -> Array:
     """Create the Toeplitz matrix with first column `c` and first row `r`.
 
@@ -210,6 +213,7 @@ def toeplitz(c: Any, r: Any = None) -> Array:
     return take(diagonals, np.arange(m, dtype=np.int32)[:, None] - np.arange(n, dtype=np.int32) + np.int32(n - 1), axis=last)
 
 
+@fused
 def circulant(c: Any) -> Array:
     """Create the circulant matrices (*batch, N, N) with first columns `c` (*batch, N).
 
@@ -225,6 +229,7 @@ def circulant(c: Any) -> Array:
     return take(column, (steps[:, None] - steps) % np.int32(max(len(steps), 1)), axis=-1)
 
 
+@fused
 def hankel(c: Any, r: Any = None) -> Array:
     """Create the Hankel matrices with first columns `c` and last rows `r`.
 
@@ -251,6 +256,7 @@ def hankel(c: Any, r: Any = None) -> Array:
     return take(diagonals, np.arange(m, dtype=np.int32)[:, None] + np.arange(n, dtype=np.int32), axis=-1)
 
 
+@fused
 def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
     """Create the matrices whose products with v are ``convolve(a, v, mode)``.
 
@@ -284,6 +290,7 @@ def fiedler(a: Any) -> Array:
     return vnp.abs(vector[..., :, None] - vector[..., None, :])
 
 
+@fused
 def companion(a: Any) -> Array:
     """Create the matrices whose eigenvalues are the roots of polynomials.
 

@@ -11,6 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, promote_inexact
 from volta_fn.numpy.linalg.decompositions import identity_like, matrices, solve
 from volta_fn.numpy.linalg.products import matrix_norm, norm
@@ -35,6 +36,7 @@ _PADE = {
 }  # fmt: skip
 
 
+@fused
 def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     """Return exp(A) = Σ Aᵏ / k! of square matrices (*batch, N, N), in their dtype.
 
@@ -57,6 +59,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     return lax.select(lax.le(times, full_like_scalar(times, most)), result, full_like_scalar(result, np.nan))
 
 
+@fused
 def expm_frechet(A: Any, E: Any, method: str | None = None, compute_expm: bool = True, check_finite: bool = True) -> Any:
     """Return exp(A) and its derivative at A in the direction E (*batch, N, N).
 
@@ -108,6 +111,7 @@ def _squared(x: Array, times: Array, most: int) -> Array:
 Equation = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
+@fused
 def sqrtm(A: Any, blocksize: int = 1) -> Array:
     """Return the principal square root of matrices (*batch, N, N), always complex.
 

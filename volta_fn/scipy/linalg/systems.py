@@ -9,6 +9,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.numpy.linalg import decompositions, products
 from volta_fn.numpy.linalg.decompositions import identity_like, matrices
@@ -43,6 +44,7 @@ _SOLVERS: dict[str | None, Solver] = {
 _SHORT = {"gen": "general", "sym": "symmetric", "her": "hermitian", "pos": "positive definite"}
 
 
+@fused
 def solve(
     a: Any,
     b: Any,
@@ -96,6 +98,7 @@ def solve(
     return lax.squeeze(x, (x.ndim - 1,)) if single else x
 
 
+@fused
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True, *, assume_a: str | None = None, lower: bool = False) -> Array:
     """Invert square matrices (*batch, N, N); singular ones give infinities or NaN.
 
