@@ -97,6 +97,21 @@ def test_shapes_stay_on_the_host_under_jit() -> None:
     assert vf.jit(function)(params, vnp.ones((2, 3, 4))).shape == (2, 12)
 
 
+def test_constants_are_moved_before_the_program_runs() -> None:
+    weight = np.arange(24, dtype=np.float32).reshape(4, 6)
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight))
+    steps = [
+        helper.make_node("Split", ["w"], ["first", "second"], num_outputs=2),
+        helper.make_node("Concat", ["second", "first"], ["rows"], axis=0),
+        helper.make_node("Transpose", ["rows"], ["columns"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "columns"], ["y"]),
+    ]
+    f, params = volta_fn.onnx.load(model([constant, *steps], {"x": (TensorProto.FLOAT, (2, 6))}, ["y"]))
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
+    np.testing.assert_allclose(f(params, x), x @ np.roll(weight, 2, axis=0).T, rtol=1e-6)
+    assert [eqn.primitive.name for eqn in vf.make_jaxpr(f)(params, x).eqns] == ["dot_general"]
+
+
 def test_a_traced_shape_has_a_remedy_in_its_message() -> None:
     inputs = {"x": (TensorProto.FLOAT, None), "shape": (TensorProto.INT64, [1])}
     function, params = volta_fn.onnx.load(model([helper.make_node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"]))  # type: ignore[arg-type]

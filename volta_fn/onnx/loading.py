@@ -35,6 +35,8 @@ _FEW = 16
 _HOST = frozenset(
     {"Constant", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "SequenceEmpty", "SequenceLength", "Shape", "Size", "Unique"}
 )
+#: Operators that move elements. Constants of any size stay on the host there, so that programs have them as they are used.
+_MOVEMENT = frozenset({"Concat", "Expand", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 
 Values = dict[str, Any]
 
@@ -250,7 +252,9 @@ def _contextual_definition(schema: Any, call: Call, inputs: Sequence[Any]) -> An
 
 def _on_host(op: str, inputs: Sequence[Any]) -> bool:
     values = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
-    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in _HOST_KINDS or v.size <= _FEW) for v in values)
+    if not all(isinstance(v, np.ndarray | np.generic) for v in values):
+        return False
+    small = op in _MOVEMENT or all(v.dtype.kind in _HOST_KINDS or v.size <= _FEW for v in values)
     return small and (bool(values) or op in _HOST)
 
 
