@@ -155,7 +155,7 @@ def _nvidia_driver() -> Diagnosis:
     """Tell whether programs may run through NVIDIA's own driver, and why not."""
     name = "NVIDIA's driver"
     try:
-        gpus = load("volta_fn.targets.nvidia.driver").adapters()
+        gpus = load("volta_fn.targets.nvidia.adapters").adapters()
     except VoltaError as error:
         return Diagnosis(name, _OK, f"not used: {error.message}")
     used = "used" if value_of("VOLTA_GPU_DRIVER") == "nvidia" else "not used: VOLTA_GPU_DRIVER=nvidia selects it"

@@ -66,7 +66,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the emulated GPU."""
     from volta_fn.core.device import Device
-    from volta_fn.targets.nvidia.driver import adapters
+    from volta_fn.targets.nvidia.adapters import adapters
     from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 
     install(monkeypatch)

@@ -19,10 +19,10 @@ import pytest
 
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.nvidia import driver as nvidia
-from volta_fn.targets.nvidia import library
+from volta_fn.targets.nvidia import library, readbacks
+from volta_fn.targets.nvidia.adapters import NvidiaAdapter, adapters, describe
 from volta_fn.targets.nvidia.compilation import Compiler
-from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters
+from volta_fn.targets.nvidia.driver import NvidiaDriver
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, LOST, BoundRange, Step
 
 GROUPS = (1, 1, 1)
@@ -255,7 +255,7 @@ def test_readbacks_in_cycles_are_reused(device: NvidiaDriver, cuda: FakeCuda) ->
 
 
 def test_much_memory_is_not_kept(device: NvidiaDriver, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "_MOST_RETAINED", 1 << 10)
+    monkeypatch.setattr(readbacks, "_MOST_RETAINED", 1 << 10)
     a = device.allocate(4096)
     read(device, cuda, a, 4096)
     assert cuda.live_host_memory() == 0
@@ -263,7 +263,7 @@ def test_much_memory_is_not_kept(device: NvidiaDriver, cuda: FakeCuda, monkeypat
 
 @pytest.mark.parametrize(("size", "capacity"), [(0, 256), (257, 512), (1 << 24, 1 << 24), ((1 << 24) + 1, 1 << 25), (3 << 24, 3 << 24)])
 def test_capacities(size: int, capacity: int) -> None:
-    assert nvidia._capacity(size) == capacity
+    assert readbacks._capacity(size) == capacity
 
 
 def test_threads_at_once(device: NvidiaDriver, cuda: FakeCuda) -> None:
@@ -581,14 +581,14 @@ def test_every_gpu_once_by_its_index(cuda: FakeCuda, monkeypatch: pytest.MonkeyP
 
 
 def test_capabilities(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    description = nvidia.describe(library.gpus()[0])
+    description = describe(library.gpus()[0])
     capabilities = description.capabilities
     assert (description.name, description.kind, description.largest) == ("NVIDIA H200", "discrete", cuda.total)
     assert capabilities.float64 and capabilities.int64 and capabilities.subgroups and not capabilities.fp_contract
     assert (capabilities.subgroup_least, capabilities.subgroup_most, capabilities.groups) == (32, 32, 65535)
     assert description.limits["max-buffer-size"] == cuda.total
     monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
-    least = nvidia.describe(library.gpus()[0])
+    least = describe(library.gpus()[0])
     assert least.capabilities.buffers == 8 and not least.capabilities.float64 and least.largest == 1 << 28 and not least.features
 
 
@@ -638,7 +638,7 @@ FORK = """
 import os, sys
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.driver import adapters
+from volta_fn.targets.nvidia.adapters import adapters
 fake = FakeCuda(eager=True)
 library.open_library = lambda: fake
 device = adapters()[0].open()

@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.runtime import threads
-from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
+from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
     BindGroup,
     Kernel,
@@ -34,178 +31,10 @@ from volta_fn.targets.nvidia.graphs import (
     parameters_of,
 )
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
-from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
+from volta_fn.targets.nvidia.readbacks import HostReadbacks, Progress
 from volta_fn.targets.nvidia.target import NvidiaTarget
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
-
-# Copy memory to the host.
-#
-# A copy goes to memory of the host that the GPU reaches, and arrives when its batch is done. That memory is reused: allocating it takes
-# long.
-
-#: The most bytes that are kept for reuse.
-_MOST_RETAINED = 1 << 28
-#: Capacities are powers of two from the least on, and multiples of the other one beyond that.
-_LEAST_CAPACITY, _LARGE_CAPACITY = 1 << 8, 1 << 24
-
-
-def _capacity(size: int) -> int:
-    if size > _LARGE_CAPACITY:
-        return -(-size // _LARGE_CAPACITY) * _LARGE_CAPACITY
-    return 1 << (max(size, _LEAST_CAPACITY) - 1).bit_length()
-
-
-class _HostCopy:
-    """The host's memory of a readback, which outlives it."""
-
-    __slots__ = ("address", "batch", "capacity", "end", "size")
-
-    def __init__(self, address: int, capacity: int, size: int) -> None:
-        #: The address of the host's memory; 0 once it is kept for others.
-        self.address, self.capacity, self.size = address, capacity, size
-        #: The number of the batch in which it was requested; 0 before that is submitted.
-        self.batch = 0
-        #: The weak reference that reports the end of the readback.
-        self.end: _ReadbackEnd | None = None
-
-
-class HostReadback:
-    """A pending copy to the host."""
-
-    __slots__ = ("__weakref__", "copy")
-
-    def __init__(self, copy: _HostCopy, dropped: deque[_ReadbackEnd]) -> None:
-        self.copy = copy
-        end = _ReadbackEnd(self, dropped.append)
-        end.copy, copy.end = copy, end
-
-    @property
-    def submitted(self) -> bool:
-        """Whether the batch in which it was requested is submitted."""
-        return self.copy.batch > 0
-
-
-class _ReadbackEnd(weakref.ref[HostReadback]):
-    """A weak reference that appends itself to a list when its readback is collected.
-
-    No Python code runs then: in it, a signal's handler might raise, and Python would only print the exception.
-    """
-
-    __slots__ = ("copy",)
-
-    copy: _HostCopy
-
-
-class HostReadbacks:
-    """The copies from a device to the host."""
-
-    def __init__(self, driver: NvidiaDriver) -> None:
-        # Not the driver itself, which refers to this object: it is to be collected at once.
-        self._functions, self._errors, self._context, self._stream = driver.functions, driver.call_errors, driver.context, driver.stream
-        self._progress = driver.progress
-        #: Copies whose memory is in use: a reference from here keeps the weak references to their readbacks.
-        self._used: set[_HostCopy] = set()
-        self._requested: list[_HostCopy] = []
-        #: The ends of readbacks, and copies of dropped readbacks that may not have arrived.
-        self._dropped: deque[_ReadbackEnd] = deque()
-        self._orphans: list[_HostCopy] = []
-        self._free: dict[int, list[int]] = {}
-        self._retained = 0
-        #: Held while the host's memory is read, so that the device is not closed meanwhile.
-        self.reading = threading.Lock()
-
-    def request(self, memory: int, size: int, offset: int = 0) -> HostReadback:
-        """Request a copy of `size` bytes of memory, as of the commands written so far."""
-        self._collect()
-        capacity = _capacity(size)
-        free = self._free.get(capacity)
-        with self._context:
-            if free:
-                address = free.pop()
-                self._retained -= capacity
-            else:
-                result = ctypes.c_void_p()
-                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(result), capacity, 0), "cuMemHostAlloc")
-                address = result.value or 0
-            copy = _HostCopy(address, capacity, size)
-            try:
-                if size:
-                    status = self._functions.cuMemcpyDtoHAsync_v2(address, memory + offset, size, self._stream)
-                    self._errors.check(status, "cuMemcpyDtoHAsync")
-            except DeviceError:
-                self._recycle(copy)
-                raise
-        self._progress.is_pending = True
-        self._used.add(copy)
-        self._requested.append(copy)
-        return HostReadback(copy, self._dropped)
-
-    def mark_submitted(self, batch: int) -> None:
-        """Note the number of the batch that is submitted with the copies requested so far."""
-        for copy in self._requested:
-            copy.batch = batch
-        self._requested.clear()
-
-    def _has_arrived(self, copy: _HostCopy) -> bool:
-        return 0 < copy.batch <= self._progress.done
-
-    def _collect(self) -> None:
-        """Reuse the memory of dropped readbacks that have arrived."""
-        while self._dropped:
-            self._orphans.append(self._dropped.popleft().copy)
-        pending = []
-        for copy in self._orphans:
-            if self._has_arrived(copy):
-                self._recycle(copy)
-            elif copy.address:
-                pending.append(copy)
-        self._orphans = pending
-
-    def arrived(self, readback: Any) -> bool:
-        """Return whether a readback that was submitted has arrived, after `poll`."""
-        return self._has_arrived(readback.copy)
-
-    def take(self, readback: Any) -> np.ndarray:
-        """Return the bytes of a readback that has arrived, once.
-
-        Raises `DeviceError` if the device is lost.
-        """
-        copy: _HostCopy = readback.copy
-        result = np.empty(copy.size, np.uint8)
-        with self.reading:
-            self._errors.check_device()
-            if not self._context.is_open:
-                raise DeviceError(LOST)
-            ctypes.memmove(result.ctypes.data, copy.address, copy.size)
-        return result
-
-    def keep(self, readback: Any) -> None:
-        """Keep the host's memory of a readback that was taken, for later ones."""
-        self._recycle(readback.copy)
-
-    def _recycle(self, copy: _HostCopy) -> None:
-        self._used.discard(copy)
-        address, copy.address = copy.address, 0
-        if not address:
-            return
-        if self._retained + copy.capacity <= _MOST_RETAINED:
-            self._free.setdefault(copy.capacity, []).append(address)
-            self._retained += copy.capacity
-        else:
-            self._release(address)
-
-    def _release(self, address: int) -> None:
-        with contextlib.suppress(DeviceError), self._context:  # the memory of a lost device is released with its context
-            self._functions.cuMemFreeHost(address)
-
-    def clear(self) -> None:
-        """Release the memory that is kept."""
-        self._collect()
-        for address in [address for free in self._free.values() for address in free]:
-            self._release(address)
-        self._free.clear()
-        self._retained = 0
-
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Description, Errors, Portion, Readbacks, Step, log
 
 # Events: marks in the stream.
 
@@ -263,22 +92,6 @@ class EventTimestamps:
 
 
 # The device.
-
-
-class Progress:
-    """The batches that were submitted and that are done, by their numbers."""
-
-    __slots__ = ("done", "is_pending", "submitted")
-
-    def __init__(self) -> None:
-        self.submitted = self.done = 0
-        #: Whether commands were written that are not submitted.
-        self.is_pending = False
-
-    @property
-    def last_use(self) -> int:
-        """The number of the batch after which no command that was written runs."""
-        return self.submitted + self.is_pending
 
 
 class GraphRecording:
@@ -365,7 +178,7 @@ class NvidiaDriver:
             self.context.destroy()
             raise
         self.stream = stream.value or 0
-        self._copies = HostReadbacks(self)
+        self._copies = HostReadbacks(loaded, self.call_errors, self.context, self.stream, self.progress)
         self.readbacks: Readbacks = self._copies
         ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
         linker = f"{driver_version(loaded)} {model.capability}"
@@ -621,7 +434,7 @@ _OPEN: WeakIdentityDict[NvidiaDriver, None] = WeakIdentityDict()
 _CONTEXTS: Finalized[Context] = Finalized()
 
 
-def _destroy_unused() -> None:
+def destroy_unused() -> None:
     """Destroy the contexts of devices that are lost or collected.
 
     After a fault the driver may refuse further contexts until that one is gone.
@@ -631,101 +444,3 @@ def _destroy_unused() -> None:
             driver.destroy()
     for context in _CONTEXTS.drain():
         context.destroy()
-
-
-# GPUs, and what programs may use of them.
-
-#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
-_WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535
-#: Bindings of a shader: their parameters fit in the 4 KiB that all drivers pass.
-_BINDINGS = 64
-#: Bytes of a binding: its elements are numbered by 32 bits.
-_LARGEST_BINDING = (1 << 31) - 4
-_SUBGROUP = 32
-#: Bytes of the largest access, of which addresses are multiples.
-_ALIGNMENT = 16
-_FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
-
-
-def matrix_units_of(capability: tuple[int, int]) -> str:
-    """Return `TargetCapabilities`' name of the matrix units of a compute capability."""
-    return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
-
-
-def describe(model: GpuModel) -> Description:
-    """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
-    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
-    capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
-    if not least:
-        capabilities = capabilities._replace(
-            matrix_units=matrix_units_of(model.capability),
-            processors=model.processors,
-            block_memory=model.block_memory,
-            float16=True,
-            float64=True,
-            int64=True,
-            subgroups=True,
-            buffers=_BINDINGS,
-            binding=_LARGEST_BINDING,
-            workgroup_memory=_WORKGROUP_MEMORY,
-            invocations=_INVOCATIONS,
-            groups=_GROUPS,
-            alignment=_ALIGNMENT,
-        )
-    largest = _WEBGPU_LARGEST if least else model.memory
-    limits = {
-        "max-storage-buffers-per-shader-stage": capabilities.buffers,
-        "max-storage-buffer-binding-size": capabilities.binding,
-        "max-compute-workgroup-storage-size": capabilities.workgroup_memory,
-        "max-compute-invocations-per-workgroup": capabilities.invocations,
-        "max-compute-workgroup-size-x": capabilities.invocations,
-        "max-compute-workgroup-size-y": capabilities.invocations,
-        "max-compute-workgroup-size-z": _DEPTH,
-        "max-compute-workgroups-per-dimension": capabilities.groups,
-        "min-storage-buffer-offset-alignment": capabilities.alignment,
-        "max-buffer-size": largest,
-    }
-    kind = "integrated" if model.integrated else "discrete"
-    return Description(model.name, kind, capabilities, largest, () if least else _FEATURES, limits)
-
-
-#: Bytes of the largest buffer that every WebGPU device has.
-_WEBGPU_LARGEST = 1 << 28
-
-
-class NvidiaAdapter:
-    """A GPU that can be opened through NVIDIA's driver."""
-
-    driver = "nvidia"
-
-    def __init__(self, model: GpuModel) -> None:
-        self.model = model
-        self.name = model.name
-        #: Its number among the driver's GPUs: equal ones have equal names.
-        self.index = model.ordinal
-
-    def open(self) -> NvidiaDriver:
-        """Open the device.
-
-        Raises `DeviceError` if it cannot be opened.
-        """
-        _destroy_unused()
-        try:
-            return NvidiaDriver(self.model, describe(self.model))
-        except OutOfMemoryError as error:
-            raise DeviceError(f"the GPU {self.name} cannot be opened: {error.message}") from error
-
-    def again(self) -> NvidiaAdapter:
-        """Return itself: a reset leaves the order of GPUs."""
-        return self
-
-
-def adapters() -> list[NvidiaAdapter]:
-    """Return the GPUs of NVIDIA's driver, in its order.
-
-    Raises `DeviceError` if there is no driver, no GPU, or no compiler of shaders.
-    """
-    missing = missing_compiler()
-    if missing is not None:
-        raise DeviceError(missing)
-    return [NvidiaAdapter(model) for model in gpus()]

@@ -49,31 +49,33 @@ class ProductOptions(NamedTuple):
 CHOSEN = ProductOptions()
 
 
-def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
+def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return whether a kernel is a product that is worth matrix units."""
-    return _matrices(kernel, device) is not None
+    return _matrices(kernel, capabilities) is not None
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, options: ProductOptions = CHOSEN) -> Routine | None:
+def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: ProductOptions = CHOSEN) -> Routine | None:
     """Return the routine of a kernel that is such a product; None for others."""
-    matrices = _matrices(kernel, device)
+    matrices = _matrices(kernel, capabilities)
     if matrices is None:
         return None
     contraction, product = matrices
-    schedule = options.schedule or choose(product, device)
+    schedule = options.schedule or choose(product, capabilities)
     inside = _can_be_inside(contraction) if options.inside is None else options.inside
     first = len(kernel.inputs) + len(kernel.stores)
     if inside and schedule.splits == 1:
         copies = _Copies(contraction, product, first)
-        return Routine((*copies.dispatches(device), _whole(contraction, product, copies.numbers, schedule, device)), tuple(copies.sizes))
-    last = finishing(contraction, schedule.splits, device)
+        return Routine(
+            (*copies.dispatches(capabilities), _whole(contraction, product, copies.numbers, schedule, capabilities)), tuple(copies.sizes)
+        )
+    last = finishing(contraction, schedule.splits, capabilities)
     if last is None:
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, device)
+    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
-    return Routine((*copies.dispatches(device), partial, last), (size, *copies.sizes))
+    return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
 
 
 class _Copies:
@@ -97,11 +99,11 @@ class _Copies:
             self.numbers.append(number)
             self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
 
-    def dispatches(self, device: TargetCapabilities) -> list[Dispatch]:
+    def dispatches(self, capabilities: TargetCapabilities) -> list[Dispatch]:
         """Return the dispatches that copy."""
         result = []
         for kernel, numbers in self._kernels:
-            routine = loops.routine(kernel, device, {})
+            routine = loops.routine(kernel, capabilities, {})
             assert not routine.workspaces, "a copy is one dispatch"
             for dispatch in routine.dispatches:
                 buffers = tuple([numbers[number] for number in dispatch.buffers])
@@ -109,14 +111,14 @@ class _Copies:
         return result
 
 
-def _matrices(kernel: Kernel, device: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
+def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
     """Return a kernel as a product that is worth matrix units."""
-    contraction = contraction_of(kernel) if device.matrix_units else None
+    contraction = contraction_of(kernel) if capabilities.matrix_units else None
     if contraction is None:
         return None
     contraction = contraction.oriented()
     total = contraction.kernel.nodes[contraction.total]
-    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and device.matrix_units == "wgmma"
+    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and capabilities.matrix_units == "wgmma"
     product = matrix_product(contraction.problem(), 0, 1, rounds=rounds)
     if product is None or not is_worthwhile(product):
         return None
@@ -146,7 +148,7 @@ def _can_be_inside(contraction: Contraction) -> bool:
 
 
 def _whole(
-    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, device: TargetCapabilities
+    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, capabilities: TargetCapabilities
 ) -> Dispatch:
     """Return the dispatch of a product with its epilogue; `operands` are buffers."""
     _, loaded = contraction.epilogue()
@@ -158,7 +160,7 @@ def _whole(
     rounding = _rounding(contraction)
     if rounding is not None and isinstance(schedule, Schedule):
         results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
-    return _dispatch(product, schedule, results, buffers, stores, device)
+    return _dispatch(product, schedule, results, buffers, stores, capabilities)
 
 
 def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
@@ -180,7 +182,7 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
 
 
 def _dispatch(
-    product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, device: TargetCapabilities
+    product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, capabilities: TargetCapabilities
 ) -> Dispatch:
     """Return the dispatch of a product.
 
@@ -195,5 +197,5 @@ def _dispatch(
     module = kernel_module(kernel.header, len(buffers), written, kernel.text())
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
-    most = device.processors * schedule.residents if isinstance(schedule, Schedule) else device.groups
+    most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
     return Dispatch(module, buffers, (min(total, most), 1, 1))

@@ -138,19 +138,19 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _FEWEST_SLICES = 8
 
 
-def candidates(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
     """Return the schedules that fit a device."""
-    schedules: tuple[AnySchedule, ...] = _WGMMA if device.matrix_units == "wgmma" else _MMA
-    return tuple([s for s in schedules if s.shared <= device.block_memory])
+    schedules: tuple[AnySchedule, ...] = _WGMMA if capabilities.matrix_units == "wgmma" else _MMA
+    return tuple([s for s in schedules if s.shared <= capabilities.block_memory])
 
 
-def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
+def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
     """Return the schedule measured to be fastest, or the one estimated to be."""
-    tuned = shipped().get(device.adapter, {}).get(product.name)
-    if tuned is not None and tuned.kind == device.matrix_units and tuned.shared <= device.block_memory:
+    tuned = shipped().get(capabilities.adapter, {}).get(product.name)
+    if tuned is not None and tuned.kind == capabilities.matrix_units and tuned.shared <= capabilities.block_memory:
         return tuned
-    options = [replace(s, splits=n) for s in candidates(device) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
-    return min(options, key=lambda s: _cost(product, s, device.processors))
+    options = [replace(s, splits=n) for s in candidates(capabilities) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
+    return min(options, key=lambda s: _cost(product, s, capabilities.processors))
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:

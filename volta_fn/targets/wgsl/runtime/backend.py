@@ -191,7 +191,7 @@ class GpuBackend:
 
 
 #: The modules that list the GPUs of a driver.
-_DRIVERS = {"wgpu": "volta_fn.targets.wgpu.adapters", "nvidia": "volta_fn.targets.nvidia.driver"}
+_DRIVERS = {"wgpu": "volta_fn.targets.wgpu.adapters", "nvidia": "volta_fn.targets.nvidia.adapters"}
 
 
 @functools.cache
