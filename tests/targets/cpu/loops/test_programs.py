@@ -142,6 +142,18 @@ def test_transposes_in_the_memory_of_another_ones_operand() -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.parametrize("shape", [(128, 64), (70, 33), (16, 200), (1, 40), (5, 3, 47), (300, 130)])
+@pytest.mark.parametrize("dtype", ["float32", "bool", "bfloat16", "complex64", "int64"])
+def test_transposes_of_what_is_put_together(shape: tuple[int, ...], dtype: str) -> None:
+    """Conditions on both axes of the tiles, which divide them in areas."""
+    rolls = lambda x, y: (jnp.roll(x, 7, 0).T, jnp.roll(x, (5, 9), (-2, -1)).T)
+    joins = lambda x, y: (jnp.concatenate([x, y, x[3:]], 0).T, jnp.concatenate([x.T, y.T], 0), jnp.concatenate([x, y[..., 1:]], -1).T)
+    pads = lambda x, y: (jnp.pad(x, [(2, 35)] * x.ndim).T, lax.pad(x, np.zeros((), x.dtype), [(-1, 20, 0)] * x.ndim).T)
+    for function in (rolls, joins, pads):
+        for kernel in kernels_of(function, shaped(*shape, dtype=dtype), shaped(*shape, dtype=dtype)):
+            assert agrees(kernel, inputs_of(kernel), f"{shape} {dtype}")
+
+
 @pytest.mark.parametrize("size", [40, 100])
 def test_noise_for_short_rows_of_any_number_of_vectors(size: int) -> None:
     noisy = lambda key, x: x - x.sum(1, keepdims=True) + vf.random.uniform(key, x.shape)

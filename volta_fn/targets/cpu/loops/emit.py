@@ -5,7 +5,9 @@ Loops over rows, transposes in tiles, interleaved results, or copies of long ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least, ve
 from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope, fetch_ahead
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
-from volta_fn.targets.cpu.loops.schedule import BLOCK, Grid, LoopSchedule
+from volta_fn.targets.cpu.loops.schedule import BLOCK, Grid, LoopSchedule, Transposition
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, buffer_pointer
 from volta_fn.targets.cpu.scalars import Number, store
 from volta_fn.targets.cpu.scalars.number import element
@@ -95,65 +97,98 @@ def _holds(condition: Range, axis: int, index: int) -> bool:
 # the stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
 
 
+class Area(NamedTuple):
+    """A part of the two axes of tiles in which all conditions on these are decided."""
+
+    #: Its extent along the vectors' axis, and along the other one.
+    along: Segment
+    across: Segment
+    #: The loads of which tiles are transposed: those that are not masked out.
+    loads: Sequence[int]
+
+
 class TransposeTiles:
     """Writes blocks of tiles over two axes of a kernel without inner axes."""
 
-    def __init__(self, analysis: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
-        self.analysis = analysis
-        self.f = f
-        self.axis = axis
-        self.other = other
-        self.lanes = lanes
-        self.loads = loads
+    def __init__(self, f: Function, schedule: LoopSchedule, transposition: Transposition) -> None:
+        self.analysis, self.f = schedule.analysis, f
+        self.axis, self.lanes = schedule.axis, schedule.vectors.lanes
+        self.other = transposition.axis
+        self.areas = [
+            Area(along, across, [n for n in transposition.loads if self._is_loaded(n, along.decided | across.decided)])
+            for along in schedule.vectors.segments
+            for across in transposition.segments
+        ]
         #: Tiles of a block along the vectors' axis.
-        self.columns = -(-BLOCK // lanes)
+        self.columns = -(-BLOCK // self.lanes)
         #: The tile of every part of every load.
         self.tiles: dict[int, list[Value]] = {}
 
+    def _is_loaded(self, node: int, decided: Mapping[Range, bool]) -> bool:
+        load_node = self.analysis.kernel.nodes[node]
+        assert isinstance(load_node, Load)
+        return all(decided.get(r, True) for r in load_node.mask)
+
     def strip(self, scope: VectorScope, start: Value, stop: Value) -> None:
         """Emit the full extent of the vectors' axis, for a strip along the other one."""
-        f, size = self.f, self.analysis.kernel.sizes[self.axis]
+        f, size = self.f, self.analysis.kernel.sizes[self.other]
+        for area in self.areas:
+            inner = scope.child({})
+            inner.decided.update(area.along.decided | area.across.decided)
+            if (area.across.start, area.across.end) == (0, size):
+                self.blocks(inner, area, start, stop)
+            else:
+                low, high = greatest(f, start, i64(area.across.start)), least(f, stop, i64(area.across.end))
+                f.branch(f.compare("icmp slt", low, high), partial(self.blocks, inner, area, low, high))
+
+    def blocks(self, scope: VectorScope, area: Area, low: Value, high: Value) -> None:
+        """Emit the blocks of a strip in an area."""
+        f, is_full = self.f, self.is_full(area)
 
         def block(first: Value, _: list[Value]) -> None:
-            end = least(f, f.plus(first, i64(BLOCK)), i64(size))
+            end = least(f, f.plus(first, i64(BLOCK)), i64(area.along.end))
 
             def across(u: Value, _: list[Value]) -> None:
-                wide = i64(self.lanes) if self.is_full else least(f, i64(self.lanes), f.minus(stop, u))
-                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), nonempty=True)
-                f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), nonempty=True)
+                wide = None if is_full else least(f, i64(self.lanes), f.minus(high, u))
+                f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, area, u, wide, v, first, end), nonempty=True)
+                rows = i64(self.lanes) if wide is None else wide
+                f.loop(i64(0), rows, 1, [], lambda i, _: self.work_row(scope, area, u, i, first, end), nonempty=True)
 
-            f.loop(start, stop, self.lanes, [], across, nonempty=True)
+            f.loop(low, high, self.lanes, [], across, nonempty=True)
 
-        f.loop(i64(0), i64(size), BLOCK, [], block, nonempty=True)
+        f.loop(i64(area.along.start), i64(area.along.end), BLOCK, [], block, nonempty=True)
 
-    @property
-    def is_full(self) -> bool:
-        """True if all tiles are full."""
-        sizes = self.analysis.kernel.sizes
-        return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
+    def is_full(self, area: Area) -> bool:
+        """Return True if all tiles of an area are full."""
+        ends = (area.along.end - area.along.start, area.across.start, area.across.end)
+        return all(end % self.lanes == 0 for end in ends)
 
-    def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> None:
+    def tile(self, scope: VectorScope, area: Area, u: Value, wide: Value | None, v: Value, first: Value, end: Value) -> None:
         """Emit the load of one tile, of which some may be beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
-        if self.is_full:
-            self.stage_tile(scope, u, None, v, None, column)
+        if wide is None:
+            self.stage_tile(scope, area, u, None, v, None, column)
             return
         high = least(f, i64(self.lanes), f.minus(end, v))
         full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
-        f.branch(full, lambda: self.stage_tile(scope, u, None, v, None, column), lambda: self.stage_tile(scope, u, wide, v, high, column))
+        f.branch(
+            full,
+            lambda: self.stage_tile(scope, area, u, None, v, None, column),
+            lambda: self.stage_tile(scope, area, u, wide, v, high, column),
+        )
 
-    def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
+    def work_row(self, scope: VectorScope, area: Area, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
         f, targets = self.f, [store.value for store in self.analysis.kernel.stores]
         outside = scope.child({self.other: f.plus(u, i)})
         outside.prepare(targets, range(len(targets)))
 
         def iteration(v: Value, _: list[Value]) -> None:
-            count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
+            count = None if self.is_full(area) else least(f, i64(self.lanes), f.minus(end, v))
             inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
-            for node, tiles in self.tiles.items():
-                inside.values[node] = self.load_tile_row(node, tiles, f.plus(f.times(i, self.columns), column))
+            for node in area.loads:
+                inside.values[node] = self.load_tile_row(node, self.tiles[node], f.plus(f.times(i, self.columns), column))
             for node in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
                 inside.value(node)
             for s in range(len(targets)):
@@ -161,9 +196,9 @@ class TransposeTiles:
 
         f.loop(first, end, self.lanes, [], iteration, nonempty=True)
 
-    def stage_tile(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
+    def stage_tile(self, scope: VectorScope, area: Area, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and store it on the stack."""
-        for node in self.loads:
+        for node in area.loads:
             rows = []
             for k in range(self.lanes):
                 count = wide
@@ -385,9 +420,8 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for loads and stores along different axes."""
     analysis, nest, axis = schedule.analysis, root.nest, schedule.axis
     assert schedule.crossing is not None
-    other, loads = schedule.crossing
-    tiles = TransposeTiles(analysis, nest.f, axis, other, schedule.vectors.lanes, loads)
-    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (axis, other)])
+    tiles = TransposeTiles(nest.f, schedule, schedule.crossing)
+    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (axis, tiles.other)])
     root.prepare(_first_targets(schedule))
 
     def body(row: Value, start: Value, stop: Value) -> None:

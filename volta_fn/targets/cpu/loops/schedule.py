@@ -90,6 +90,18 @@ class LoopOptions(NamedTuple):
 PREFERRED = LoopOptions()
 
 
+class Transposition(NamedTuple):
+    """Loads that are contiguous along another axis than the vectors'.
+
+    Tiles of them are transposed in registers.
+    """
+
+    axis: int
+    loads: list[int]
+    #: The segments of that axis.
+    segments: tuple[Segment, ...]
+
+
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel."""
 
@@ -98,8 +110,7 @@ class LoopSchedule(NamedTuple):
     passes: list[RowPass]
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
-    #: The axis along which some loads are contiguous, if it is not the vectors' axis, and those loads.
-    crossing: tuple[int, list[int]] | None
+    crossing: Transposition | None
     #: The short axis along which results are interleaved.
     interleaved: int | None
     #: The tasks, if reductions are not split into two launches.
@@ -173,7 +184,7 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
 
 
 def _row_grid(
-    analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
+    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: int | None, iteration_cost: float
 ) -> Grid:
     """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
@@ -181,7 +192,10 @@ def _row_grid(
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
     if transposition is not None:
         return grid(
-            analysis.size(analysis.parallel_axes - {axis, transposition[0]}), sizes[transposition[0]], BLOCK, iteration_cost * sizes[axis]
+            analysis.size(analysis.parallel_axes - {axis, transposition.axis}),
+            sizes[transposition.axis],
+            BLOCK,
+            iteration_cost * sizes[axis],
         )
     together = analysis.reduction_axes if inner is None else frozenset({inner})
     return grid(
@@ -203,7 +217,11 @@ def vector_lanes_of(analysis: KernelAnalysis) -> int:
 def _vector_axis(analysis: KernelAnalysis) -> int:
     """Return the axis along which most elements are contiguous."""
     sizes = analysis.kernel.sizes
-    offsets = [(1.0, p) for p in analysis.load_offsets.values()] + [(1.5, p) for p in analysis.store_offsets]
+    shares: dict[tuple[int, Affine], float] = {}
+    for n, p in analysis.load_offsets.items():  # loads at a distance from each other read the same memory
+        key = _load(analysis, n).input, p._replace(offset=0)
+        shares[key] = min(shares.get(key, 0.0) + _share(analysis, n), 1.0)
+    offsets = [(share, p) for (_, p), share in shares.items()] + [(1.5, p) for p in analysis.store_offsets]
     lanes = vector_lanes_of(analysis)
 
     def score(axis: int) -> tuple[float, int]:
@@ -213,6 +231,23 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
         return round(total * filled - (1e-3 if segments_of(analysis, axis) is None else 0.0), 6), axis
 
     return max(range(len(sizes)), key=score)
+
+
+def _load(analysis: KernelAnalysis, number: int) -> Load:
+    node = analysis.kernel.nodes[number]
+    assert isinstance(node, Load)
+    return node
+
+
+def _share(analysis: KernelAnalysis, load: int) -> float:
+    """Return the part of the iterations in which a load is not masked out, by conditions on single axes."""
+    share = 1.0
+    for condition in _load(analysis, load).mask:
+        if len(condition.value.terms) == 1:
+            ((axis, _),) = condition.value.terms
+            low, high = _bounds(condition, analysis.kernel.sizes[axis])
+            share *= max(high - low, 0) / analysis.kernel.sizes[axis]
+    return share
 
 
 def _access_score(offset: Affine, axis: int) -> float:
@@ -309,17 +344,21 @@ def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | N
 BLOCK = 64
 
 
-def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
-    """Return the loads that cross the vectors' axis, and their contiguous axis.
+#: The most parts of the two axes of tiles: for each the code is repeated.
+_MOST_AREAS = 8
 
-    None if tiles do not help.
-    """
+
+def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> Transposition | None:
+    """Return the loads that cross the vectors' axis; None if tiles do not help."""
     if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
         return None
     candidate = crossing_loads(analysis, axis, lanes, backward=False)
-    if candidate is None or any(r.value.axes & {axis, candidate[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
+    if candidate is None:
         return None
-    return candidate
+    along, across = segments_of(analysis, axis), segments_of(analysis, candidate[0])
+    if along is None or across is None or len(along) * len(across) > _MOST_AREAS:
+        return None
+    return Transposition(*candidate, across)
 
 
 # The values that a pass over a row keeps for later passes, by their costs.
