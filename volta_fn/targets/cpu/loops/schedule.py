@@ -240,7 +240,10 @@ def _load(analysis: KernelAnalysis, number: int) -> Load:
 
 
 def _share(analysis: KernelAnalysis, load: int) -> float:
-    """Return the part of the iterations in which a load is not masked out, by conditions on single axes."""
+    """Return the part of the iterations in which a load is not masked out.
+
+    Only conditions on single axes count.
+    """
     share = 1.0
     for condition in _load(analysis, load).mask:
         if len(condition.value.terms) == 1:
