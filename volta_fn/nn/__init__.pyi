@@ -4,6 +4,12 @@ from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
+from volta_fn.nn.language.caches import *
+from volta_fn.nn.language.config import *
+from volta_fn.nn.language.decoder import *
+from volta_fn.nn.language.experts import *
+from volta_fn.nn.language.layers import *
+from volta_fn.nn.language.rotary import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *

@@ -1,0 +1,128 @@
+"""Keys and values of earlier tokens: all of them, or those of a sliding window.
+
+A cache numbers its *slots*: the tokens that a batch was given, padding included, have the slots 0, 1, 2, … in all rows. A row that is
+shorter than others is padded on the left; its `start` is the slot of its first token, whose position is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ShapeError
+from volta_fn.nn.transformer.multi_head_attention import KeysValues
+
+__all__ = ["CausalLMCache", "FullCache", "RollingCache"]
+
+
+class FullCache(NamedTuple):
+    """Keys and values of one layer by slot, of shape (batch, groups, slots, features)."""
+
+    keys: Array
+    values: Array
+
+    @classmethod
+    def empty(cls, batch: int, groups: int, slots: int, features: int, dtype: str) -> Self:
+        """Return a cache with room for `slots` tokens."""
+        shape = (batch, groups, slots, features)
+        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+
+    def update(self, new: KeysValues, length: Array, count: Array) -> tuple[FullCache, KeysValues, Array]:
+        """Write the keys and values of new tokens to the slots from `length` on.
+
+        Tokens from `count` on are padding, which later ones overwrite.
+
+        Returns:
+            The new cache, the keys and values to attend to, and the slot of each of them. Values are NaN where there is no room, which is
+            visible even in compiled programs.
+
+        Raises:
+            ShapeError: more tokens than slots.
+        """
+        del count  # what lies behind the last token is hidden by its slot
+        added, slots = new.keys.shape[2], self.keys.shape[2]
+        if added > slots:
+            raise ShapeError(f"FullCache: {added} tokens do not fit {slots} slots")
+        values = vnp.where(length + added <= slots, new.values, vnp.nan)
+        keys, values = (
+            lax.dynamic_update_slice_in_dim(old, now.astype(old.dtype), length, 2)
+            for old, now in ((self.keys, new.keys), (self.values, values))
+        )
+        return FullCache(keys, values), KeysValues(keys, values), vnp.arange(slots)
+
+    def grow(self, slots: int) -> FullCache:
+        """Return a copy with room for more tokens."""
+        more = slots - self.keys.shape[2]
+        return FullCache(*[vnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) for x in self])
+
+
+class RollingCache(NamedTuple):
+    """Keys and values of the last tokens alone: a ring of slots.
+
+    Slot s is at index s mod its size, which is the window of a layer of sliding attention, so that it never needs to grow.
+    """
+
+    keys: Array
+    values: Array
+
+    @classmethod
+    def empty(cls, batch: int, groups: int, window: int, features: int, dtype: str) -> Self:
+        """Return a ring of `window` slots."""
+        shape = (batch, groups, window, features)
+        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+
+    def update(self, new: KeysValues, length: Array, count: Array) -> tuple[RollingCache, KeysValues, Array]:
+        """Write new keys and values over the oldest; arguments are those of `FullCache`.
+
+        Returns:
+            The new cache, the keys and values to attend to, and the slot of each; negative for none.
+        """
+        size, added = self.keys.shape[2], new.keys.shape[2]
+        indices = vnp.arange(size)
+        if added == 1:  # a step: what the token overwrites is out of its sight
+            keys, values = (
+                lax.dynamic_update_slice_in_dim(old, now.astype(old.dtype), length % size, 2) for old, now in zip(self, new, strict=True)
+            )
+            return RollingCache(keys, values), KeysValues(keys, values), length - (length - indices) % size
+        before = length - 1 - (length - 1 - indices) % size
+        last = length + count - 1
+        after = last - (last - indices) % size  # the slot that each index holds afterwards
+        source = vnp.clip(after - length, 0, max(added - 1, 0))
+        arrays = []
+        for old, now in zip(self, new, strict=True):
+            taken = vnp.take(now.astype(old.dtype), source, axis=2) if added else old
+            arrays.append(vnp.where((after >= length)[:, None], taken, old))
+        attended = [vnp.concatenate([old, now.astype(old.dtype)], 2) for old, now in zip(self, new, strict=True)]
+        return RollingCache(*arrays), KeysValues(*attended), vnp.concatenate([before, length + vnp.arange(added)])
+
+    def grow(self, slots: int) -> RollingCache:
+        """Return the cache itself: a ring has room for any number of tokens."""
+        del slots
+        return self
+
+
+class CausalLMCache(NamedTuple):
+    """The caches of all layers, and what they have in common.
+
+    Attributes:
+        layers: one for each layer.
+        length: how many slots are in use, an int32 scalar.
+        start: the slot of each row's first token, int32 of shape (batch,).
+    """
+
+    layers: tuple[FullCache | RollingCache, ...]
+    length: Array
+    start: Array
+
+    @property
+    def slots(self) -> int | None:
+        """How many tokens there is room for; None if all layers have rings."""
+        return next((layer.keys.shape[2] for layer in self.layers if isinstance(layer, FullCache)), None)
+
+    def grow(self, slots: int) -> CausalLMCache:
+        """Return a copy with room for `slots` tokens, at least as many as before."""
+        if self.slots is None or slots <= self.slots:
+            return self
+        return self._replace(layers=tuple([layer.grow(slots) for layer in self.layers]))
