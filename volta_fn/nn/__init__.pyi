@@ -8,8 +8,10 @@ from volta_fn.nn.language.caches import *
 from volta_fn.nn.language.config import *
 from volta_fn.nn.language.decoder import *
 from volta_fn.nn.language.experts import *
+from volta_fn.nn.language.generation import *
 from volta_fn.nn.language.layers import *
 from volta_fn.nn.language.rotary import *
+from volta_fn.nn.language.samplers import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
