@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,12 @@ def _to_file(config: CausalLMConfig, state: Mapping[str, Any]) -> dict[str, Any]
                 halves = vnp.split(value[e], 2)
                 arrays |= {f"{prefix}.{e}.{part}.weight": half for part, half in zip((gate, up), halves, strict=True)}
     return arrays
+
+
+def names_in_files(config: CausalLMConfig, names: Iterable[str]) -> list[str]:
+    """Return the names in files of layers."""
+    parts = _RENAMED.get(config.model_type, {})
+    return [_renamed(f"{name}.", parts)[:-1] for name in names]
 
 
 def _renamed(name: str, parts: Mapping[str, str]) -> str:

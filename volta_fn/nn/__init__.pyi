@@ -2,6 +2,7 @@ from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
+from volta_fn.nn.adapters import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
 from volta_fn.nn.language.caches import *
