@@ -111,7 +111,7 @@ def save_pretrained(folder: str | os.PathLike[str], model: CausalLM, *, max_shar
         raise ArgumentTypeError(f"save_pretrained: a CausalLM is needed, got {type(model).__name__}; save_safetensors saves any model")
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    state = _to_file(model.config, state_dict(model))
+    state = _to_file(model.config, state_dict(model.unstack()))
     save_safetensors(path / "model.safetensors", state, {"format": "pt"}, max_shard_size=max_shard_size)
     write_text(path / "config.json", json.dumps(model.config.to_json(), indent=2) + "\n")
 

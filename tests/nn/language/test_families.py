@@ -13,7 +13,7 @@ import volta_fn as vf
 from tests.nn.language import families
 from volta_fn import nn
 from volta_fn import numpy as vnp
-from volta_fn.errors import ArgumentTypeError, SerializationError, StateDictError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, SerializationError, StateDictError
 
 STORED = json.loads(families.STORED.read_text())
 
@@ -122,3 +122,27 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         vf.io.load_pretrained(tmp_path)
     with pytest.raises(ArgumentTypeError, match="CausalLM"):
         vf.io.save_pretrained(tmp_path, nn.Linear.init(vf.random.key(0), 1, 1))  # type: ignore[arg-type]
+
+
+def test_stacked_layers_give_the_same(name: str, model: nn.CausalLM, tmp_path: Path) -> None:
+    """Logits, with caches and without, gradients, and files."""
+    if name == "qwen2_moe":
+        with pytest.raises(ArgumentError, match="2 structures of 3 layers"):
+            model.stack()
+        return
+    tokens = vnp.asarray(families.TOKENS)
+    stacked = model.stack()
+    assert nn.tree_equal(stacked.unstack(), model)
+    np.testing.assert_allclose(np.asarray(vf.jit(lambda m: m(tokens))(stacked)), np.asarray(model(tokens)), rtol=1e-4, atol=2e-5)
+    logits, cache = stacked(tokens[:, :7], cache=stacked.init_cache(2, 16), prefill=True)
+    expected, other = model(tokens[:, :7], cache=model.init_cache(2, 16, rolling=False), prefill=True)
+    for _ in range(2):
+        np.testing.assert_allclose(np.asarray(logits), np.asarray(expected), rtol=1e-4, atol=2e-5)
+        logits, cache = stacked(tokens[:, 7:8], cache=cache)
+        expected, other = model(tokens[:, 7:8], cache=other)
+    loss = lambda m: vnp.mean(vnp.sin(m(tokens[:1, :5])))
+    gradient, plain = vf.grad(loss)(stacked.replace(remat=True)).unstack(), vf.grad(loss)(model)
+    for a, b in zip(vf.tree.leaves(gradient), vf.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-3, atol=1e-5)
+    vf.io.save_pretrained(tmp_path / "stacked", stacked)
+    assert nn.tree_equal(vf.io.load_pretrained(tmp_path / "stacked"), model)

@@ -36,9 +36,8 @@ class Beams(NamedTuple):
 
 def _reordered(cache: CausalLMCache, parents: Array) -> CausalLMCache:
     """Return the cache whose rows are those of `parents`."""
-    return cache._replace(
-        layers=tree.map(lambda x: vnp.take(x, parents, axis=0), cache.layers), start=vnp.take(cache.start, parents, axis=0)
-    )
+    layers, start = tree.map(lambda x: vnp.take(x, parents, axis=0), (cache.layers, cache.start))
+    return cache._replace(layers=layers, start=start)
 
 
 @functools.partial(jit, static_argnames=("count",))
@@ -127,7 +126,7 @@ def beam_search(
     pad = pad_token if pad_token is not None else 0 if model.config.pad_token_id is None else model.config.pad_token_id
     tokens, starts = left_padded(prompts)
     batch, length = tokens.shape
-    cache = model.init_cache(batch, rounded_size(length + LEAST_CHUNK, LEAST_SLOTS), start=vnp.asarray(starts))
+    cache = model.init_cache(batch, rounded_size(length + LEAST_CHUNK, LEAST_SLOTS), start=vnp.asarray(starts) if starts.any() else None)
     logits, cache = prefill(model, tokens, cache)
     repeated = vnp.repeat(vnp.arange(batch), num_beams)
     logits, cache = logits[repeated], _reordered(cache, repeated)

@@ -109,12 +109,12 @@ class CausalLMCache(NamedTuple):
     Attributes:
         layers: one for each layer.
         length: how many slots are in use, an int32 scalar.
-        start: the slot of each row's first token, int32 of shape (batch,).
+        start: the slot of each row's first token, int32 of shape (batch,); None for 0.
     """
 
     layers: tuple[FullCache | RollingCache, ...]
     length: Array
-    start: Array
+    start: Array | None
 
     @property
     def slots(self) -> int | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -21,7 +21,7 @@ from volta_fn.nn.layers.linear import Embedding
 from volta_fn.nn.module import Module, static
 from volta_fn.transforms.checkpoint import checkpoint
 
-__all__ = ["CausalLM", "Decoder", "DecoderLayer"]
+__all__ = ["CausalLM", "Decoder", "DecoderLayer", "StackedLayers"]
 
 Cache = FullCache | RollingCache
 
@@ -35,6 +35,7 @@ class Step(NamedTuple):
         start: the slot of each row's first token, or None for 0.
         key_mask: bool of shape (batch, T), False for padding among the new tokens, or None.
         length, count: slots in use before, and how many tokens are new; None without a cache.
+        window: how many tokens a token sees, where layers of several windows are one program; None for the layer's own.
     """
 
     rotation: Rotation | None
@@ -43,6 +44,7 @@ class Step(NamedTuple):
     key_mask: Array | None
     length: Array | None
     count: Array | None
+    window: Array | None = None
 
     def seen(self, window: int | None, slots: Array | None) -> Array | None:
         """Return the mask of keys in slots; None: of the new tokens, which are causal."""
@@ -50,7 +52,9 @@ class Step(NamedTuple):
         conditions = []
         if slots is not None:
             conditions.append(((keys >= 0) & (keys <= self.query_slots[:, None]))[None, None])
-        if window is not None and (slots is not None or keys.shape[0] > window):
+        if self.window is not None:
+            conditions.append((keys > self.query_slots[:, None] - self.window)[None, None])
+        elif window is not None and (slots is not None or keys.shape[0] > window):
             conditions.append((keys > self.query_slots[:, None] - window)[None, None])
         if self.start is not None:
             conditions.append((keys >= self.start[:, None])[:, None, None])
@@ -113,11 +117,35 @@ class DecoderLayer(Module):
         return self.mlp(x) if isinstance(self.mlp, SparseMLP) else (self.mlp(x), None)
 
 
+class StackedLayers(Module):
+    """Layers of one structure, whose arrays are stacked along a leading axis.
+
+    `scan` runs them, so that the program has one layer, whatever their number. Layers may differ in their windows and positions alone.
+    """
+
+    layer: DecoderLayer
+    windows: tuple[int | None, ...] = static()
+
+    @classmethod
+    def init(cls, layers: Sequence[DecoderLayer]) -> Self:
+        """Stack layers; raise `ArgumentError` for none, or for different structures."""
+        alike = [layer.replace(window=None) for layer in layers]
+        kinds = {(tree.structure(layer), tuple([(x.shape, x.dtype) for x in tree.leaves(layer)])) for layer in alike}
+        if len(kinds) != 1:
+            raise ArgumentError(f"StackedLayers: layers of one structure are needed, got {len(kinds)} structures of {len(layers)} layers")
+        return cls(tree.map(lambda *leaves: vnp.stack(leaves), *alike), tuple([layer.window for layer in layers]))
+
+    def unstack(self) -> tuple[DecoderLayer, ...]:
+        """Return the layers one by one."""
+        rows = [tree.map(lambda x, i=i: x[i], self.layer) for i in range(len(self.windows))]
+        return tuple([row.replace(window=window) for row, window in zip(rows, self.windows, strict=True)])
+
+
 class Decoder(Module):
-    """Embeddings of tokens, decoder layers, and a last norm."""
+    """Embeddings of tokens, decoder layers one by one or stacked, and a last norm."""
 
     embed_tokens: Embedding
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[DecoderLayer, ...] | StackedLayers
     norm: Module
 
 
@@ -126,13 +154,42 @@ def _run(layer: DecoderLayer, x: Array, step: Step, cache: Cache | None, prefill
 
 
 _run_remat = checkpoint(_run, static_argnums=(4,))
+Run = Callable[[DecoderLayer, Array, Step, Cache | None, bool], tuple[Array, Cache | None, Array | None]]
+#: More tokens than any text has: the window of layers that see all.
+_NO_WINDOW = 2**30
+
+
+def _scan(
+    run: Run, layers: StackedLayers, x: Array, steps: Sequence[Step], caches: Sequence[Cache | None], prefill: bool
+) -> tuple[Array, list[Cache | None], list[Array]]:
+    """Run stacked layers; return the output, the new caches, and routers' logits."""
+    shape = next((step.rotation.cos.shape for step in steps if step.rotation is not None), None)
+    rotations = [step.rotation or Rotation(vnp.ones(shape), vnp.zeros(shape)) for step in steps] if shape else []
+    kinds = list(dict.fromkeys(map(id, rotations)))  # as few as the layers' kinds of positions
+    table = [next(rotation for rotation in rotations if id(rotation) == kind) for kind in kinds]
+    windows = vnp.array([_NO_WINDOW if window is None else window for window in layers.windows], "int32")
+    which = vnp.array([kinds.index(id(rotation)) for rotation in rotations], "int32") if rotations else None
+    stacked = None if caches[0] is None else tree.map(lambda *rows: vnp.stack(rows), *caches)
+
+    def body(x: Array, inputs: Any) -> Any:
+        layer, window, kind, cache = inputs
+        rotation = None if kind is None else tree.map(lambda *rows: vnp.stack(rows)[kind], *table)
+        step = steps[0]._replace(rotation=rotation, window=None if set(layers.windows) == {None} else window)
+        x, new, router = run(layer, x, step, cache, prefill)
+        return x, (new, router)
+
+    x, (new, routers) = lax.scan(body, x, (layers.layer, windows, which, stacked))
+    count = len(layers.windows)
+    rows: list[Cache | None] = [None if new is None else tree.map(lambda leaf, i=i: leaf[i], new) for i in range(count)]
+    return x, rows, [] if routers is None else [routers[i] for i in range(count)]
 
 
 class CausalLM(Module):
     """A language model by its config: logits of each next token.
 
     Its arrays have the names of Hugging Face's models, but for a few that `io.load_pretrained` maps. Weights of projections have PyTorch's
-    layout, (out, in). The loss is ``nn.cross_entropy(logits, next_tokens, axis=-1)``. With `remat` the backward pass recomputes the layers'
+    layout, (out, in). `stack` makes one program of all layers. The loss is ``nn.cross_entropy(logits, next_tokens, axis=-1)``. With
+    `remat` the backward pass recomputes the layers'
     intermediate values instead of storing them, see `checkpoint`.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
@@ -177,7 +234,7 @@ class CausalLM(Module):
         Args:
             batch: how many texts.
             slots: how many tokens there is room for, padding included.
-            rolling: whether layers of sliding attention keep only the tokens of their window, if that is smaller.
+            rolling: whether layers of sliding attention keep only the tokens of their window, if that is smaller; not if they are stacked.
             start: how many tokens of padding each row begins with, int32 of shape (batch,) (default: none).
             dtype: of keys and values (default: the config's).
 
@@ -187,14 +244,16 @@ class CausalLM(Module):
         check_sizes("CausalLM.init_cache", batch=batch, slots=slots)
         config, kind = self.config, self.config.dtype if dtype is None else dtype
         layers: list[Cache] = []
-        for layer in self.model.layers:
+        stacked = isinstance(self.model.layers, StackedLayers)
+        for layer_type in config.layer_types:
             sizes = (config.num_key_value_heads, config.head_dim)
-            if rolling and layer.window is not None and layer.window < slots:
-                layers.append(RollingCache.empty(batch, sizes[0], layer.window, sizes[1], kind))
+            window = config.sliding_window if layer_type == SLIDING else None
+            if rolling and not stacked and window is not None and window < slots:
+                layers.append(RollingCache.empty(batch, sizes[0], window, sizes[1], kind))
             else:
                 layers.append(FullCache.empty(batch, sizes[0], slots, sizes[1], kind))
-        first = vnp.zeros(batch, "int32") if start is None else as_value(start).astype("int32")
-        if first.shape != (batch,):
+        first = None if start is None else as_value(start).astype("int32")
+        if first is not None and first.shape != (batch,):
             raise ShapeError(f"CausalLM.init_cache: start has shape ({batch},), got {first.shape}")
         return CausalLMCache(tuple(layers), vnp.zeros((), "int32"), first)
 
@@ -218,15 +277,34 @@ class CausalLM(Module):
         x = self.model.embed_tokens(numbers)
         if self.config.family.scale_embeddings:
             x = x * vnp.asarray(self.config.hidden_size**0.5, x.dtype)
-        caches, logits = [], []
-        run = _run_remat if self.remat else _run
-        for i, layer in enumerate(self.model.layers):
-            x, new, router = run(layer, x, steps(i), None if cache is None else cache.layers[i], prefill)
-            caches.append(new)
-            logits += [] if router is None else [router]
+        run: Run = _run_remat if self.remat else _run
+        old = [None] * self.config.num_hidden_layers if cache is None else list(cache.layers)
+        layers = self.model.layers
+        if isinstance(layers, StackedLayers):
+            x, caches, logits = _scan(run, layers, x, [steps(i) for i in range(len(old))], old, prefill)
+        else:
+            caches, logits = [], []
+            for i, layer in enumerate(layers):
+                x, new, router = run(layer, x, steps(i), old[i], prefill)
+                caches.append(new)
+                logits += [] if router is None else [router]
         added = numbers.shape[1] if count is None else count
         new_cache = None if cache is None else cache._replace(layers=tuple(caches), length=cache.length + added)
         return self.model.norm(x), new_cache, tuple(logits)
+
+    def stack(self) -> CausalLM:
+        """Return the model with its layers stacked, for `scan`; see `StackedLayers`.
+
+        Programs are smaller and take less time to compile; layers one by one run faster, and decode with less copying. Raises
+        `ArgumentError` if there are no layers, or some have experts and others none.
+        """
+        layers = self.model.layers
+        return self if isinstance(layers, StackedLayers) else self.replace(model=self.model.replace(layers=StackedLayers.init(layers)))
+
+    def unstack(self) -> CausalLM:
+        """Return the model with its layers one by one."""
+        layers = self.model.layers
+        return self.replace(model=self.model.replace(layers=layers.unstack())) if isinstance(layers, StackedLayers) else self
 
     def logits(self, hidden: Array) -> Array:
         """Return the logits of features, float32 if those have fewer bits."""
@@ -276,10 +354,11 @@ class CausalLM(Module):
         if cache is not None:
             if key_mask is not None:
                 raise ArgumentError("CausalLM: with a cache leave key_mask out, and give init_cache the start of each row")
-            if len(cache.layers) != len(self.model.layers) or cache.start.shape != numbers.shape[:1]:
+            count, rows = len(cache.layers), {layer.keys.shape[0] for layer in cache.layers}
+            if count != self.config.num_hidden_layers or not rows <= {numbers.shape[0]}:
                 raise ArgumentError(
-                    f"CausalLM: the cache is for {len(cache.layers)} layers and {cache.start.shape[0]} rows, the model has "
-                    f"{len(self.model.layers)} and tokens have {numbers.shape[0]}"
+                    f"CausalLM: the cache is for {count} layers and {min(rows, default=0)} rows, the model has "
+                    f"{self.config.num_hidden_layers} and tokens have {numbers.shape[0]}"
                 )
         elif key_mask is not None:
             real = as_value(key_mask)
@@ -300,7 +379,8 @@ class CausalLM(Module):
             length, start = cache.length, cache.start
             total = vnp.asarray(t if count is None else count, "int32")
             slots = length + vnp.arange(t)
-            indices = vnp.maximum(slots - start[:, None], 0) if positions is None else as_value(positions)
+            indices = slots[None] if start is None else vnp.maximum(slots - start[:, None], 0)
+            indices = indices if positions is None else as_value(positions)
         if indices.ndim == 1:
             indices = indices[None]
         if indices.ndim != 2 or indices.shape[1] != t or indices.shape[0] not in (1, batch):

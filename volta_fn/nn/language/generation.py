@@ -202,7 +202,7 @@ class TokenStream(Iterator[np.ndarray]):
         if self._last is None:
             if self.cache is None:
                 slots = rounded_size(self.tokens.shape[1] + LEAST_CHUNK, LEAST_SLOTS)
-                self.cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts))
+                self.cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts) if self._starts.any() else None)
             logits, self.cache = prefill(self.model, self.tokens, self.cache)
             self._length += self.tokens.shape[1]
             self._last, self._key, self._seen = _sample(logits, self._key, self._seen, self._sampler, self._penalized)
