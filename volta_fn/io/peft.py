@@ -56,14 +56,14 @@ def save_adapter(folder: str | os.PathLike[str], model: CausalLM) -> None:
     if len(kinds) != 1:
         raise ArgumentError(f"save_adapter: adapters of one rank, scale and kind are needed, got {len(kinds)} kinds of {len(adapters)}")
     ((rank, scale, dora),) = kinds
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, node in adapters.items():
         parts = {"lora_A": node.lora_A, "lora_B": node.lora_B, "magnitude": node.magnitude}
         arrays |= {f"{_PREFIX}{name}.{_ARRAYS[part]}": value for part, value in parts.items() if value is not None}
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     save_safetensors(path / _WEIGHTS, arrays, {"format": "pt"})
-    entries = {
+    entries: dict[str, Any] = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": scale * rank, "lora_dropout": 0.0, "bias": "none",
         "use_dora": dora, "use_rslora": False, "fan_in_fan_out": False, "target_modules": sorted({n.rpartition(".")[2] for n in adapters}),
     }  # fmt: skip

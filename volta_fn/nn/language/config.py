@@ -330,7 +330,8 @@ class CausalLMConfig:
             raise ArgumentError(f"{name}: the entries {', '.join(absent)} are missing")
         eos = values.get("eos_token_id")
         values["eos_token_id"] = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in fields})
+        chosen: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key in fields}
+        return cls(**chosen)
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> Self:

@@ -34,7 +34,7 @@ class Step(NamedTuple):
         query_slots: the tokens' slots, of shape (T,).
         start: the slot of each row's first token, or None for 0.
         key_mask: bool of shape (batch, T), False for padding among the new tokens, or None.
-        length, count: slots in use before, and how many tokens are new; None without a cache.
+        length, added: slots in use before, and how many tokens are new; None without a cache.
         window: how many tokens a token sees, where layers of several windows are one program; None for the layer's own.
     """
 
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     start: Array | None
     key_mask: Array | None
     length: Array | None
-    count: Array | None
+    added: Array | None
     window: Array | None = None
 
     def seen(self, window: int | None, slots: Array | None) -> Array | None:
@@ -101,7 +101,7 @@ class DecoderLayer(Module):
         """
         seen = functools.partial(step.seen, self.window)
         normed = self.input_layernorm(x)
-        attended, cache = self.self_attn(normed, step.rotation, seen, cache, step.length, step.count, prefill)
+        attended, cache = self.self_attn(normed, step.rotation, seen, cache, step.length, step.added, prefill)
         if self.post_attention_layernorm is None:
             out, logits = self._feed_forward(normed)
             return x + attended + out, cache, logits
@@ -289,13 +289,15 @@ class CausalLM(Module):
                 caches.append(new)
                 logits += [] if router is None else [router]
         added = numbers.shape[1] if count is None else count
-        new_cache = None if cache is None else cache._replace(layers=tuple(caches), length=cache.length + added)
+        new_cache = (
+            None if cache is None else cache._replace(layers=tuple([new for new in caches if new is not None]), length=cache.length + added)
+        )
         return self.model.norm(x), new_cache, tuple(logits)
 
     def stack(self) -> CausalLM:
         """Return the model with its layers stacked, for `scan`; see `StackedLayers`.
 
-        Programs are smaller and take less time to compile; layers one by one run faster, and decode with less copying. Raises
+        Programs are smaller and take less time to compile; layers one by one decode faster, since a scan copies their caches. Raises
         `ArgumentError` if there are no layers, or some have experts and others none.
         """
         layers = self.model.layers

@@ -177,7 +177,7 @@ class DecoderAttention(Module):
         else:
             for name, k, width in zip(("q_proj", "k_proj", "v_proj"), keys, widths, strict=False):
                 projections[name] = project(k, config.hidden_size, width, bias=biases[0])
-        norms = {name: norm_of(config, features) for name in ("q_norm", "k_norm")} if family.qk_norm else {}
+        norms: dict[str, Any] = {name: norm_of(config, features) for name in ("q_norm", "k_norm")} if family.qk_norm else {}
         scalar = features if config.query_pre_attn_scalar is None else config.query_pre_attn_scalar
         return cls(
             project(keys[3], heads * features, config.hidden_size, bias=biases[1]),
