@@ -2,8 +2,8 @@
 
     python examples/web_lora.py            # writes results/lora.html, to be opened in any browser with WebGPU
 
-A model with Llama's parts learns the characters of Python's source code. Adapters of rank 4 then learn the prose of Python's manual while the
-model stays as it is. The page trains the adapters further, and writes with a cache of keys and values on the GPU of whoever opens it.
+A model with Llama's parts learns the characters of Python's source code. Adapters of rank 4 then learn the prose of Python's manual while
+the model stays as it is. The page trains the adapters further, and writes with a cache of keys and values on the GPU of whoever opens it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def loss(trained: Any, frozen: Any, inputs: vf.Array, targets: vf.Array) -> vf.A
 
 
 def train(trained: Any, frozen: Any, numbers: Any, optimizer: Any, steps: int, seed: int) -> tuple[Any, float]:
-    """Train a part of a model on windows of a text; return it and the last losses' mean."""
+    """Train a part of a model on windows of a text.
+
+    Returns it and the mean of the last losses.
+    """
 
     @functools.partial(vf.jit, donate_argnums=(0, 2))
     def update(trained: Any, frozen: Any, moments: Any, inputs: vf.Array, targets: vf.Array) -> tuple[Any, Any, vf.Array]:
@@ -79,7 +82,10 @@ def functions(optimizer: optim.GradientTransformation) -> dict[str, vf.web.Funct
     scalar = functools.partial(vf.ShapeDtypeStruct, ())
     written = ["adapters", "model", vf.ShapeDtypeStruct((PROMPT,), "int32"), scalar("uint32"), scalar("float32")]
     learnt = ["adapters", "model", "moments", "text", scalar("uint32")]
-    return {"write": vf.web.Function(write, written, ["characters"]), "train": vf.web.Function(learn, learnt, ["adapters", "moments", "loss"])}
+    return {
+        "write": vf.web.Function(write, written, ["characters"]),
+        "train": vf.web.Function(learn, learnt, ["adapters", "moments", "loss"]),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -92,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     width, layers = (32, 1) if options.quick else (96, 3)
     config = nn.CausalLMConfig(
         model_type="llama", vocab_size=len(vocabulary), hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH, initializer_range=width**-0.5, tie_word_embeddings=False,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH, initializer_range=width**-0.5,
+        tie_word_embeddings=False,
     )  # fmt: skip
     model = nn.CausalLM.init(random.key(options.seed), config)
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.004, steps // 20 + 1, steps, 0.0003)

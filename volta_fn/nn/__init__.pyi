@@ -8,6 +8,7 @@ from volta_fn.nn.filtering import *
 from volta_fn.nn.language.beam_search import *
 from volta_fn.nn.language.caches import *
 from volta_fn.nn.language.config import *
+from volta_fn.nn.language.continuous_batch import *
 from volta_fn.nn.language.decoder import *
 from volta_fn.nn.language.experts import *
 from volta_fn.nn.language.generation import *

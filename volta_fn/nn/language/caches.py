@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens: all of them, or those of a sliding window.
+"""Keys and values of earlier tokens: all, those of a window, or in pages.
 
 A cache numbers its *slots*: the tokens that a batch was given, padding included, have the slots 0, 1, 2, … in all rows. A row that is
 shorter than others is padded on the left; its `start` is the slot of its first token, whose position is 0.
@@ -14,7 +14,21 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.nn.transformer.multi_head_attention import KeysValues
 
-__all__ = ["CausalLMCache", "FullCache", "RollingCache"]
+__all__ = ["CausalLMCache", "FullCache", "PagedCache", "RollingCache"]
+
+
+class Placement(NamedTuple):
+    """Where a cache puts new tokens.
+
+    Attributes:
+        length: slots in use before, an int32 scalar; of shape (batch,) for pages.
+        count: how many of the new tokens are no padding, likewise.
+        table: the pages of each row, int32 of shape (batch, pages); negative for none. None without pages.
+    """
+
+    length: Array
+    count: Array
+    table: Array | None = None
 
 
 class FullCache(NamedTuple):
@@ -29,10 +43,10 @@ class FullCache(NamedTuple):
         shape = (batch, groups, slots, features)
         return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
 
-    def update(self, new: KeysValues, length: Array, count: Array) -> tuple[FullCache, KeysValues, Array]:
-        """Write the keys and values of new tokens to the slots from `length` on.
+    def update(self, new: KeysValues, placement: Placement) -> tuple[FullCache, KeysValues, Array]:
+        """Write the keys and values of new tokens to the next slots.
 
-        Tokens from `count` on are padding, which later ones overwrite.
+        Padding, which comes last, is written too: its slots hide it, and later tokens overwrite it.
 
         Returns:
             The new cache, the keys and values to attend to, and the slot of each of them. Values are NaN where there is no room, which is
@@ -41,8 +55,7 @@ class FullCache(NamedTuple):
         Raises:
             ShapeError: more tokens than slots.
         """
-        del count  # what lies behind the last token is hidden by its slot
-        added, slots = new.keys.shape[2], self.keys.shape[2]
+        length, added, slots = placement.length, new.keys.shape[2], self.keys.shape[2]
         if added > slots:
             raise ShapeError(f"FullCache: {added} tokens do not fit {slots} slots")
         values = vnp.where(length + added <= slots, new.values, vnp.nan)
@@ -73,13 +86,13 @@ class RollingCache(NamedTuple):
         shape = (batch, groups, window, features)
         return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
 
-    def update(self, new: KeysValues, length: Array, count: Array) -> tuple[RollingCache, KeysValues, Array]:
+    def update(self, new: KeysValues, placement: Placement) -> tuple[RollingCache, KeysValues, Array]:
         """Write new keys and values over the oldest; arguments are those of `FullCache`.
 
         Returns:
             The new cache, the keys and values to attend to, and the slot of each; negative for none.
         """
-        size, added = self.keys.shape[2], new.keys.shape[2]
+        length, size, added = placement.length, self.keys.shape[2], new.keys.shape[2]
         indices = vnp.arange(size)
         if added == 1:  # a step: what the token overwrites is out of its sight
             keys, values = (
@@ -87,7 +100,7 @@ class RollingCache(NamedTuple):
             )
             return RollingCache(keys, values), KeysValues(keys, values), length - (length - indices) % size
         before = length - 1 - (length - 1 - indices) % size
-        last = length + count - 1
+        last = length + placement.count - 1
         after = last - (last - indices) % size  # the slot that each index holds afterwards
         source = vnp.clip(after - length, 0, max(added - 1, 0))
         arrays = []
@@ -97,10 +110,48 @@ class RollingCache(NamedTuple):
         attended = [vnp.concatenate([old, now.astype(old.dtype)], 2) for old, now in zip(self, new, strict=True)]
         return RollingCache(*arrays), KeysValues(*attended), vnp.concatenate([before, length + vnp.arange(added)])
 
-    def grow(self, slots: int) -> RollingCache:
-        """Return the cache itself: a ring has room for any number of tokens."""
-        del slots
-        return self
+
+class PagedCache(NamedTuple):
+    """Keys and values of one layer in pages that rows take from a pool.
+
+    Slot s of a row is at index s mod page size of the page that its table has at s // page size (Kwon et al. 2023), so that rows of any
+    lengths take no more memory than they have tokens, rounded up to pages. Arrays have shape (pages, groups, page size, features).
+    """
+
+    keys: Array
+    values: Array
+
+    @classmethod
+    def empty(cls, pages: int, groups: int, page_size: int, features: int, dtype: str) -> Self:
+        """Return a pool of pages."""
+        shape = (pages, groups, page_size, features)
+        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+
+    def update(self, new: KeysValues, placement: Placement) -> tuple[PagedCache, KeysValues, Array]:
+        """Write new keys and values to the rows' pages.
+
+        Padding, and tokens beyond the pages of a row, are not written.
+
+        Returns:
+            The new pool, the keys and values of all slots of the tables, and the slot of each.
+        """
+        pool, _, page_size, features = self.keys.shape
+        batch, groups, added, _ = new.keys.shape
+        assert placement.table is not None
+        table, length = placement.table, vnp.broadcast_to(placement.length, (batch,))
+        slots = length[:, None] + vnp.arange(added)
+        column = slots // page_size
+        page = vnp.take_along_axis(table, vnp.minimum(column, table.shape[1] - 1), 1)
+        counts = vnp.arange(added) < vnp.broadcast_to(placement.count, (batch,))[:, None]
+        page = vnp.where(counts & (page >= 0) & (column < table.shape[1]), page, pool)  # beyond the pool: dropped
+        written, read = [], []
+        for old, now in zip(self, new, strict=True):
+            rows = now.astype(old.dtype).transpose(0, 2, 1, 3)
+            array = old.at[page, :, slots % page_size].set(rows, mode="drop")
+            gathered = vnp.take(array, vnp.maximum(table, 0), axis=0).transpose(0, 2, 1, 3, 4)
+            written.append(array)
+            read.append(gathered.reshape(batch, groups, table.shape[1] * page_size, features))
+        return PagedCache(*written), KeysValues(*read), vnp.arange(table.shape[1] * page_size)
 
 
 class CausalLMCache(NamedTuple):
@@ -108,21 +159,23 @@ class CausalLMCache(NamedTuple):
 
     Attributes:
         layers: one for each layer.
-        length: how many slots are in use, an int32 scalar.
+        length: how many slots are in use, an int32 scalar; of shape (batch,) for pages.
         start: the slot of each row's first token, int32 of shape (batch,); None for 0.
+        table: the pages of each row, see `Placement`; None without pages.
     """
 
-    layers: tuple[FullCache | RollingCache, ...]
+    layers: tuple[FullCache | RollingCache | PagedCache, ...]
     length: Array
     start: Array | None
+    table: Array | None = None
 
     @property
     def slots(self) -> int | None:
-        """How many tokens there is room for; None if all layers have rings."""
+        """How many tokens there is room for; None if no layer has a `FullCache`."""
         return next((layer.keys.shape[2] for layer in self.layers if isinstance(layer, FullCache)), None)
 
     def grow(self, slots: int) -> CausalLMCache:
         """Return a copy with room for `slots` tokens, at least as many as before."""
         if self.slots is None or slots <= self.slots:
             return self
-        return self._replace(layers=tuple([layer.grow(slots) for layer in self.layers]))
+        return self._replace(layers=tuple([layer.grow(slots) if isinstance(layer, FullCache) else layer for layer in self.layers]))

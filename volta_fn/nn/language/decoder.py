@@ -11,10 +11,10 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.language.caches import CausalLMCache, FullCache, RollingCache
+from volta_fn.nn.language.caches import CausalLMCache, FullCache, Placement, RollingCache
 from volta_fn.nn.language.config import SLIDING, CausalLMConfig
 from volta_fn.nn.language.experts import SparseMLP
-from volta_fn.nn.language.layers import DecoderAttention, DecoderMLP, Projection, norm_of
+from volta_fn.nn.language.layers import Cache, DecoderAttention, DecoderMLP, Projection, norm_of
 from volta_fn.nn.language.rotary import Rotation, rotary_rotation
 from volta_fn.nn.layers.arguments import check_sizes
 from volta_fn.nn.layers.linear import Embedding
@@ -23,18 +23,16 @@ from volta_fn.transforms.checkpoint import checkpoint
 
 __all__ = ["CausalLM", "Decoder", "DecoderLayer", "StackedLayers"]
 
-Cache = FullCache | RollingCache
-
 
 class Step(NamedTuple):
     """What all layers of one kind read besides their input.
 
     Attributes:
         rotation: of the tokens' positions, or None.
-        query_slots: the tokens' slots, of shape (T,).
+        query_slots: the tokens' slots, of shape (1, T), or (batch, T) where rows have their own.
         start: the slot of each row's first token, or None for 0.
         key_mask: bool of shape (batch, T), False for padding among the new tokens, or None.
-        length, added: slots in use before, and how many tokens are new; None without a cache.
+        placement: where the cache puts the tokens; None without a cache.
         window: how many tokens a token sees, where layers of several windows are one program; None for the layer's own.
     """
 
@@ -42,22 +40,22 @@ class Step(NamedTuple):
     query_slots: Array
     start: Array | None
     key_mask: Array | None
-    length: Array | None
-    added: Array | None
+    placement: Placement | None
     window: Array | None = None
 
     def seen(self, window: int | None, slots: Array | None) -> Array | None:
         """Return the mask of keys in slots; None: of the new tokens, which are causal."""
-        keys = self.query_slots if slots is None else slots
+        queries = self.query_slots[:, None, :, None]
+        keys = (self.query_slots if slots is None else slots[None])[:, None, None]
         conditions = []
         if slots is not None:
-            conditions.append(((keys >= 0) & (keys <= self.query_slots[:, None]))[None, None])
+            conditions.append((keys >= 0) & (keys <= queries))
         if self.window is not None:
-            conditions.append((keys > self.query_slots[:, None] - self.window)[None, None])
-        elif window is not None and (slots is not None or keys.shape[0] > window):
-            conditions.append((keys > self.query_slots[:, None] - window)[None, None])
+            conditions.append(keys > queries - self.window)
+        elif window is not None and (slots is not None or keys.shape[-1] > window):
+            conditions.append(keys > queries - window)
         if self.start is not None:
-            conditions.append((keys >= self.start[:, None])[:, None, None])
+            conditions.append(keys >= self.start[:, None, None, None])
         if self.key_mask is not None:
             conditions.append(self.key_mask[:, None, None])
         return functools.reduce(lambda a, b: a & b, conditions) if conditions else None
@@ -101,7 +99,7 @@ class DecoderLayer(Module):
         """
         seen = functools.partial(step.seen, self.window)
         normed = self.input_layernorm(x)
-        attended, cache = self.self_attn(normed, step.rotation, seen, cache, step.length, step.added, prefill)
+        attended, cache = self.self_attn(normed, step.rotation, seen, cache, step.placement, prefill)
         if self.post_attention_layernorm is None:
             out, logits = self._feed_forward(normed)
             return x + attended + out, cache, logits
@@ -356,7 +354,8 @@ class CausalLM(Module):
         if cache is not None:
             if key_mask is not None:
                 raise ArgumentError("CausalLM: with a cache leave key_mask out, and give init_cache the start of each row")
-            count, rows = len(cache.layers), {layer.keys.shape[0] for layer in cache.layers}
+            count, table = len(cache.layers), cache.table
+            rows = {layer.keys.shape[0] if table is None else table.shape[0] for layer in cache.layers}
             if count != self.config.num_hidden_layers or not rows <= {numbers.shape[0]}:
                 raise ArgumentError(
                     f"CausalLM: the cache is for {count} layers and {min(rows, default=0)} rows, the model has "
@@ -374,14 +373,13 @@ class CausalLM(Module):
         if cache is None and count is not None:
             raise ArgumentError("CausalLM: count is for calls with a cache; use key_mask for padding without one")
         if cache is None:
-            length, start, total = None, None, None
-            slots = vnp.arange(t)
-            indices = slots[None] if positions is None else as_value(positions)
+            placement, start, slots = None, None, vnp.arange(t)[None]
+            indices = slots if positions is None else as_value(positions)
         else:
-            length, start = cache.length, cache.start
-            total = vnp.asarray(t if count is None else count, "int32")
-            slots = length + vnp.arange(t)
-            indices = slots[None] if start is None else vnp.maximum(slots - start[:, None], 0)
+            start = cache.start
+            placement = Placement(cache.length, vnp.asarray(t if count is None else count, "int32"), cache.table)
+            slots = cache.length.reshape(-1, 1) + vnp.arange(t)
+            indices = slots if start is None else vnp.maximum(slots - start[:, None], 0)
             indices = indices if positions is None else as_value(positions)
         if indices.ndim == 1:
             indices = indices[None]
@@ -393,6 +391,6 @@ class CausalLM(Module):
         @functools.cache
         def step(rope: Any) -> Step:
             rotation = None if rope is None else rotary_rotation(indices, rope, config.head_dim, config.max_position_embeddings)
-            return Step(rotation, slots, start, mask, length, total)
+            return Step(rotation, slots, start, mask, placement)
 
         return lambda layer: step(config.rope_of(layer))

@@ -13,7 +13,7 @@ from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import gelu, relu, silu
 from volta_fn.nn.attention import attend, causal_condition, least_logit
-from volta_fn.nn.language.caches import FullCache, RollingCache
+from volta_fn.nn.language.caches import FullCache, PagedCache, Placement, RollingCache
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.rotary import Rotation
 from volta_fn.nn.layers.arguments import check_features, check_sizes
@@ -23,6 +23,8 @@ from volta_fn.nn.transformer.multi_head_attention import KeysValues, rotate_pair
 from volta_fn.scipy.special.exponential import softmax
 
 __all__ = ["DecoderAttention", "DecoderMLP", "Projection", "RMSNormPlusOne"]
+
+Cache = FullCache | RollingCache | PagedCache
 
 #: Activations by Hugging Face's names.
 ACTIVATIONS: dict[str, Callable[[Any], Array]] = {
@@ -211,11 +213,10 @@ class DecoderAttention(Module):
         x: Array,
         rotation: Rotation | None,
         seen: Callable[[Array | None], Array | None],
-        cache: FullCache | RollingCache | None = None,
-        length: Array | None = None,
-        count: Array | None = None,
+        cache: Cache | None = None,
+        placement: Placement | None = None,
         prefill: bool = False,
-    ) -> tuple[Array, FullCache | RollingCache | None]:
+    ) -> tuple[Array, Cache | None]:
         """Return the attention of new tokens to all that they see, and the new cache.
 
         Args:
@@ -223,14 +224,14 @@ class DecoderAttention(Module):
             rotation: that of the tokens' positions, or None.
             seen: returns the mask of keys, bool, that broadcasts to (batch, heads, T, S), by the keys' slots; by None, that of the new
                 tokens among themselves in addition to the causal one, or None.
-            cache, length, count: earlier keys and values, how many slots they have, and how many of the new tokens are no padding.
+            cache, placement: earlier keys and values, and where the new ones go.
             prefill: the cache is empty: new tokens attend to one another.
         """
         q, new = self.project(x, rotation)
         slots: Array | None = None
         attended = new
-        if cache is not None and length is not None and count is not None:
-            cache, stored, slots = cache.update(new, length, count)
+        if cache is not None and placement is not None:
+            cache, stored, slots = cache.update(new, placement)
             attended, slots = (new, None) if prefill else (stored, slots)
         mask = seen(slots)
         k, v = (a.astype(q.dtype) for a in attended)
