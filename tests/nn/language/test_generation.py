@@ -125,6 +125,26 @@ def test_prefill_gives_logits_and_a_cache() -> None:
     assert int(cache.length) == 5
 
 
+def test_rings_grow_to_their_window_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "LEAST_CHUNK", 2)
+    monkeypatch.setattr(generation, "LEAST_SLOTS", 4)
+    model = model_of("mistral", sliding_window=11)
+    stream = nn.TokenStream(model, [3, 1], 24)
+    tokens, sizes = [], []
+    for row in stream:
+        assert stream.cache is not None
+        tokens.append(int(row[0]))
+        sizes.append(stream.cache.layers[0].keys.shape[2])
+    assert tokens == by_rereading(model, [3, 1], 24)
+    assert sizes[0] == 4
+    assert sizes[-1] == 11
+    assert all(size >= min(11, 2 + i) for i, size in enumerate(sizes))
+    cache = model.init_cache(1, 4)
+    for i in range(6):
+        logits, cache = model(vnp.array([[i]]), cache=cache)
+        assert np.isnan(np.asarray(logits)).all() == (i >= 4)
+
+
 def test_nothing_to_generate() -> None:
     assert nn.generate(MODEL, [1], 0).shape == (0,)
     assert nn.generate(MODEL, [[1], [2]], 0).shape == (2, 0)

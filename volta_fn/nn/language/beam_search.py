@@ -159,7 +159,7 @@ def beam_search(
             done[row] = finished[row].complete(float(scores[row, 0]), step)
         if all(done) or step == max_new_tokens:
             break
-        cache = cache.grow(rounded_size(length + step, LEAST_SLOTS))
+        cache = cache.grow(rounded_size(length + step, LEAST_SLOTS), model.config.sliding_window)
         rows = vnp.asarray((parents + np.arange(batch)[:, None] * num_beams).reshape(-1))
         logits, cache = _advance(model, vnp.asarray(chosen.reshape(-1)), rows, cache)
     for row in range(batch):

@@ -6,7 +6,7 @@ shorter than others is padded on the left; its `start` is the slot of its first 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
@@ -24,11 +24,13 @@ class Placement(NamedTuple):
         length: slots in use before, an int32 scalar; of shape (batch,) for pages.
         count: how many of the new tokens are no padding, likewise.
         table: the pages of each row, int32 of shape (batch, pages); negative for none. None without pages.
+        window: how many tokens a token sees in this layer; None for all.
     """
 
     length: Array
     count: Array
     table: Array | None = None
+    window: Any = None
 
 
 class FullCache(NamedTuple):
@@ -65,35 +67,35 @@ class FullCache(NamedTuple):
         )
         return FullCache(keys, values), KeysValues(keys, values), vnp.arange(slots)
 
-    def grow(self, slots: int) -> FullCache:
-        """Return a copy with room for more tokens."""
-        more = slots - self.keys.shape[2]
-        return FullCache(*[vnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) for x in self])
-
 
 class RollingCache(NamedTuple):
     """Keys and values of the last tokens alone: a ring of slots.
 
-    Slot s is at index s mod its size, which is the window of a layer of sliding attention, so that it never needs to grow.
+    Slot s is at index s mod its size. A ring of the size of its layer's window has room for any number of tokens; a smaller one, of a text
+    that is still shorter than the window, must grow before it is full.
     """
 
     keys: Array
     values: Array
 
     @classmethod
-    def empty(cls, batch: int, groups: int, window: int, features: int, dtype: str) -> Self:
-        """Return a ring of `window` slots."""
-        shape = (batch, groups, window, features)
+    def empty(cls, batch: int, groups: int, slots: int, features: int, dtype: str) -> Self:
+        """Return a ring of so many slots."""
+        shape = (batch, groups, slots, features)
         return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
 
     def update(self, new: KeysValues, placement: Placement) -> tuple[RollingCache, KeysValues, Array]:
         """Write new keys and values over the oldest; arguments are those of `FullCache`.
 
         Returns:
-            The new cache, the keys and values to attend to, and the slot of each; negative for none.
+            The new cache, the keys and values to attend to, and the slot of each; negative for none. Values are NaN where the ring is
+            smaller than the window and there is no room.
         """
         length, size, added = placement.length, self.keys.shape[2], new.keys.shape[2]
         indices = vnp.arange(size)
+        if placement.window is not None:
+            has_room = (size >= placement.window) | (length + placement.count <= size)
+            new = new._replace(values=vnp.where(has_room, new.values, vnp.nan))
         if added == 1:  # a step: what the token overwrites is out of its sight
             keys, values = (
                 lax.dynamic_update_slice_in_dim(old, now.astype(old.dtype), length % size, 2) for old, now in zip(self, new, strict=True)
@@ -174,8 +176,20 @@ class CausalLMCache(NamedTuple):
         """How many tokens there is room for; None if no layer has a `FullCache`."""
         return next((layer.keys.shape[2] for layer in self.layers if isinstance(layer, FullCache)), None)
 
-    def grow(self, slots: int) -> CausalLMCache:
-        """Return a copy with room for `slots` tokens, at least as many as before."""
-        if self.slots is None or slots <= self.slots:
-            return self
-        return self._replace(layers=tuple([layer.grow(slots) if isinstance(layer, FullCache) else layer for layer in self.layers]))
+    def grow(self, slots: int, window: int | None = None) -> CausalLMCache:
+        """Return a cache with room for `slots` tokens, or more if it has more.
+
+        Rings grow to `window`, the config's `sliding_window`, at most.
+        """
+        return self._replace(layers=tuple([_grown(layer, slots, window) for layer in self.layers]))
+
+
+def _grown(layer: FullCache | RollingCache | PagedCache, slots: int, window: int | None) -> FullCache | RollingCache | PagedCache:
+    """Return a layer's cache with room for more tokens, if it has fewer slots."""
+    if isinstance(layer, PagedCache):
+        return layer
+    wanted = min(slots, window) if isinstance(layer, RollingCache) and window is not None else slots
+    more = wanted - layer.keys.shape[2]
+    if more <= 0:
+        return layer
+    return type(layer)(*[vnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) for x in layer])

@@ -98,8 +98,9 @@ class DecoderLayer(Module):
             prefill: the cache is empty.
         """
         seen = functools.partial(step.seen, self.window)
+        placement = None if step.placement is None else step.placement._replace(window=self.window)
         normed = self.input_layernorm(x)
-        attended, cache = self.self_attn(normed, step.rotation, seen, cache, step.placement, prefill)
+        attended, cache = self.self_attn(normed, step.rotation, seen, cache, placement, prefill)
         if self.post_attention_layernorm is None:
             out, logits = self._feed_forward(normed)
             return x + attended + out, cache, logits
@@ -232,7 +233,7 @@ class CausalLM(Module):
         Args:
             batch: how many texts.
             slots: how many tokens there is room for, padding included.
-            rolling: whether layers of sliding attention keep only the tokens of their window, if that is smaller; not if they are stacked.
+            rolling: whether layers of sliding attention keep only the tokens of their window; not if they are stacked.
             start: how many tokens of padding each row begins with, int32 of shape (batch,) (default: none).
             dtype: of keys and values (default: the config's).
 
@@ -246,8 +247,8 @@ class CausalLM(Module):
         for layer_type in config.layer_types:
             sizes = (config.num_key_value_heads, config.head_dim)
             window = config.sliding_window if layer_type == SLIDING else None
-            if rolling and not stacked and window is not None and window < slots:
-                layers.append(RollingCache.empty(batch, sizes[0], window, sizes[1], kind))
+            if rolling and not stacked and window is not None:
+                layers.append(RollingCache.empty(batch, sizes[0], min(window, slots), sizes[1], kind))
             else:
                 layers.append(FullCache.empty(batch, sizes[0], slots, sizes[1], kind))
         first = None if start is None else as_value(start).astype("int32")

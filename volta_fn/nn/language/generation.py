@@ -102,7 +102,7 @@ def prefill(model: CausalLM, tokens: Any, cache: CausalLMCache | None = None) ->
         chunk = numbers[:, begin : begin + CHUNK]
         count = chunk.shape[1]
         padded = rounded_size(count, LEAST_CHUNK)
-        cache = cache.grow(rounded_size(length + padded, LEAST_SLOTS))
+        cache = cache.grow(rounded_size(length + padded, LEAST_SLOTS), model.config.sliding_window)
         rows = vnp.asarray(np.pad(chunk, ((0, 0), (0, padded - count))), "int32")
         logits, cache = _prefill(model, rows, cache, vnp.asarray(count, "int32"), is_first=length == 0)
         length += count
@@ -209,7 +209,7 @@ class TokenStream(Iterator[np.ndarray]):
         else:
             assert self.cache is not None
             self._length += 1
-            cache = self.cache.grow(rounded_size(self._length, LEAST_SLOTS))
+            cache = self.cache.grow(rounded_size(self._length, LEAST_SLOTS), self.model.config.sliding_window)
             options = (self._key, self._seen, self._sampler, self._penalized)
             self._last, self.cache, self._key, self._seen = _step(self.model, self._last, cache, *options)
         self._count += 1
