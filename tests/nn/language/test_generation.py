@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,6 +208,30 @@ def test_padding_without_a_cache() -> None:
     positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]])
     logits = np.asarray(MODEL(vnp.asarray(tokens), key_mask=vnp.asarray(mask), positions=vnp.asarray(positions)))
     np.testing.assert_allclose(logits[1, 2:], np.asarray(MODEL(vnp.asarray(tokens[1:, 2:])))[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "mixtral", "phi"])
+def test_dtypes(model_type: str, dtype: str) -> None:
+    """Logits are as close to float64's as the dtype is precise; steps with a cache, to those without."""
+    entries: dict[str, Any] = {
+        "llama": {},
+        "gemma2": {"head_dim": 4, "sliding_window": 3},
+        "mixtral": {"num_local_experts": 3, "sliding_window": 3},
+        "phi": {"num_key_value_heads": 4},
+    }[model_type]
+    tokens = vnp.array([[1, 2, 3, 4, 5]], "uint8")
+    exact = model_of(model_type, dtype="float64", **entries)
+    model = vf.tree.map(lambda leaf: leaf.astype(dtype), exact).replace(config=dataclasses.replace(exact.config, dtype=dtype))
+    logits = model(tokens)
+    assert logits.dtype.name == ("float64" if dtype == "float64" else "float32")
+    precision = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 2e-5, "float64": 1e-12}[dtype]
+    expected = np.asarray(exact(tokens))
+    np.testing.assert_allclose(np.asarray(logits), expected, atol=precision * np.abs(expected).max())
+    _, cache = model(tokens[:, :4], cache=model.init_cache(1, 8))
+    last, _ = model(tokens[:, 4:], cache=cache)
+    np.testing.assert_allclose(np.asarray(last), np.asarray(logits)[:, 4:], atol=precision * np.abs(expected).max())
+    assert nn.generate(model, tokens, 3).shape == (1, 3)
 
 
 def test_empty_texts_and_batches() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import BOOL, INTEGERS, accumulator
+from volta_fn.dtypes import BOOL, INTEGERS, accumulator, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.language.caches import CausalLMCache, FullCache, Placement, RollingCache
 from volta_fn.nn.language.config import SLIDING, CausalLMConfig
@@ -391,7 +391,8 @@ class CausalLM(Module):
 
         @functools.cache
         def step(rope: Any) -> Step:
-            rotation = None if rope is None else rotary_rotation(indices, rope, config.head_dim, config.max_position_embeddings)
+            options = (config.head_dim, config.max_position_embeddings)
+            rotation = None if rope is None else rotary_rotation(indices, rope, *options, dtype=accumulator(as_dtype(config.dtype)))
             return Step(rotation, slots, start, mask, placement)
 
         return lambda layer: step(config.rope_of(layer))

@@ -8,6 +8,7 @@ from typing import Any, Self
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import one_hot, sigmoid
 from volta_fn.nn.language.config import CausalLMConfig
@@ -113,7 +114,7 @@ class SparseMLP(Module):
         """Return the result, of the shape of `x`, and the router's logits (…, experts)."""
         rows = x.reshape(-1, x.shape[-1])
         logits = self.gate(rows)
-        weights, indices = lax.top_k(softmax(logits.astype("float32"), -1), self.top_k)
+        weights, indices = lax.top_k(softmax(logits.astype(accumulator(logits.dtype)), -1), self.top_k)
         if self.normalize:
             weights = weights / weights.sum(-1, keepdims=True)
         out = self.experts(rows, indices, weights)

@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import as_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.language.config import RopeParameters
 
@@ -22,14 +23,17 @@ class Rotation(NamedTuple):
     sin: Array
 
 
-def rotary_rotation(positions: Any, rope: RopeParameters, head_dim: int, max_position_embeddings: int) -> Rotation:
-    """Return the rotation of each position, in float32.
+def rotary_rotation(
+    positions: Any, rope: RopeParameters, head_dim: int, max_position_embeddings: int, *, dtype: Any = "float32"
+) -> Rotation:
+    """Return the rotation of each position.
 
     Args:
         positions: integers of shape (…, T).
         rope: the kind of positions.
         head_dim: features of a head; `rope.partial_rotary_factor` tells how many are rotated.
         max_position_embeddings: the model's, at which "dynamic" positions begin to stretch.
+        dtype: of the cosines and sines, float32 or float64.
 
     The frequencies of "dynamic" and "longrope" positions depend on the greatest position of the call, as in Hugging Face's models: keys in
     a cache remain rotated as they were.
@@ -50,13 +54,14 @@ def rotary_rotation(positions: Any, rope: RopeParameters, head_dim: int, max_pos
         raise ArgumentError(
             f"rotary_rotation: pairs of features are rotated, but {rope.partial_rotary_factor} of {head_dim} are {features}"
         )
-    frequencies, factor = _frequencies(rope, features, max_position_embeddings, indices)
-    angles = indices.astype("float32")[..., None] * frequencies
+    kind = as_dtype(dtype)
+    frequencies, factor = _frequencies(rope, features, max_position_embeddings, indices, kind)
+    angles = indices.astype(kind)[..., None] * frequencies
     cos, sin = vnp.cos(angles), vnp.sin(angles)
     return Rotation(cos, sin) if factor == 1 else Rotation(cos * factor, sin * factor)
 
 
-def _frequencies(rope: RopeParameters, features: int, longest: int, positions: Array) -> tuple[Any, float]:
+def _frequencies(rope: RopeParameters, features: int, longest: int, positions: Array, dtype: np.dtype) -> tuple[Any, float]:
     """Return the angle by which each pair turns from one position to the next.
 
     Also returns a factor of rotated features.
@@ -65,16 +70,16 @@ def _frequencies(rope: RopeParameters, features: int, longest: int, positions: A
     plain = rope.rope_theta**-exponents
     match rope.rope_type:
         case "linear":
-            return (plain / _factor(rope)).astype(np.float32), 1.0
+            return (plain / _factor(rope)).astype(dtype), 1.0
         case "llama3":
-            return _llama3(rope, plain).astype(np.float32), 1.0
+            return _llama3(rope, plain).astype(dtype), 1.0
         case "yarn":
-            return _yarn(rope, features, plain).astype(np.float32), _yarn_attention_factor(rope)
+            return _yarn(rope, features, plain).astype(dtype), _yarn_attention_factor(rope)
         case "dynamic" if positions.size:
-            return _dynamic(rope, features, exponents, longest, positions), 1.0
+            return _dynamic(rope, features, exponents.astype(dtype), longest, positions), 1.0
         case "longrope" if positions.size:
-            return _longrope(rope, plain, positions), _longrope_attention_factor(rope, longest)
-    return plain.astype(np.float32), 1.0
+            return _longrope(rope, plain, positions, dtype), _longrope_attention_factor(rope, longest)
+    return plain.astype(dtype), 1.0
 
 
 def _factor(rope: RopeParameters) -> float:
@@ -126,13 +131,13 @@ def _yarn_attention_factor(rope: RopeParameters) -> float:
 
 def _dynamic(rope: RopeParameters, features: int, exponents: np.ndarray, longest: int, positions: Array) -> Array:
     """Let the base grow with the text once it is longer than the model is meant for."""
-    length = vnp.maximum(vnp.max(positions) + 1, longest).astype("float32")
+    length = vnp.maximum(vnp.max(positions) + 1, longest).astype(exponents.dtype)
     factor = _factor(rope)
     growth = (factor * length / longest - (factor - 1)) ** (features / max(features - 2, 1))
-    return (rope.rope_theta * growth) ** -exponents.astype(np.float32)
+    return (rope.rope_theta * growth) ** -exponents
 
 
-def _longrope(rope: RopeParameters, plain: np.ndarray, positions: Array) -> Array:
+def _longrope(rope: RopeParameters, plain: np.ndarray, positions: Array, dtype: np.dtype) -> Array:
     """Divide frequencies by one of two lists of factors, by the length of the text."""
     short, long = (np.asarray(factors, np.float64) for factors in (rope.short_factor, rope.long_factor))
     if not len(short) == len(long) == len(plain):
@@ -140,7 +145,7 @@ def _longrope(rope: RopeParameters, plain: np.ndarray, positions: Array) -> Arra
             f"rotary_rotation: short_factor and long_factor need {len(plain)} numbers, one for each pair, got {len(short)} and {len(long)}"
         )
     is_long = vnp.max(positions) + 1 > _original_length(rope)
-    return vnp.where(is_long, (plain / long).astype(np.float32), (plain / short).astype(np.float32))
+    return vnp.where(is_long, (plain / long).astype(dtype), (plain / short).astype(dtype))
 
 
 def _longrope_attention_factor(rope: RopeParameters, longest: int) -> float:
