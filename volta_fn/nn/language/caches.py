@@ -22,13 +22,13 @@ class Placement(NamedTuple):
 
     Attributes:
         length: slots in use before, an int32 scalar; of shape (batch,) for pages.
-        count: how many of the new tokens are no padding, likewise.
+        added: how many of the new tokens are no padding, likewise.
         table: the pages of each row, int32 of shape (batch, pages); negative for none. None without pages.
         window: how many tokens a token sees in this layer; None for all.
     """
 
     length: Array
-    count: Array
+    added: Array
     table: Array | None = None
     window: Any = None
 
@@ -94,7 +94,7 @@ class RollingCache(NamedTuple):
         length, size, added = placement.length, self.keys.shape[2], new.keys.shape[2]
         indices = vnp.arange(size)
         if placement.window is not None:
-            has_room = (size >= placement.window) | (length + placement.count <= size)
+            has_room = (size >= placement.window) | (length + placement.added <= size)
             new = new._replace(values=vnp.where(has_room, new.values, vnp.nan))
         if added == 1:  # a step: what the token overwrites is out of its sight
             keys, values = (
@@ -102,7 +102,7 @@ class RollingCache(NamedTuple):
             )
             return RollingCache(keys, values), KeysValues(keys, values), length - (length - indices) % size
         before = length - 1 - (length - 1 - indices) % size
-        last = length + placement.count - 1
+        last = length + placement.added - 1
         after = last - (last - indices) % size  # the slot that each index holds afterwards
         source = vnp.clip(after - length, 0, max(added - 1, 0))
         arrays = []
@@ -144,7 +144,7 @@ class PagedCache(NamedTuple):
         slots = length[:, None] + vnp.arange(added)
         column = slots // page_size
         page = vnp.take_along_axis(table, vnp.minimum(column, table.shape[1] - 1), 1)
-        counts = vnp.arange(added) < vnp.broadcast_to(placement.count, (batch,))[:, None]
+        counts = vnp.arange(added) < vnp.broadcast_to(placement.added, (batch,))[:, None]
         page = vnp.where(counts & (page >= 0) & (column < table.shape[1]), page, pool)  # beyond the pool: dropped
         written, read = [], []
         for old, now in zip(self, new, strict=True):

@@ -182,10 +182,10 @@ class ContinuousBatch:
             listed: list[_Row | None] = [row if row in rows else None for row in self._rows]
             tokens = np.array([[0 if row is None else row.token] for row in listed], np.int32)
             chosen = self._run(tokens, listed, np.array([row is not None for row in listed], np.int32), False)
-            for row, token in zip(listed, chosen.tolist(), strict=True):
-                if row is not None:
-                    row.length += 1
-                    self._accept(row, token)
+            for place, token in zip(listed, chosen.tolist(), strict=True):
+                if place is not None:
+                    place.length += 1
+                    self._accept(place, token)
         older, self._new = self._new, []
         return sorted([*new, *older], key=lambda token: token.text)
 
