@@ -36,6 +36,9 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
 #: Names in files of an expert's gate, up and down projections, by `model_type`.
 _EXPERT: Mapping[str, tuple[str, str, str]] = {"mixtral": ("w1", "w3", "w2")}
 _QWEN_EXPERT = ("gate_proj", "up_proj", "down_proj")
+#: Prefixes of a multimodal Gemma 3: of the language model, and of what is left out.
+_LANGUAGE_MODEL = re.compile(r"^(language_model\.model|model\.language_model)\.")
+_VISION = re.compile(r"^(model\.)?(vision_tower|multi_modal_projector)\.")
 #: Arrays that old files hold, and that follow from the config.
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$|\.self_attn\.bias$|\.masked_bias$")
 
@@ -45,7 +48,8 @@ def load_pretrained(folder: str | os.PathLike[str], *, dtype: Any = None) -> Cau
 
     On the CPU weights are views of the files, single or in shards: nothing is copied, and pages are read on first use. Experts of sparse
     layers
-    are the exception, which files hold one by one: they are copied into arrays of all.
+    are the exception, which files hold one by one: they are copied into arrays of all. Of a Gemma 3 with vision the language model is
+    loaded.
 
     Args:
         folder: a folder as Hugging Face's `save_pretrained` writes.
@@ -123,6 +127,9 @@ def _from_file(config: CausalLMConfig, files: Mapping[str, Any]) -> dict[str, An
     """Return the arrays of a file by their names here."""
     names = {theirs: ours for ours, theirs in _RENAMED.get(config.model_type, {}).items()}
     state = {_renamed(name, names): name for name in files if not _DERIVED.search(name)}
+    if config.model_type == "gemma3_text":
+        state = {_LANGUAGE_MODEL.sub("model.", name): theirs for name, theirs in state.items() if not _VISION.search(name)}
+        state = {name.replace("language_model.lm_head.", "lm_head."): theirs for name, theirs in state.items()}
     experts = {name: theirs for name, theirs in state.items() if re.search(r"\.mlp\.experts\.\d+\.", name)}
     arrays = {name: files[theirs] for name, theirs in state.items() if name not in experts}
     gate, up, down = _EXPERT.get(config.model_type, _QWEN_EXPERT)

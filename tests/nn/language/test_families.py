@@ -146,3 +146,16 @@ def test_stacked_layers_give_the_same(name: str, model: nn.CausalLM, tmp_path: P
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-3, atol=1e-5)
     vf.io.save_pretrained(tmp_path / "stacked", stacked)
     assert nn.tree_equal(vf.io.load_pretrained(tmp_path / "stacked"), model)
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_language_model_of_a_gemma_with_vision(prefix: str, tmp_path: Path) -> None:
+    model = families.model_of("gemma3", tmp_path)
+    arrays = {name.replace("model.", prefix, 1): value for name, value in vf.io.load_safetensors(tmp_path).items()}
+    vision = {"vision_tower.weight": vnp.ones(2), "multi_modal_projector.weight": vnp.ones(2)}
+    vf.io.save_safetensors(tmp_path / "model.safetensors", arrays | vision)
+    entries = {"model_type": "gemma3", "text_config": families.entries("gemma3"), "vision_config": {"hidden_size": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(entries))
+    same = vf.io.load_pretrained(tmp_path)
+    assert same.config == model.config
+    assert nn.tree_equal(same, model)

@@ -145,7 +145,8 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3_text": Family(
         norm="rms_plus_one", qkv_bias=None, out_bias=None, qk_norm=True, post_norms=True, scale_embeddings=True,
         defaults=_GEMMA | {"query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
-                           "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+                           "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                           "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4},
     ),
     "phi": Family(
         norm="layer", qkv_bias=True, out_bias=True, parallel=True,
@@ -301,8 +302,8 @@ class CausalLMConfig:
         """Return the config in a file, of older and newer versions of Hugging Face's.
 
         Args:
-            source: a path, or the file's content as a mapping. Entries that have no meaning here are left out: they name classes and
-                versions, or belong to training.
+            source: a path, or the file's content as a mapping. Of a Gemma 3 with vision it is the language model's config. Entries that
+                have no meaning here are left out: they name classes and versions, or belong to training.
 
         Raises:
             ArgumentError: an unsupported family or value, or an entry is missing.
@@ -316,6 +317,8 @@ class CausalLMConfig:
         entries = dict(source) if isinstance(source, Mapping) else _read(Path(source))
         if entries.get("quantization_config"):
             raise ArgumentError(f"{name}: weights with a quantization_config are not supported; load the model's unquantized weights")
+        if entries.get("model_type") == "gemma3":  # with a vision tower, which is left out
+            entries = {"eos_token_id": entries.get("eos_token_id"), "model_type": "gemma3_text", **entries.get("text_config", {})}
         model_type = entries.get("model_type")
         if not isinstance(model_type, str) or model_type not in FAMILIES:
             raise ArgumentError(f"{name}: model_type {model_type!r} is not supported; supported are {', '.join(FAMILIES)}")
