@@ -28,7 +28,7 @@ LAYERS = [
     {"jit"},
     {"numpy", "lax", "random", "scipy", "ops", "image", "flatten_util", "sharding", "distributed"},
     {"nn", "optim", "io", "data", "test_util", "info", "cache", "export"},
-    {"inspection", "web", "onnx"},
+    {"inspection", "web", "onnx", "chat"},
     {"dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
     {"compat", "debug", "experimental", "example_libraries", "extend"},
     {"jax"},

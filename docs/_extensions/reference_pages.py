@@ -42,6 +42,7 @@ PAGES = [
     Page("volta_fn.optim.contrib", "Optimizers from recent papers."),
     Page("volta_fn.data", "Datasets, loaders and progress bars."),
     Page("volta_fn.io", "State dicts, safetensors, checkpoints, and loggers."),
+    Page("volta_fn.chat", "Conversations with language models."),
     Page("volta_fn.web", "Web pages that run and train models."),
     Page("volta_fn.export", "Jitted functions as files, with the names of `jax.export`."),
     Page("volta_fn.onnx", "ONNX models as functions, and functions as models."),

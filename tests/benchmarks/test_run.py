@@ -14,7 +14,7 @@ import pytest
 
 import volta_fn as vf
 from benchmarks import __main__ as program
-from benchmarks import cost, fresh, report, targets, transforms
+from benchmarks import cost, fresh, language, report, targets, transforms
 from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
@@ -272,6 +272,16 @@ def test_what_the_readme_names_exists() -> None:
     groups = re.findall(r"^\| `([a-z ]+)/` \|", README, re.MULTILINE)
     assert groups == list(dict.fromkeys(name.split("/")[0] for name in program.NAMES))
     assert "benchmarks.__main__" in sys.modules
+
+
+def test_language_models_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    options = ["--model", "tiny", "--dtype", "float32", "--prompt", "9", "--steps", "2", "--turns", "1", "--stacked"]
+    times = language.main(options)
+    assert set(times) == {"volta_fn", "stacked", "PyTorch"}
+    differences = [float(line.split()[5]) for line in capsys.readouterr().out.splitlines() if "largest difference" in line]
+    assert len(differences) == 2
+    assert max(differences) < 1e-4
 
 
 def test_transforms_of_jitted_functions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:

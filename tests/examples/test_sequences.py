@@ -43,6 +43,18 @@ def test_language_models_learn_and_write(example: Any, name: str) -> None:
     assert len(result["sample"]) == 200
 
 
+def test_adapters_learn_another_text(example: Any, tmp_path: Path) -> None:
+    import volta_fn as vf
+
+    result = example("web_lora")
+    assert result["after"] < result["before"] - 0.05
+    assert result["share"] < 0.2
+    model = vf.io.load_pretrained(tmp_path / "lora")
+    assert vf.nn.generate(model, [1, 2, 3], 4).shape == (4,)
+    assert (tmp_path / "lora" / "adapter" / "adapter_model.safetensors").is_file()
+    assert result["page"].shaders > 0
+
+
 def test_language_models_read_the_text_that_is_given(example: Any, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("abcd" * 300)

@@ -43,6 +43,11 @@ def unpooled(layer: Any, x: Any) -> Any:
     return layer(*pool.init(layer.kernel_size, return_indices=True)(x), x.shape)
 
 
+#: Of language models' layers.
+CONFIG = nn.CausalLMConfig(
+    model_type="mixtral", vocab_size=8, hidden_size=4, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2, num_experts=3,
+    num_experts_per_tok=2, norm_topk_prob=True, initializer_range=0.5,
+)  # fmt: skip
 SAMPLES = np.array([0.1, 0.7, 0.4], np.float32)
 #: (the shape of an example, a layer, how it is called)
 LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
@@ -61,6 +66,12 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "FeedForward": ((5, 4), nn.FeedForward.init(KEY, 4, 8), plain),
     "TransformerEncoder": ((5, 4), nn.TransformerEncoder.init(KEY, 2, 4, 2, 8), plain),
     "TransformerDecoder": ((5, 4), nn.TransformerDecoder.init(KEY, 2, 4, 2, 8), decoded),
+    "Projection": ((4,), nn.Projection.init(KEY, 4, 3, bias=True), plain),
+    "LoRA": ((4,), nn.LoRA.init(KEY, nn.Linear.init(KEY, 4, 3), 2).replace(lora_B=vf.numpy.ones((3, 2))), plain),
+    "RMSNormPlusOne": ((4,), nn.RMSNormPlusOne(vf.numpy.zeros(4), (4,), 1e-6), plain),
+    "DecoderMLP": ((5, 4), nn.DecoderMLP.init(KEY, CONFIG), plain),
+    "DecoderAttention": ((5, 4), nn.DecoderAttention.init(KEY, CONFIG), lambda layer, x: layer(x, None, lambda slots: None)[0]),
+    "SparseMLP": ((5, 4), nn.SparseMLP.init(KEY, CONFIG), lambda layer, x: layer(x)[0]),
     "LearnedPositions": ((5, 4), nn.LearnedPositions.init(KEY, 5, 4), plain),
     "SinusoidalPositions": ((5, 4), nn.SinusoidalPositions(), plain),
     "PixelShuffle": ((4, 2, 2), nn.PixelShuffle.init(2), plain),
@@ -104,6 +115,7 @@ for name in ("RNN", "GRU", "LSTM"):
 def test_every_layer_has_a_row() -> None:
     wrappers = {"Module", "Sequential", "Lambda", "Identity", "Summary", "Embedding", "GPT", "Dropout1d", "Dropout3d"}
     wrappers |= {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # the stacks contain them
+    wrappers |= {"CausalLM", "Decoder", "DecoderLayer", "StackedLayers", "Experts"}  # of tokens, and what they contain
     layers = {name for name in dir(nn) if isinstance(value := getattr(nn, name), type) and issubclass(value, nn.Module)}
     assert layers - wrappers <= set(LAYERS)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import web_digits
+import web_lora
 import web_text
 
 import volta_fn as vf
@@ -169,6 +170,15 @@ def test_the_text_page_goes_on_as_one_types_and_learns(browser: Chromium, tmp_pa
     browser.key("Tab")
     assert browser.evaluate("document.getElementById('prompt').value") == before + ahead
     assert browser.evaluate("document.activeElement.id") == "prompt"
+    click(browser, "#train")
+    until(browser, "document.getElementById('training').textContent.includes('step 10')")
+    assert exceptions(browser) == []
+
+
+def test_adapters_learn_in_the_text_page(browser: Chromium, tmp_path: Path) -> None:
+    web_lora.main(["--quick", "--steps", "20", "--out", str(tmp_path)])
+    opened(browser, tmp_path / "lora.html")
+    until(browser, "document.getElementById('ahead').textContent.length === 32")
     click(browser, "#train")
     until(browser, "document.getElementById('training').textContent.includes('step 10')")
     assert exceptions(browser) == []

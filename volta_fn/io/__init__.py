@@ -1,7 +1,8 @@
 """State dicts, safetensors files, mappings of names, checkpoints, loggers.
 
 `files` reads and writes safetensors files, single or sharded. `state_dict` has the arrays of a tree by name, `mapper` maps them to other
-names and from PyTorch's layouts. `checkpoint` saves training states and restores them bit by bit, and `loggers` logs numbers by step.
+names and from PyTorch's layouts. `checkpoint` saves training states and restores them bit by bit, `loggers` logs numbers by step, and
+`pretrained` reads and writes language models as Hugging Face does, `peft` their adapters.
 
 >>> import tempfile, volta_fn as vf
 >>> model = vf.nn.Linear.init(vf.random.key(0), 2, 3)
@@ -24,6 +25,10 @@ from volta_fn.io.loggers import CSVLogger as CSVLogger
 from volta_fn.io.loggers import TensorBoardLogger as TensorBoardLogger
 from volta_fn.io.mapper import StateDictMapper as StateDictMapper
 from volta_fn.io.mapper import from_torch as from_torch
+from volta_fn.io.peft import load_adapter as load_adapter
+from volta_fn.io.peft import save_adapter as save_adapter
+from volta_fn.io.pretrained import load_pretrained as load_pretrained
+from volta_fn.io.pretrained import save_pretrained as save_pretrained
 from volta_fn.io.state_dict import Mismatch as Mismatch
 from volta_fn.io.state_dict import StateDictDiff as StateDictDiff
 from volta_fn.io.state_dict import diff_state_dict as diff_state_dict

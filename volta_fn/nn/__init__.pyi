@@ -2,8 +2,20 @@ from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
+from volta_fn.nn.adapters import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
+from volta_fn.nn.language.beam_search import *
+from volta_fn.nn.language.caches import *
+from volta_fn.nn.language.config import *
+from volta_fn.nn.language.continuous_batch import *
+from volta_fn.nn.language.decoder import *
+from volta_fn.nn.language.experts import *
+from volta_fn.nn.language.generation import *
+from volta_fn.nn.language.layers import *
+from volta_fn.nn.language.rotary import *
+from volta_fn.nn.language.samplers import *
+from volta_fn.nn.language.speculative import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *

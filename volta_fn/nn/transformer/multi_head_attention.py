@@ -98,12 +98,21 @@ def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: boo
             f"{value.shape} and {indices.shape}"
         )
     angles = _angles(indices, features, base, accumulator(value.dtype))
-    cos, sin = vnp.cos(angles), vnp.sin(angles)
-    pairs = value.reshape(*lead, *((features // 2, 2) if interleaved else (2, features // 2)))
+    return rotate_pairs(value, vnp.cos(angles), vnp.sin(angles), interleaved)
+
+
+def rotate_pairs(x: Array, cos: Array, sin: Array, interleaved: bool = False) -> Array:
+    """Rotate pairs of the first features by angles whose cosines and sines are given.
+
+    Those have shapes that broadcast to (…, T, pairs); features beyond the pairs stay as they are. Pairs are those of `apply_rotary`.
+    """
+    lead, count = x.shape[:-1], cos.shape[-1]
+    rotated, rest = (x, None) if 2 * count == x.shape[-1] else (x[..., : 2 * count], x[..., 2 * count :])
+    pairs = rotated.reshape(*lead, *((count, 2) if interleaved else (2, count)))
     axis = -1 if interleaved else -2
     first, second = (lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
-    rotated = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
-    return rotated.reshape(value.shape).astype(value.dtype)
+    turned = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis).reshape(rotated.shape).astype(x.dtype)
+    return turned if rest is None else vnp.concatenate([turned, rest], -1)
 
 
 class SinusoidalPositions(Module):

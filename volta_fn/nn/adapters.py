@@ -1,0 +1,205 @@
+"""Low-rank adapters: LoRA and DoRA fine-tune a model by few parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Self, TypeVar
+
+from volta_fn import lax, random, tree
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import accumulator
+from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.nn.language.layers import Projection
+from volta_fn.nn.layers.arguments import is_integer
+from volta_fn.nn.layers.linear import Linear
+from volta_fn.nn.module import Module, static
+from volta_fn.primitives.barriers import stop_gradient
+
+__all__ = ["LoRA", "lora", "lora_filter", "merge_lora"]
+
+T = TypeVar("T", bound=Any)
+
+
+class LoRA(Module):
+    """A linear layer plus a product of two thin matrices (Hu et al. 2022).
+
+    It computes layer(x) + scale · (x lora_Aᵀ) lora_Bᵀ, where `lora_A` has shape (rank, in_features) and `lora_B` (out_features, rank). With
+    a `magnitude` of shape (out_features,) it is DoRA (Liu et al. 2024): the sum of weights is divided by the lengths of its vectors, which
+    gradients see as constants, and multiplied by the magnitude.
+
+    >>> layer = nn.LoRA.init(vf.random.key(0), nn.Linear.init(vf.random.key(1), 3, 4), rank=2)
+    >>> layer(jnp.ones((5, 3))).shape
+    (5, 4)
+    """
+
+    layer: Linear | Projection
+    lora_A: Array
+    lora_B: Array
+    magnitude: Array | None = None
+    scale: float = static(default=1.0)
+
+    @classmethod
+    def init(cls, key: Any, layer: Linear | Projection, rank: int, *, scale: float = 1.0, dora: bool = False, dtype: Any = None) -> Self:
+        """Create an adapter that computes what `layer` does.
+
+        `lora_A` is uniform between ±1/√in_features, `lora_B` 0, and the magnitude that of the layer's weight.
+
+        Args:
+            key: of the random weights.
+            layer: a `Linear` or a `Projection`.
+            rank: the rank of the product.
+            scale: its factor.
+            dora: whether there is a magnitude.
+            dtype: of the new parameters (default: the layer's).
+
+        Raises:
+            ArgumentTypeError: another layer. ArgumentError: the rank is not an integer of at least 1.
+        """
+        if not isinstance(layer, (Linear, Projection)):
+            raise ArgumentTypeError(f"LoRA: a Linear or a Projection is needed, got {type(layer).__name__}")
+        if not is_integer(rank, 1):
+            raise ArgumentError(f"LoRA: the rank is an integer of at least 1, got {rank!r}")
+        rows = _rows(layer)
+        kind = layer.weight.dtype if dtype is None else dtype
+        bound = 1 / math.sqrt(max(rows.shape[1], 1))
+        a = random.uniform(key, (rank, rows.shape[1]), kind, -bound, bound)
+        return cls(layer, a, vnp.zeros((rows.shape[0], rank), kind), _lengths(rows).astype(kind) if dora else None, float(scale))
+
+    def __call__(self, x: Any, **options: Any) -> Array:
+        """Return the adapted layer's result; arguments and errors are those of `layer`."""
+        value = as_value(x)
+        thin = lax.dot_general(value, self.lora_A.astype(value.dtype), (((value.ndim - 1,), (1,)), ((), ())))
+        change = lax.dot_general(thin, self.lora_B.astype(value.dtype), (((value.ndim - 1,), (1,)), ((), ())), **options) * self.scale
+        if self.magnitude is None:
+            return self.layer(value, **options) + change
+        product = self.layer.replace(bias=None)(value, **options) + change
+        lengths = _lengths(_rows(self.layer) + stop_gradient(self._change()))
+        scaled = product * (self.magnitude / stop_gradient(lengths)).astype(product.dtype)
+        return scaled if self.layer.bias is None else scaled + self.layer.bias
+
+    def _change(self) -> Array:
+        """Return what is added to the weight, of shape (out_features, in_features)."""
+        wide = accumulator(self.layer.weight.dtype)
+        return self.scale * vnp.matmul(self.lora_B.astype(wide), self.lora_A.astype(wide))
+
+    def merged(self) -> Linear | Projection:
+        """Return a layer of the wrapped one's type that computes the same."""
+        weight = self.layer.weight
+        rows = _rows(self.layer).astype(accumulator(weight.dtype)) + self._change()
+        if self.magnitude is not None:
+            rows = rows * (self.magnitude / _lengths(rows))[:, None]
+        return self.layer.replace(weight=(rows.T if isinstance(self.layer, Linear) else rows).astype(weight.dtype))
+
+
+def _rows(layer: Linear | Projection) -> Array:
+    """Return a layer's weight in the shape (out_features, in_features)."""
+    return layer.weight.T if isinstance(layer, Linear) else layer.weight
+
+
+def _lengths(rows: Array) -> Array:
+    return vnp.sqrt(vnp.sum(vnp.square(rows.astype(accumulator(rows.dtype))), -1))
+
+
+def _is_linear(node: Any) -> bool:
+    return isinstance(node, (Linear, Projection))
+
+
+def lora(
+    model: T,
+    key: Any,
+    rank: int,
+    alpha: float | None = None,
+    *,
+    where: str | Sequence[str] | Callable[[str], bool] = "*",
+    dora: bool = False,
+    dtype: Any = None,
+) -> T:
+    """Return a model whose linear layers are wrapped in `LoRA`.
+
+    The result computes what `model` does, until its adapters are trained: see `lora_filter`.
+
+    Args:
+        model: a tree of modules.
+        key: of the random weights.
+        rank: the adapters' rank.
+        alpha: the factor of the products is alpha / rank (default: 1).
+        where: which `Linear` and `Projection` layers: patterns of their dotted names as in ``fnmatch``, or a function of a name. The output
+            layer `lm_head` of language models must be named by itself.
+        dora: whether adapters have magnitudes.
+        dtype: of the new parameters (default: each layer's).
+
+    Raises:
+        ArgumentError: no layer matches, one is an adapter already, or the rank is not an integer of at least 1.
+
+    >>> mlp = nn.MLP.init(vf.random.key(0), 4, 2, width_size=8, depth=1)
+    >>> adapted = nn.lora(mlp, vf.random.key(1), rank=2, where="layers.0")
+    >>> type(adapted.layers[0]).__name__, type(adapted.layers[1]).__name__
+    ('LoRA', 'Linear')
+    """
+    if not is_integer(rank, 1):
+        raise ArgumentError(f"lora: the rank is an integer of at least 1, got {rank!r}")
+    patterns = (where,) if isinstance(where, str) else where
+
+    def matches(name: str) -> bool:
+        if callable(patterns):
+            return bool(patterns(name))
+        return any(fnmatchcase(name, pattern) and (name != "lm_head" or pattern == name) for pattern in patterns)
+
+    leaves = tree.leaves_with_path(model, is_leaf=lambda node: _is_linear(node) or isinstance(node, LoRA))
+    layers = {tree.keystr(path, simple=True, separator="."): node for path, node in leaves}
+    names = [name for name, node in layers.items() if (_is_linear(node) or isinstance(node, LoRA)) and matches(name)]
+    if not names:
+        linear = [name for name, node in layers.items() if _is_linear(node)]
+        shown = ", ".join(linear[:6]) + (", …" if len(linear) > 6 else "")
+        raise ArgumentError(f"lora: no Linear or Projection matches where={where!r}; there are {len(linear)}: {shown}")
+    if adapted := [name for name in names if isinstance(layers[name], LoRA)]:
+        raise ArgumentError(f"lora: {adapted[0]} is an adapter already; merge_lora(model) makes it a plain layer")
+    keys = dict(zip(names, random.split(key, len(names)), strict=True))
+    scale = 1.0 if alpha is None else alpha / rank
+
+    def wrapped(path: tree.KeyPath, node: Any) -> Any:
+        name = tree.keystr(path, simple=True, separator=".")
+        return LoRA.init(keys[name], node, rank, scale=scale, dora=dora, dtype=dtype) if name in keys else node
+
+    changed: T = tree.map_with_path(wrapped, model, is_leaf=lambda node: _is_linear(node) or isinstance(node, LoRA))
+    return changed
+
+
+def lora_filter(model: T) -> T:
+    """Return a tree of booleans, True for the adapters' parameters alone.
+
+    It is for `nn.partition`: optimizers and gradients then see the trained part, and `io.save_safetensors` saves it alone.
+
+    >>> mlp = nn.lora(nn.MLP.init(vf.random.key(0), 4, 2, width_size=8, depth=1), vf.random.key(1), rank=2)
+    >>> trained, frozen = nn.partition(mlp, nn.lora_filter(mlp))
+    >>> nn.parameter_count(trained), nn.parameter_count(frozen)
+    (44, 58)
+    >>> loss = lambda trained, x: (nn.combine(trained, frozen)(x) ** 2).mean()
+    >>> vf.grad(loss)(trained, jnp.ones((3, 4))).layers[0].lora_B.shape
+    (8, 2)
+    """
+    marked: T = tree.map(_flags_of, model, is_leaf=lambda node: isinstance(node, LoRA))
+    return marked
+
+
+def _flags_of(node: Any) -> Any:
+    """Return booleans in the structure of an adapter, or False for another leaf."""
+    if not isinstance(node, LoRA):
+        return False
+    leaves, treedef = tree.flatten(node)
+    frozen = len(tree.leaves(node.layer))  # the first field
+    return tree.unflatten(treedef, [False] * frozen + [True] * (len(leaves) - frozen))
+
+
+def merge_lora(model: T) -> T:
+    """Return the model with adapters merged into plain layers that compute the same.
+
+    >>> mlp = nn.MLP.init(vf.random.key(0), 4, 2, width_size=8, depth=1)
+    >>> nn.tree_equal(nn.merge_lora(nn.lora(mlp, vf.random.key(1), rank=2)), mlp)
+    True
+    """
+    merged: T = tree.map(lambda node: node.merged() if isinstance(node, LoRA) else node, model, is_leaf=lambda node: isinstance(node, LoRA))
+    return merged
