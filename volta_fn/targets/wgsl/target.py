@@ -11,7 +11,7 @@ from typing import Any, Literal
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, expand_quantized_products, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
@@ -193,6 +193,12 @@ class WgslTarget(Target):
                 partial(replace_attention, worthwhile=self._attends),
                 simplify_after=True,
             ),
+            ProgramPass(
+                "quantised products",
+                "Expand products with quantised matrices to blocks of rows, where there is no routine.",
+                partial(expand_quantized_products, has_routine=self._has_quantized_routine),
+                simplify_after=True,
+            ),
             ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
             ProgramPass(
                 "negative indices",
@@ -222,6 +228,9 @@ class WgslTarget(Target):
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities)
+
+    def _has_quantized_routine(self, eqn: Equation) -> bool:
+        return False
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
