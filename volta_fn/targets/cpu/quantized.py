@@ -7,6 +7,7 @@ than to each weight. Products of more rows are expanded to loops over blocks of 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -68,17 +69,18 @@ ROUTINES = {"quantized_dot": quantized_dot}
 
 
 class _Pointers(NamedTuple):
-    """Where the operands of a result begin: x as float32, and a row's codes, scales and perhaps offsets."""
+    """Where a tile's operands begin: x as float32, and by row of weights the codes, and scales and perhaps offsets."""
 
     x: Value
-    data: Value
-    by_group: list[Value]
+    data: list[Value]
+    by_group: list[list[Value]]
 
 
 class _FewRows:
     """The writer of the routine; buffers are x, the codes, scales, perhaps offsets, the result, and x as float32.
 
-    One row of weights is read at a time, and multiplied by all rows of x: a single stream is what processors prefetch best.
+    A row of weights is read at a time, since a single stream is what processors prefetch best. With more than two rows of x, reading these
+    takes longer than that, so that several rows of weights, a *tile*, share what is read of x.
     """
 
     def __init__(self, avals: tuple[ShapedArray, ...], layout: QuantizedLayout) -> None:
@@ -92,6 +94,8 @@ class _FewRows:
         #: Whether sums of a group are multiplied by its scale, rather than each weight.
         self.scales_sums = not layout.is_packed and len(self.by_group) == 1 and self.rows <= 2
         room = _SUMS[host().vector_registers] // (2 if self.scales_sums else 1) // self.rows
+        self.tile = max(1, min(4, room, self.outputs)) if self.rows > 2 else 1
+        room //= self.tile
         chains = max([n for n in (1, 2, _MOST_CHAINS) if n <= room], default=1)
         least_step = BLOCK if layout.is_packed else work.lanes
         period = layout.size if layout.groups == 1 else layout.group_size
@@ -119,8 +123,11 @@ class _FewRows:
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             example = f.quotient(number, chunks)
-            begin, end = task_range(f, f.remainder(number, chunks), self.outputs, chunks)
-            f.loop(begin, end, 1, [], lambda row, _: self._row(f, pointers, example, row))
+            begin, end = task_range(f, f.remainder(number, chunks), self.outputs, chunks, self.tile)
+            whole = f.plus(begin, f.times(f.quotient(f.minus(end, begin), self.tile), self.tile))
+            f.loop(begin, whole, self.tile, [], lambda row, _: self._rows(f, pointers, example, row, self.tile))
+            if self.tile > 1:
+                f.loop(whole, end, 1, [], lambda row, _: self._rows(f, pointers, example, row, 1))
 
         writer.launch(self.stack * chunks, total * _BYTE_NS * max(1, self.rows / 2), task)
         return writer.routine(self.stack * self.rows * self.padded * 4 if self.converts else 0)
@@ -146,18 +153,21 @@ class _FewRows:
 
         f.loop(i64(0), i64(self.stack * self.rows), 1, [], row)
 
-    def _row(self, f: Function, pointers: list[Value], example: Value, row: Value) -> None:
-        """Emit the products of a row of weights with each row of x."""
+    def _rows(self, f: Function, pointers: list[Value], example: Value, row: Value, count: int) -> None:
+        """Emit the products of `count` rows of weights with each row of x."""
         layout, work, x_rows = self.layout, self.work, f.times(example, self.rows)
-        number = f.plus(f.times(example, self.outputs), row)
+        numbers = [f.plus(f.times(example, self.outputs), f.plus(row, i64(j))) for j in range(count)]
         at = _Pointers(
             f.at(pointers[-1 if self.converts else 0], f"[{self.padded} x float]", x_rows),
-            f.at(pointers[1], f"[{layout.width} x i8]", number),
-            [f.at(pointers[2 + k], f"[{layout.groups * a.dtype.itemsize} x i8]", number) for k, a in enumerate(self.by_group)],
+            [f.at(pointers[1], f"[{layout.width} x i8]", number) for number in numbers],
+            [
+                [f.at(pointers[2 + k], f"[{layout.groups * a.dtype.itemsize} x i8]", number) for k, a in enumerate(self.by_group)]
+                for number in numbers
+            ],
         )
-        zeros = [work.zero()] * (self.rows * self.chains)
+        zeros = [work.zero()] * (count * self.rows * self.chains)
         if layout.scheme == "fp8":
-            zeros.append(Value(vector_of("i8", work.lanes), "zeroinitializer"))
+            zeros += [Value(vector_of("i8", work.lanes), "zeroinitializer")] * count
 
         def groups(first: Value, carried: list[Value]) -> list[Value]:
             for k in range(self.together):
@@ -166,34 +176,38 @@ class _FewRows:
 
         sums = f.loop(i64(0), i64(layout.groups), self.together, zeros, groups, nonempty=True)
         dtype = self.x.dtype
-        for i in range(self.rows):
-            parts = sums[i * self.chains : (i + 1) * self.chains]
+        for j, i in itertools.product(range(count), range(self.rows)):
+            first = (j * self.rows + i) * self.chains
+            parts = sums[first : first + self.chains]
             while len(parts) > 1:
                 parts = [work.add(f, *parts[k : k + 2]) for k in range(0, len(parts), 2)]
             total = self._across(f, parts[0])
             if layout.scheme == "fp8":
-                total = f.select(self._any_nan(f, sums[-1]), Value("float", _hexadecimal(float("nan"))), total)
-            place = f.plus(f.times(f.plus(x_rows, i64(i)), self.outputs), row)
+                total = f.select(self._any_nan(f, sums[j - count]), Value("float", _hexadecimal(float("nan"))), total)
+            place = f.plus(f.times(f.plus(x_rows, i64(i)), self.outputs), f.plus(row, i64(j)))
             write(f, work, dtype, total, 1, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
 
     def _group(self, f: Function, at: _Pointers, group: Value, sums: list[Value], first_chain: int) -> list[Value]:
         """Emit the sums with a group's products added."""
         layout, work = self.layout, self.work
-        by_group = [
-            f.splat(read(f, work, a.dtype, f.at(p, f"[{a.dtype.itemsize} x i8]", group), 1), work.lanes)
-            for a, p in zip(self.by_group, at.by_group, strict=True)
-        ]
-        decoder = _Decoder(self, f, *by_group)
+        decoders = []
+        for places in at.by_group:
+            pairs = zip(self.by_group, places, strict=True)
+            numbers = [read(f, work, a.dtype, f.at(p, f"[{a.dtype.itemsize} x i8]", group), 1) for a, p in pairs]
+            decoders.append(_Decoder(self, f, *[f.splat(number, work.lanes) for number in numbers]))
+        pairs_of_rows = list(zip(decoders, at.data, strict=True))
         start, size = f.times(group, layout.group_size), layout.group_size
-        count = self.rows * self.chains
+        count = len(decoders) * self.rows * self.chains
 
         def step(k: Value, carried: list[Value], rest: int | None = None) -> list[Value]:
             totals = list(carried)
-            for number, (place, weights) in enumerate(decoder.weights(at.data, k, rest, totals)):
+            rows = [decoder.weights(data, k, rest, totals, j - len(decoders)) for j, (decoder, data) in enumerate(pairs_of_rows)]
+            for number, (place, _) in enumerate(rows[0]):
                 for i in range(self.rows):
                     x = f.load(work.vector, f.at(f.at(at.x, f"[{self.padded} x float]", i64(i)), "float", f.plus(k, i64(place))), 4)
-                    index = i * self.chains + (first_chain + number) % self.chains
-                    totals[index] = work.multiply_add(f, x, weights, totals[index])
+                    for j, row in enumerate(rows):
+                        index = (j * self.rows + i) * self.chains + (first_chain + number) % self.chains
+                        totals[index] = work.multiply_add(f, x, row[number][1], totals[index])
             return totals
 
         group_sums = [work.zero()] * count + sums[count:] if self.scales_sums else sums
@@ -204,9 +218,9 @@ class _FewRows:
             group_sums = self._long_group(f, group, start, group_sums, step)
         if not self.scales_sums:
             return group_sums
-        return [work.multiply_add(f, x, decoder.scale, total) for x, total in zip(group_sums, sums[:count], strict=False)] + group_sums[
-            count:
-        ]
+        each = self.rows * self.chains
+        scaled = [work.multiply_add(f, group_sums[k], decoders[k // each].scale, sums[k]) for k in range(count)]
+        return scaled + group_sums[count:]
 
     def _long_group(self, f: Function, group: Value, start: Value, sums: list[Value], step: Callable[..., list[Value]]) -> list[Value]:
         """Emit a group's products in a loop; the last step of the last group may have fewer numbers."""
@@ -252,10 +266,10 @@ class _Decoder:
         elif self.scheme == "fp8":
             self.scale = f.binary("fmul", self._splat(_FLOAT8_FACTOR), scale)
 
-    def weights(self, row: Value, k: Value, rest: int | None, sums: list[Value]) -> list[tuple[int, Value]]:
+    def weights(self, row: Value, k: Value, rest: int | None, sums: list[Value], largest: int) -> list[tuple[int, Value]]:
         """Emit the weights of a step, of which `rest` exist: positions and vectors.
 
-        The last one of `sums` collects the largest magnitude of float8_e4m3fn's codes.
+        The element `largest` of `sums` collects the largest magnitude of float8_e4m3fn's codes.
         """
         f, lanes, step = self.f, self.work.lanes, self.product.step
         if self.product.layout.is_packed:
@@ -267,7 +281,7 @@ class _Decoder:
             codes = load(f, "i8", 1, f.at(row, "i8", f.plus(k, i64(start))), lanes, mask)
             if self.scheme == "fp8":
                 magnitude = f.binary("and", codes, f.splat(Value("i8", "127"), lanes))
-                sums[-1] = f.intrinsic(f"llvm.umax.v{lanes}i8", codes.type, sums[-1], magnitude)
+                sums[largest] = f.intrinsic(f"llvm.umax.v{lanes}i8", codes.type, sums[largest], magnitude)
                 value = self._float8(codes)
             else:
                 value = f.cast("sitofp", f.cast("sext", codes, vector_of("i32", lanes)), self.work.vector)
