@@ -93,7 +93,10 @@ class _FewRows:
         self.rows, self.outputs = self.x.shape[-2], self.data.shape[-2]
         #: Whether sums of a group are multiplied by its scale, rather than each weight.
         self.scales_sums = not layout.is_packed and len(self.by_group) == 1 and self.rows <= 2
-        room = _SUMS[host().vector_registers] // (2 if self.scales_sums else 1) // self.rows
+        room = _SUMS[host().vector_registers]
+        if layout.is_packed:  # tables and halves of blocks need registers, too
+            room -= room // 3
+        room //= (2 if self.scales_sums else 1) * self.rows
         self.tile = max(1, min(4, room, self.outputs)) if self.rows > 2 else 1
         room //= self.tile
         chains = max([n for n in (1, 2, _MOST_CHAINS) if n <= room], default=1)
