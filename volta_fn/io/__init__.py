@@ -1,7 +1,7 @@
 """State dicts, safetensors files, mappings of names, checkpoints, loggers.
 
 `files` reads and writes safetensors files, single or sharded. `state_dict` has the arrays of a tree by name, `mapper` maps them to other
-names and from PyTorch's layouts. `checkpoint` saves training states and restores them bit by bit, and `loggers` logs numbers by step.
+names and from PyTorch's layouts. `gguf` reads and writes llama.cpp's files, and `packed_weights` reads weights that GPTQ and AWQ packed. `checkpoint` saves training states and restores them bit by bit, and `loggers` logs numbers by step.
 
 >>> import tempfile, volta_fn as vf
 >>> model = vf.nn.Linear.init(vf.random.key(0), 2, 3)
@@ -20,10 +20,16 @@ from volta_fn.io.files import ShardedSafetensors as ShardedSafetensors
 from volta_fn.io.files import load_safetensors as load_safetensors
 from volta_fn.io.files import open_safetensors as open_safetensors
 from volta_fn.io.files import save_safetensors as save_safetensors
+from volta_fn.io.gguf import GGUFFile as GGUFFile
+from volta_fn.io.gguf import open_gguf as open_gguf
+from volta_fn.io.gguf import save_gguf as save_gguf
 from volta_fn.io.loggers import CSVLogger as CSVLogger
 from volta_fn.io.loggers import TensorBoardLogger as TensorBoardLogger
 from volta_fn.io.mapper import StateDictMapper as StateDictMapper
 from volta_fn.io.mapper import from_torch as from_torch
+from volta_fn.io.packed_weights import from_awq as from_awq
+from volta_fn.io.packed_weights import from_gptq as from_gptq
+from volta_fn.io.packed_weights import unpack_weights as unpack_weights
 from volta_fn.io.state_dict import Mismatch as Mismatch
 from volta_fn.io.state_dict import StateDictDiff as StateDictDiff
 from volta_fn.io.state_dict import diff_state_dict as diff_state_dict
