@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
+from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
@@ -47,7 +47,9 @@ LARGEST_BUFFER = 1 << 28
 GpuRoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, GpuRoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, GpuRoutineMaker] = {
+    **attention.ROUTINES, **matmul.ROUTINES, **quantized.ROUTINES, **convolution.ROUTINES, **library.ROUTINES,
+}  # fmt: skip
 
 #: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
 #: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `runtime/writer.py`).
@@ -196,7 +198,7 @@ class WgslTarget(Target):
             ProgramPass(
                 "quantised products",
                 "Expand products with quantised matrices to blocks of rows, where there is no routine.",
-                partial(expand_quantized_products, has_routine=self._has_quantized_routine),
+                partial(expand_quantized_products, has_routine=quantized.has_routine),
                 simplify_after=True,
             ),
             ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
@@ -228,9 +230,6 @@ class WgslTarget(Target):
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities)
-
-    def _has_quantized_routine(self, eqn: Equation) -> bool:
-        return False
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
