@@ -64,7 +64,8 @@ def test_qlinear_products(per_channel: bool) -> None:
     scale = RNG.uniform(0.001, 0.01, 6).astype(np.float32) if per_channel else np.float32(0.004)
     zero = np.zeros(6, np.int8) if per_channel else np.int8(3)
     weights = {
-        "xs": np.float32(0.02), "xz": np.uint8(120), "y": codes("int8", 40, 6), "ys": scale, "yz": zero, "zs": np.float32(0.05), "zz": np.uint8(130),
+        "xs": np.float32(0.02), "xz": np.uint8(120), "y": codes("int8", 40, 6), "ys": scale, "yz": zero, "zs": np.float32(0.05),
+        "zz": np.uint8(130),
     }  # fmt: skip
     model = build([helper.make_node("QLinearMatMul", ["x", *weights], ["z"])], inputs, {"z": TensorProto.UINT8}, weights)
     ours, theirs = both(model, inputs)
@@ -99,8 +100,8 @@ def test_qlinear_and_integer_convolutions() -> None:
     ours, theirs = both(build([node], {"x": x}, {"y": TensorProto.INT32}, {"w": w, **zeros}), {"x": x})
     np.testing.assert_array_equal(ours[0], theirs[0])
     weights = {
-        "xs": np.float32(0.02), "xz": np.uint8(120), "w": w, "ws": RNG.uniform(0.001, 0.01, 4).astype(np.float32), "wz": np.zeros(4, np.int8),
-        "ys": np.float32(0.1), "yz": np.uint8(128), "b": RNG.integers(-500, 500, 4).astype(np.int32),
+        "xs": np.float32(0.02), "xz": np.uint8(120), "w": w, "ws": RNG.uniform(0.001, 0.01, 4).astype(np.float32),
+        "wz": np.zeros(4, np.int8), "ys": np.float32(0.1), "yz": np.uint8(128), "b": RNG.integers(-500, 500, 4).astype(np.int32),
     }  # fmt: skip
     model = build([helper.make_node("QLinearConv", ["x", *weights], ["y"])], {"x": x}, {"y": TensorProto.UINT8}, weights)
     ours, theirs = both(model, {"x": x})

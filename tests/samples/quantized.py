@@ -1,4 +1,4 @@
-"""Samples of `quantized_dot`: each scheme, with and without offsets, both directions, and stacks."""
+"""Samples of `quantized_dot`: each scheme, offsets, both directions, and stacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """State dicts, safetensors files, mappings of names, checkpoints, loggers.
 
 `files` reads and writes safetensors files, single or sharded. `state_dict` has the arrays of a tree by name, `mapper` maps them to other
-names and from PyTorch's layouts. `gguf` reads and writes llama.cpp's files, and `packed_weights` reads weights that GPTQ and AWQ packed. `checkpoint` saves training states and restores them bit by bit, and `loggers` logs numbers by step.
+names and from PyTorch's layouts. `gguf` reads and writes llama.cpp's files, and `packed_weights` reads weights that GPTQ and AWQ packed.
+`checkpoint` saves training states and restores them bit by bit, and `loggers` logs numbers by step.
 
 >>> import tempfile, volta_fn as vf
 >>> model = vf.nn.Linear.init(vf.random.key(0), 2, 3)

@@ -126,7 +126,10 @@ def _read_q4_1(blocks: np.ndarray) -> _Rows:
 
 
 def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return scales and minima of the 8 groups of super-blocks: two float16 numbers times 6 bits each, in 12 bytes."""
+    """Return scales and minima of the 8 groups of super-blocks.
+
+    They are two float16 numbers times integers of 6 bits, which are packed in 12 bytes.
+    """
     scale, least = [x.astype(np.float32)[..., None] for x in _halves(blocks, 0, 2)]
     first, second, third = (blocks[..., at : at + 4] for at in (4, 8, 12))
     factors = np.concatenate([first & 0x3F, (third & 0x0F) | ((first >> 2) & 0x30)], -1)
@@ -135,7 +138,10 @@ def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _k_codes(low: np.ndarray) -> np.ndarray:
-    """Return codes (…, blocks, 8, 32) of 4 bits: each 32 bytes have a group in the lower halves and the next in the upper ones."""
+    """Return codes (…, blocks, 8, 32) of 4 bits.
+
+    Each 32 bytes have a group in the lower halves and the next one in the upper halves.
+    """
     pairs = low.reshape(*low.shape[:-1], 4, 1, 32)
     return np.concatenate([pairs & 15, pairs >> 4], -2).reshape(*low.shape[:-1], 8, 32)
 

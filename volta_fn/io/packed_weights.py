@@ -1,8 +1,8 @@
 """Weights of 4 and 8 bits as GPTQ and AWQ pack them, as `nn.QuantizedArray`.
 
-Both pack codes of (in, out) matrices in int32, with a scale and a zero point for each group of rows: the weight is ``(code - zero) * scale``.
-GPTQ packs along in, the first code in the lowest bits, and stores zero points less 1 (version 1 of its format). AWQ packs along out, in the
-order 0, 2, 4, 6, 1, 3, 5, 7. (Formats: AutoGPTQ's `qlinear` modules, and AutoAWQ's `WQLinear_GEMM`.)
+Both pack codes of (in, out) matrices in int32, with a scale and a zero point for each group of rows: the weight is ``(code - zero) *
+scale``. GPTQ packs along in, the first code in the lowest bits, and stores zero points less 1 (version 1 of its format). AWQ packs along
+out, in the order 0, 2, 4, 6, 1, 3, 5, 7. (Formats: AutoGPTQ's `qlinear` modules, and AutoAWQ's `WQLinear_GEMM`.)
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedArray:
 def unpack_weights(state: Mapping[str, Any], method: Literal["gptq", "awq"], **options: Any) -> dict[str, Any]:
     """Return a state dict in which packed weights are quantised arrays.
 
-    For each "NAME.qweight" it has "NAME.weight" instead of that and of "NAME.qzeros", "NAME.scales" and "NAME.g_idx"; everything else stays.
-    Weights have shape (in, out), that of `nn.Linear`.
+    For each "NAME.qweight" it has "NAME.weight" instead of that and of "NAME.qzeros", "NAME.scales" and "NAME.g_idx". Everything else
+    stays.    Weights have shape (in, out), that of `nn.Linear`.
 
     Args:
         state: arrays by name, as `load_safetensors` gives them.
@@ -81,11 +81,11 @@ def unpack_weights(state: Mapping[str, Any], method: Literal["gptq", "awq"], **o
         missing = [part for part in parts[:3] if f"{name}.{part}" not in state]
         if missing:
             raise StateDictError(f"unpack_weights: {name!r} has a qweight, but no {' and no '.join(missing)}")
-        arrays = [state[f"{name}.{part}"] for part in parts[:3]]
+        qweight, qzeros, scales = (state[f"{name}.{part}"] for part in parts[:3])
         if method == "gptq":
-            result[f"{name}.weight"] = from_gptq(*arrays, state.get(f"{name}.g_idx"), **options)
+            result[f"{name}.weight"] = from_gptq(qweight, qzeros, scales, state.get(f"{name}.g_idx"), **options)
         else:
-            result[f"{name}.weight"] = from_awq(*arrays, **options)
+            result[f"{name}.weight"] = from_awq(qweight, qzeros, scales, **options)
     return result
 
 
@@ -118,11 +118,12 @@ def _quantized(caller: str, codes: np.ndarray, zeros: np.ndarray, scales: Any, g
         order = on_host(g_idx) if isinstance(g_idx, Typed) else np.asarray(g_idx)
         if not np.array_equal(order, np.arange(size) // group_size):
             raise ArgumentError(
-                f"{caller}: rows of a group are not consecutive (the checkpoint was made with desc_act=True); sort the rows and the input's "
-                "features by g_idx first"
+                f"{caller}: rows of a group are not consecutive (the checkpoint was made with desc_act=True); sort the rows and the "
+                "input's features by g_idx first"
             )
     middle = 8 if bits == 4 else 128
     offsets = by_group.T.astype(np.float32) * (middle - zeros.T)
     data = pack_nibbles(codes) if bits == 4 else (codes - 128).astype(np.int8)
-    arrays = [sharing(np.ascontiguousarray(x)) for x in (data, by_group.T, offsets)]
-    return QuantizedArray(*arrays, "int4" if bits == 4 else "int8", (size,), group_size, rows_last=True, dtype=by_group.dtype)
+    arrays = dict(zip(("data", "scales", "offsets"), [sharing(np.ascontiguousarray(x)) for x in (data, by_group.T, offsets)], strict=True))
+    scheme = "int4" if bits == 4 else "int8"
+    return QuantizedArray(**arrays, scheme=scheme, inner=(size,), group_size=group_size, rows_last=True, dtype=by_group.dtype)

@@ -123,7 +123,7 @@ def decode(data: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
 
 
 def scaled(values: np.ndarray, scales: np.ndarray, offsets: np.ndarray | None, group_size: int) -> np.ndarray:
-    """Return values times their groups' scales plus offsets, in the dtype of `values`, in NumPy."""
+    """Return values times scales plus offsets, in the dtype of `values`, in NumPy."""
     size = values.shape[-1]
     full = [None if x is None else np.repeat(x.astype(values.dtype), group_size, -1)[..., :size] for x in (scales, offsets)]
     return values * full[0] if full[1] is None else values * full[0] + full[1]
@@ -166,7 +166,10 @@ def _chosen(codes: Array, table: np.ndarray, dtype: np.dtype) -> Array:
 
 
 def _float8(data: Array) -> Array:
-    """Return the float32 values of float8_e4m3fn's bits: 4 bits of exponent, biased by 7, and 3 of significand."""
+    """Return the float32 values of float8_e4m3fn's bits.
+
+    They have 4 bits of exponent, biased by 7, and 3 of significand.
+    """
     bits = convert_element_type(data, np.int32)
     magnitude = bitwise_and(bits, _like(bits, 0x7F))
     exponent = shift_right_logical(magnitude, _like(bits, 3))
@@ -330,7 +333,7 @@ def _sum_of_groups(x: Array, layout: QuantizedLayout) -> Array:
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    """Batch by more rows of x where the matrix is the same for all examples, else by a leading axis."""
+    """Batch by more rows of x, or if examples have matrices of their own by an axis."""
     x, *matrix = args
     if all(dim is None for dim in dims[1:]):
         x = moveaxis(x, dims[0] or 0, x.ndim - 3)  # in front of the rows

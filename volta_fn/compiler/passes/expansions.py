@@ -300,7 +300,10 @@ def by_panels(x: Array, width: int) -> Array:
 
 
 def expand_quantized_products(closed: ClosedJaxpr, has_routine: Callable[[Equation], bool]) -> ClosedJaxpr:
-    """Expand a program's products with quantised matrices to products with blocks of rows, where the target has no routine."""
+    """Expand products with quantised matrices to products with blocks of rows.
+
+    Those for which the target has a routine stay.
+    """
     chosen = [eqn.primitive is quantized_dot_p and not has_routine(eqn) for eqn in closed.eqns]
     if not any(chosen):
         return closed

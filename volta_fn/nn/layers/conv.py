@@ -28,7 +28,7 @@ _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge"
 class ConvBase(SpatialLayer):
     """Base of convolutions and transposed convolutions."""
 
-    weight: Array | QuantizedArray
+    weight: Array
     bias: Array | None = None
     stride: Ints = static(default=1)  # stride, padding and dilation also accept the shorter forms of `init`
     padding: str | Padding = static(default=0)

@@ -36,7 +36,7 @@ class Linear(Module):
     (5, 2)
     """
 
-    weight: Array | QuantizedArray
+    weight: Array
     bias: Array | None = None
 
     @classmethod
@@ -105,7 +105,7 @@ class Embedding(Module):
     (1, 3, 4)
     """
 
-    weight: Array | QuantizedArray
+    weight: Array
     padding_idx: int | None = static(default=None)
 
     @classmethod

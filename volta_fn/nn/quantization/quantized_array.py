@@ -19,6 +19,8 @@ from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["QuantizedArray", "quantize_array"]
 
+_FLOAT32 = np.dtype(np.float32)
+
 #: The names of schemes.
 Scheme = Literal["int8", "int4", "nf4", "fp8"]
 
@@ -65,7 +67,7 @@ class QuantizedArray(Typed):
     inner: tuple[int, ...] = ()
     group_size: int = 1
     rows_last: bool = False
-    dtype: np.dtype = np.dtype(np.float32)  # type: ignore[assignment]  # a property of Typed
+    dtype: np.dtype = _FLOAT32
     activations: str | None = None
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class QuantizedArray(Typed):
 
     @property
     def zero_points(self) -> Any:
-        """The values of codes that stand for 0, one for each group, as floats; None where all are 0."""
+        """The code of 0 in each group, as a float; None where all are 0."""
         return None if self.offsets is None else -self.offsets.astype("float32") / self.scales.astype("float32")
 
     @property
@@ -125,20 +127,23 @@ class QuantizedArray(Typed):
     mT = T
 
     def dequantize(self, dtype: Any = None) -> Array:
-        """Return the numbers as an array of floats, of `self.dtype` unless another is given."""
+        """Return the numbers as floats, of `self.dtype` unless another is given."""
         rows = dequantized(*self._arrays(), self.layout, self.dtype if dtype is None else dtypes.as_dtype(dtype))
         out = rows.reshape((*rows.shape[:-1], *self.inner))
         return vnp.moveaxis(out, out.ndim - 1 - len(self.inner), -1) if self.rows_last else out
 
     def take(self, indices: Any) -> Array:
-        """Return entries along the first axis as floats, of shape (*indices.shape, *shape[1:]), as `numpy.take` does.
+        """Return entries along the first axis as floats, as `numpy.take` does.
+
+        The result has shape (*indices.shape, *shape[1:]).
 
         Raises `ShapeError` unless codes are stored row by row along that axis.
         """
         if self.rows_last or self.data.ndim != 2:
             raise ShapeError(f"QuantizedArray.take: the rows of {self!r} are not along its first axis; dequantize() it")
-        data, scales, offsets = [None if x is None else vnp.take(x, indices, axis=0) for x in self._arrays()]
-        rows = dequantized(data, scales, offsets, self.layout, self.dtype)
+        data, scales, offsets = self._arrays()
+        chosen = [vnp.take(x, indices, axis=0) for x in (data, scales)]
+        rows = dequantized(*chosen, None if offsets is None else vnp.take(offsets, indices, axis=0), self.layout, self.dtype)
         return rows.reshape((*rows.shape[:-1], *self.inner))
 
     def __rmatmul__(self, other: Any) -> Array:
@@ -176,8 +181,12 @@ _DATA = ("data", "scales", "offsets")
 _STATIC = tuple(field.name for field in dataclasses.fields(QuantizedArray) if field.name not in _DATA)
 
 
-def _flatten(array: QuantizedArray) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-    return [(tree.GetAttrKey(name), getattr(array, name)) for name in _DATA], tuple([getattr(array, name) for name in _STATIC])
+_KEYS = tuple(tree.GetAttrKey(name) for name in _DATA)
+
+
+def _flatten(array: QuantizedArray) -> tuple[Any, tuple[Any, ...]]:
+    fields = array.__dict__
+    return zip(_KEYS, (fields["data"], fields["scales"], fields["offsets"]), strict=True), tuple([fields[name] for name in _STATIC])
 
 
 def _unflatten(static: Sequence[Any], children: Sequence[Any]) -> QuantizedArray:
@@ -208,7 +217,7 @@ def _int8_product(x: Array, data: Array, scales: Array) -> Array:
 
 @_int8_product.defjvp
 def _int8_product_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Round straight through: the derivative is that of the product with numbers that are not rounded."""
+    """Return the derivative of the product with numbers that are not rounded."""
     (x, data, scales), (moved, _, moved_scales) = primals, tangents
     layout = QuantizedLayout("int8", data.shape[-1], max(data.shape[-1], 1))
     tangent = quantized_dot(moved, data, scales, None, layout) + quantized_dot(x, data, moved_scales, None, layout)
@@ -277,7 +286,10 @@ def quantize_array(
 
 
 def _as_rows(x: Array, axis: int | tuple[int, ...]) -> tuple[Array, tuple[int, ...], bool]:
-    """Return an array as rows of the numbers along `axis`, the sizes of these axes, and whether the rows were last."""
+    """Return an array as rows of the numbers along `axis`.
+
+    Also the sizes of these axes, and whether the axis of the rows was the last.
+    """
     axes = sorted([a % x.ndim if -x.ndim <= a < x.ndim else x.ndim for a in ([axis] if isinstance(axis, int) else axis)])
     first, last = (axes[0], axes[-1]) if axes else (0, x.ndim)
     if axes != list(range(first, last + 1)) or x.ndim - 2 > last or last >= x.ndim or (last == x.ndim - 2 and first < 0):

@@ -1,4 +1,7 @@
-"""Operators of quantised numbers: Q and DQ nodes, products of 8-bit integers, and onnxruntime's weights of 4 and 8 bits."""
+"""Operators of quantised numbers.
+
+These are Q and DQ nodes, products of 8-bit integers, and onnxruntime's operators with weights of 4 and 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def _subtract_zero_point(values: Any, zero_point: Any, is_weight: bool) -> Any:
 
 
 def _signed(values: Any, zero: Any, is_weight: bool) -> tuple[Any, Any]:
-    """Return 8-bit integers as signed ones, and their zero points as int32 that broadcast; None for 0."""
+    """Return 8-bit integers as signed ones, and their zero points; None for 0."""
     codes = as_array(values)
     shift = 128 if codes.dtype == np.uint8 else 0
     if shift:
@@ -100,7 +103,10 @@ def _signed(values: Any, zero: Any, is_weight: bool) -> tuple[Any, Any]:
 
 
 def _integer_product(x: Any, x_zero: Any, y: Any, y_zero: Any) -> Any:
-    """Return (x - x_zero) @ (y - y_zero) in int32, by a product of 8-bit integers and their sums."""
+    """Return (x - x_zero) @ (y - y_zero) in int32.
+
+    It is a product of the 8-bit integers, corrected by their sums.
+    """
     (left, left_zero), (right, right_zero) = _signed(x, x_zero, False), _signed(y, y_zero, True)
     if left.ndim == 1 or right.ndim == 1:
         return _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
@@ -173,7 +179,7 @@ def _requantize(product: Any, factor: Any, zero: Any) -> Any:
 
 @operator("com.microsoft.MatMulNBits")
 def matmul_nbits(node: Node, x: Any, data: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None) -> Any:
-    """Multiply by weights of 4 or 8 bits in blocks with scales, without storing them as floats."""
+    """Multiply by weights of 4 or 8 bits that share scales block by block."""
     bits, block, size, rows = (node.get(name, default) for name, default in (("bits", 4), ("block_size", 32), ("K", 0), ("N", 0)))
     if bits not in (4, 8) or order is not None:
         raise OnnxError(f"{node}: weights of {bits} bits{'' if order is None else ' with g_idx'} are not supported; 4 and 8 are, without")
@@ -226,11 +232,11 @@ def dynamic_quantize_lstm(
     r_scale: Any,
     r_zero: Any,
 ) -> tuple[Any, ...]:
-    """Run long short-term memories whose weights have 8 bits, and whose inputs and states are rounded to 8 bits."""
+    """Run long short-term memories of 8 bits: weights, inputs and states."""
     weights = []
     for codes, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
         values = as_array(codes).astype(np.float32)  # (directions, in, 4 hidden)
         by_column = [as_array(each).astype(np.float32).reshape(values.shape[0], 1, -1) for each in (scale, zero)]
         weights.append(vnp.swapaxes((values - by_column[1]) * by_column[0], -1, -2))
     rounded = _rounded_to_8_bits(as_array(x))
-    return run_lstm(node, rounded, *weights, bias, lengths, initial, initial_cell, peepholes, _rounded_to_8_bits)
+    return run_lstm(node, rounded, weights[0], weights[1], bias, lengths, initial, initial_cell, peepholes, _rounded_to_8_bits)

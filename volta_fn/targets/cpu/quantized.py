@@ -1,4 +1,4 @@
-"""Products of few rows with quantised matrices: weights are read once, and converted in registers.
+"""Products of few rows with quantised matrices, which are converted in registers.
 
 The time of such a product is that of reading the matrix, so fewer bits a weight are faster as long as converting them keeps pace. Codes of
 4 bits are indices of a table of 16 numbers that one register holds, with the scale and the offset of the group applied to the table rather
@@ -69,7 +69,10 @@ ROUTINES = {"quantized_dot": quantized_dot}
 
 
 class _Pointers(NamedTuple):
-    """Where a tile's operands begin: x as float32, and by row of weights the codes, and scales and perhaps offsets."""
+    """Where a tile's operands begin.
+
+    These are x as float32, and by row of weights the codes, and scales and perhaps offsets.
+    """
 
     x: Value
     data: list[Value]
@@ -77,7 +80,9 @@ class _Pointers(NamedTuple):
 
 
 class _FewRows:
-    """The writer of the routine; buffers are x, the codes, scales, perhaps offsets, the result, and x as float32.
+    """The writer of the routine.
+
+    Buffers are x, the codes, scales, perhaps offsets, the result, and as a workspace x as float32.
 
     A row of weights is read at a time, since a single stream is what processors prefetch best. With more than two rows of x, reading these
     takes longer than that, so that several rows of weights, a *tile*, share what is read of x.
@@ -226,7 +231,10 @@ class _FewRows:
         return scaled + group_sums[count:]
 
     def _long_group(self, f: Function, group: Value, start: Value, sums: list[Value], step: Callable[..., list[Value]]) -> list[Value]:
-        """Emit a group's products in a loop; the last step of the last group may have fewer numbers."""
+        """Emit a group's products in a loop.
+
+        The last step of the last group may have fewer numbers.
+        """
         layout = self.layout
         rest = 0 if layout.is_packed else layout.size % self.step
         end = f.plus(start, i64(layout.group_size))
@@ -306,7 +314,10 @@ class _Decoder:
         return self.f.binary("fmul", x, self.scale) if self.offset is None else self.work.multiply_add(self.f, x, self.scale, self.offset)
 
     def _float8(self, codes: Value) -> Value:
-        """Emit the values of float8_e4m3fn divided by `_FLOAT8_FACTOR`: its fields are those of a float16, with another bias."""
+        """Emit the values of float8_e4m3fn divided by `_FLOAT8_FACTOR`.
+
+        Its fields are those of a float16, with another bias.
+        """
         f, lanes = self.f, self.work.lanes
         short = vector_of("i16", lanes)
         fields = f.binary("shl", f.cast("sext", codes, short), f.splat(Value("i16", "7"), lanes))

@@ -1,7 +1,7 @@
-"""Products with quantised matrices: codes are read as words of 32 bits, and converted where they are used.
+"""Products with quantised matrices, which are converted where they are used.
 
-With few rows of x, the invocations of a workgroup share out the words of a row of weights, and add up their sums. With more, a workgroup
-computes a tile of results, for which it converts a tile of weights to its own memory.
+Codes are read as words of 32 bits. With few rows of x, the invocations of a workgroup share out the words of a row of weights, and add up
+their sums. With more, a workgroup computes a tile of results, for which it converts a tile of weights to its own memory.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Product:
         return x.text if x.type == "f32" else convert(self.f, x, _FLOAT).text
 
     def weights(self, row: str, word: str) -> list[tuple[str, str]]:
-        """Emit the weights of a word of codes: positions in the row, each with a vector of four."""
+        """Emit a word's weights: positions in the row, each with a vector of four."""
         f, layout = self.f, self.layout
         bits = f.let("u32", self.codes.load(f"{row} * {self.words}u + {word}").text)
         if layout.is_packed:
