@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,9 @@ def main() -> None:
     errors: dict[str, float] = {}
     for count in rows:
         x = vnp.asarray(rng.normal(size=(count, size)).astype(np.float32)).astype("bfloat16")
-        calls: dict[str, Callable[[], Any]] = {"bfloat16": lambda x=x: product(x, dense).block_until_ready()}
-        calls |= {name: (lambda x=x, w=w: product(x, w).block_until_ready()) for name, w in weights.items()}
+        calls: dict[str, Callable[[], Any]] = {
+            name: partial(lambda x, w: product(x, w).block_until_ready(), x, w) for name, w in {"bfloat16": dense, **weights}.items()
+        }
         columns.append(least_times(calls | torch_calls(count, size), repetitions))
         exact = np.asarray(x.astype("float32")) @ np.asarray(dense.astype("float32")).T
         for name, w in weights.items():

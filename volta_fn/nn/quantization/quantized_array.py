@@ -142,8 +142,8 @@ class QuantizedArray(Typed):
         if self.rows_last or self.data.ndim != 2:
             raise ShapeError(f"QuantizedArray.take: the rows of {self!r} are not along its first axis; dequantize() it")
         data, scales, offsets = self._arrays()
-        chosen = [vnp.take(x, indices, axis=0) for x in (data, scales)]
-        rows = dequantized(*chosen, None if offsets is None else vnp.take(offsets, indices, axis=0), self.layout, self.dtype)
+        codes, by_group = vnp.take(data, indices, axis=0), vnp.take(scales, indices, axis=0)
+        rows = dequantized(codes, by_group, None if offsets is None else vnp.take(offsets, indices, axis=0), self.layout, self.dtype)
         return rows.reshape((*rows.shape[:-1], *self.inner))
 
     def __rmatmul__(self, other: Any) -> Array:
