@@ -1,4 +1,4 @@
-"""Products with quantised weights beside bfloat16's and PyTorch's: bytes, errors, times.
+"""Products with quantised weights: bytes, errors and times beside PyTorch's.
 
     python -m benchmarks.quantization              # 4096 × 4096 numbers, 1 to 128 rows
     python -m benchmarks.quantization --quick      # small, a few repetitions: everything runs

@@ -153,7 +153,8 @@ def test_derivatives(transposed: bool) -> None:
 def test_donation_and_files(tmp_path: Path) -> None:
     model = nn.quantize(nn.MLP.init(vf.random.key(0), 64, 8, 32, 1, dtype="bfloat16"), "int4", symmetric=False)
     vf.io.save_safetensors(tmp_path / "model.safetensors", model)
-    template = vf.eval_shape(lambda: nn.quantize(nn.MLP.init(vf.random.key(0), 64, 8, 32, 1, dtype="bfloat16"), "int4", symmetric=False))
+    dense = nn.MLP.init(vf.random.key(0), 64, 8, 32, 1, dtype="bfloat16")
+    template = vf.eval_shape(lambda: nn.quantize(dense, "int4", symmetric=False))
     loaded = vf.io.load_state_dict(template, vf.io.load_safetensors(tmp_path / "model.safetensors"))
     x = vf.numpy.ones((2, 64), "bfloat16")
     np.testing.assert_array_equal(loaded(x), model(x))

@@ -13,6 +13,7 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
@@ -272,7 +273,7 @@ def quantize_array(
         raise DTypeError(f"quantize_array: scales are floats, got scale_dtype={dtype.name}")
     if not symmetric and scheme in ("nf4", "fp8"):
         raise ArgumentError(f"quantize_array: {scheme} is symmetric; use 'int8' or 'int4' for offsets, or symmetric=True")
-    if isinstance(value, ConcreteArray) and not bool(vnp.isfinite(value).all()):
+    if isinstance(value, ConcreteArray) and current_trace() is EVAL and not bool(vnp.isfinite(value).all()):
         raise ArgumentError("quantize_array: some numbers are not finite; no scale represents them")
     rows, inner, rows_last = _as_rows(value, axis)
     size = rows.shape[-1]
