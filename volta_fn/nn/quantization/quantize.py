@@ -70,10 +70,13 @@ def quantize(
     >>> small = nn.quantize(model, "int4", where=lambda name, layer: name != "layers.1")
     >>> small
     MLP(  # 9,352 parameters
-      layers: (
+      layers: [
         0: Linear(weight: QuantizedArray(int4[64,128], group_size=64, dtype=float32), bias: f32[128])  # 8,320
         1: Linear(weight: f32[128,8], bias: f32[8])  # 1,032
-      ...
+      ]
+      in_size=64
+      out_size=8
+    )
     """
     if scheme not in SCHEMES:
         raise ArgumentError(f"quantize: the scheme is one of {list(SCHEMES)}, got {scheme!r}")

@@ -260,8 +260,8 @@ def quantize_array(
             that are not finite.
         DTypeError: `x` or the scales are not floats.
 
-    >>> nn.quantize_array(vf.numpy.array([[-1.0, 0.0, 0.5, 1.0]]), "int8").dequantize()
-    Array([[-1.        ,  0.        ,  0.50393701,  1.        ]], dtype=float32)
+    >>> nn.quantize_array(vf.numpy.array([[-1.0, 0.0, 0.5, 1.0]]), "int8").dequantize().round(3)
+    Array([[-1.   ,  0.   ,  0.504,  1.   ]], dtype=float32)
     """
     value = as_value(x)
     if scheme not in SCHEMES:
