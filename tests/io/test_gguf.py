@@ -82,6 +82,39 @@ def test_quantised_arrays_are_written(tmp_path: Path, scheme: Any, symmetric: bo
     np.testing.assert_allclose(again.dequantize(), expected, rtol=1e-6, atol=1e-6)
 
 
+#: The largest error of each format, relative to the largest number: half a step of its codes, and the rounding of scales to 6 or 8 bits.
+@pytest.mark.parametrize(
+    ("kind", "most"), [("Q8_0", 0.0045), ("Q4_0", 0.13), ("Q4_1", 0.07), ("Q4_K", 0.11), ("Q5_K", 0.06), ("Q6_K", 0.04)]
+)
+def test_floats_are_rounded_to_a_format(tmp_path: Path, kind: str, most: float) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (3, 2, 512)).astype(np.float32)
+    x[0, 0, :256] = 0
+    x[1, 1, :32] = 0.5
+    io.save_gguf(tmp_path / "a.gguf", {"x": x, "y": x[0]}, formats={"x": kind})
+    file = io.open_gguf(tmp_path / "a.gguf")
+    (tensor,) = [t for t in gguf.GGUFReader(tmp_path / "a.gguf").tensors if t.name == "x"]
+    assert tensor.tensor_type.name == kind
+    expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(x.shape)
+    np.testing.assert_allclose(file["x"].dequantize(), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(expected - x).max() <= most
+    if kind in ("Q8_0", "Q4_0", "Q4_1"):
+        theirs = gguf.quants.dequantize(gguf.quants.quantize(x, tensor.tensor_type), tensor.tensor_type).reshape(x.shape)
+        assert np.abs(expected - x).mean() <= 1.01 * np.abs(theirs - x).mean()
+    np.testing.assert_array_equal(file["y"], x[0])
+
+
+def test_formats_that_do_not_fit(tmp_path: Path) -> None:
+    x = np.ones((2, 96), np.float32)
+    for tensors, formats, message in (
+        ({"x": x}, {"x": "Q3_K"}, "Q3_K"),
+        ({"x": x}, {"x": "Q4_K"}, "256"),
+        ({"x": x}, {"y": "Q8_0"}, "'y'"),
+        ({"x": nn.quantize_array(x, "int8")}, {"x": "Q8_0"}, "dequantize"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            io.save_gguf(tmp_path / "a.gguf", tensors, formats=formats)
+
+
 def test_errors(tmp_path: Path) -> None:
     x = np.ones((2, 64), np.float32) / 3
     for w in (nn.quantize_array(x, "int8"), nn.quantize_array(x, "nf4", group_size=32), nn.quantize_array(x, "int4", group_size=32).T):

@@ -184,26 +184,41 @@ _READERS: dict[str, tuple[str, int, int, Callable[[np.ndarray], _Rows]]] = {
 # Writing.
 
 
-def save_gguf(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+def save_gguf(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    formats: Mapping[str, str] | None = None,
+) -> None:
     """Write arrays to a GGUF file, which replaces an earlier one when it is complete.
 
     Floats of 16 and 32 bits are written as F32, F16 and BF16. Quantised arrays with groups of 32 are written as Q8_0 ("int8" without
     offsets), Q4_0 ("int4" without offsets) and Q4_1 ("int4" with offsets), whose scales are float16: quantise with
-    ``group_size=32, scale_dtype="float16"``.
+    ``group_size=32, scale_dtype="float16"``. Floats are rounded to a format that `formats` names for them.
 
     Args:
         path: of the file.
         tensors: arrays by name, of shape (out, in) where they are quantised.
         metadata: numbers, texts, booleans and lists of them by name; "general.architecture" is "volta_fn" unless given.
+        formats: "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K" or "Q6_K" by the names of arrays of floats, whose last axis is a multiple of 32, or
+            for the K formats of 256.
 
     Raises:
-        ArgumentError: a quantised array has other groups or a transposed layout, or a value of the metadata has another type.
+        ArgumentError: a quantised array has other groups or a transposed layout, a format is unknown or does not fit its array, or a value
+            of the metadata has another type.
         DTypeError: an array's dtype has no format, or scales are not exactly those of float16.
         MissingDependencyError, SerializationError: the package gguf is not installed, or the file cannot be written.
     """
     library = _library()
     entries = {"general.architecture": "volta_fn", **(metadata or {})}
-    written = {name: _tensor(name, value, library) for name, value in tensors.items()}
+    kinds = dict(formats or {})
+    if unknown := sorted(kinds.keys() - tensors.keys()):
+        raise ArgumentError(f"save_gguf: formats are given for {unknown}, which are no tensors")
+    written = {
+        name: _rounded(name, value, kinds[name], library) if name in kinds else _tensor(name, value, library)
+        for name, value in tensors.items()
+    }
     with replacing(Path(path)) as temporary:
         writer = library.GGUFWriter(temporary, str(entries.pop("general.architecture")))
         for name, value in entries.items():
@@ -261,3 +276,105 @@ def _tensor(name: str, value: Any, library: Any) -> tuple[np.ndarray, Any]:
     codes = codes.reshape(*codes.shape[:-1], halves.shape[-1], codes.shape[-1] // halves.shape[-1])
     blocks = np.concatenate([*[part[..., None].view(np.uint8) for part in parts], codes], -1)
     return blocks.reshape(*blocks.shape[:-2], -1), kinds[kind]
+
+
+# From floats to blocks. Scales divide the range of a group's numbers by that of codes; no search for better ones follows.
+
+
+def _rounded(name: str, value: Any, kind: str, library: Any) -> tuple[np.ndarray, Any]:
+    """Return floats rounded to a format, as bytes by rows, and the format."""
+    if kind not in _WRITERS:
+        raise ArgumentError(f"save_gguf: {name!r} is to have the format {kind!r}; formats are {', '.join(_WRITERS)}")
+    block = _SUPER if kind.endswith("K") else 32
+    if isinstance(value, QuantizedArray):
+        raise ArgumentError(
+            f"save_gguf: {name!r} is quantised already, so it has no other format; leave it out of formats, or dequantize() it"
+        )
+    array = on_host(value if isinstance(value, ConcreteArray) else np.asarray(value))
+    if array.dtype not in (np.dtype(np.float32), _FLOAT16, _BFLOAT16) or not array.ndim or array.shape[-1] % block:
+        raise ArgumentError(
+            f"save_gguf: {kind} takes floats whose last axis is a multiple of {block}; {name!r} is {array.dtype.name} {array.shape}"
+        )
+    blocks = array.astype(np.float32).reshape(*array.shape[:-1], -1, block)
+    data = _WRITERS[kind](blocks)
+    return data.reshape(*array.shape[:-1], -1), library.GGMLQuantizationType[kind]
+
+
+def _divided(x: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Return x / step, and 0 where the step is 0."""
+    return np.divide(x, step, out=np.zeros(np.broadcast_shapes(x.shape, step.shape), np.float32), where=step != 0)
+
+
+def _half_bytes(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x.astype(_FLOAT16)).view(np.uint8)
+
+
+def _write_q8_0(x: np.ndarray) -> np.ndarray:
+    scale = (np.abs(x).max(-1, keepdims=True) / 127).astype(_FLOAT16)
+    codes = np.clip(np.round(_divided(x, scale.astype(np.float32))), -127, 127).astype(np.int8)
+    return np.concatenate([_half_bytes(scale), codes.view(np.uint8)], -1)
+
+
+def _write_q4_0(x: np.ndarray) -> np.ndarray:
+    extreme = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)
+    scale = (extreme / -8).astype(_FLOAT16)
+    codes = np.clip(np.round(_divided(x, scale.astype(np.float32))) + 8, 0, 15)
+    return np.concatenate([_half_bytes(scale), pack_nibbles(codes)], -1)
+
+
+def _write_q4_1(x: np.ndarray) -> np.ndarray:
+    least = x.min(-1, keepdims=True).astype(_FLOAT16)
+    scale = ((x.max(-1, keepdims=True) - least) / 15).astype(_FLOAT16)
+    codes = np.clip(np.round(_divided(x - least.astype(np.float32), scale.astype(np.float32))), 0, 15)
+    return np.concatenate([_half_bytes(scale), _half_bytes(least), pack_nibbles(codes)], -1)
+
+
+def _k_parts(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the head of super-blocks with codes up to `largest`, 16 bytes, and the codes (…, blocks, 8, 32)."""
+    groups = x.reshape(*x.shape[:-1], 8, 32)
+    minima = np.maximum(-groups.min(-1), 0)
+    scales = np.maximum(groups.max(-1) + minima, 0) / largest
+    units = [(v.max(-1, keepdims=True) / 63).astype(_FLOAT16) for v in (scales, minima)]
+    wide = [unit.astype(np.float32) for unit in units]
+    factors, shifts = (np.clip(np.round(_divided(v, unit)), 0, 63).astype(np.uint8) for v, unit in zip((scales, minima), wide, strict=True))
+    steps, offsets = (wide[0] * factors)[..., None], (wide[1] * shifts)[..., None]
+    codes = np.clip(np.round(_divided(groups + offsets, steps)), 0, largest).astype(np.uint8)
+    first = factors[..., :4] | ((factors[..., 4:] >> 4) << 6)
+    second = shifts[..., :4] | ((shifts[..., 4:] >> 4) << 6)
+    third = (factors[..., 4:] & 15) | ((shifts[..., 4:] & 15) << 4)
+    return np.concatenate([*map(_half_bytes, units), first, second, third], -1), codes
+
+
+def _write_q4_k(x: np.ndarray) -> np.ndarray:
+    head, codes = _k_parts(x, 15)
+    low = codes[..., ::2, :] | (codes[..., 1::2, :] << 4)
+    return np.concatenate([head, low.reshape(*low.shape[:-2], -1)], -1)
+
+
+def _write_q5_k(x: np.ndarray) -> np.ndarray:
+    head, codes = _k_parts(x, 31)
+    upper = ((codes >> 4) << np.arange(8, dtype=np.uint8)[:, None]).sum(-2, dtype=np.uint8)
+    low = (codes[..., ::2, :] & 15) | ((codes[..., 1::2, :] & 15) << 4)
+    return np.concatenate([head, upper, low.reshape(*low.shape[:-2], -1)], -1)
+
+
+def _write_q6_k(x: np.ndarray) -> np.ndarray:
+    groups = x.reshape(*x.shape[:-1], 16, 16)
+    extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1)[..., None], -1)[..., 0] / -32
+    unit = (np.abs(extreme).max(-1, keepdims=True) / 127).astype(_FLOAT16)
+    factors = np.clip(np.round(_divided(extreme, unit.astype(np.float32))), -127, 127).astype(np.int8)
+    steps = (unit.astype(np.float32) * factors)[..., None]
+    codes = (np.clip(np.round(_divided(groups, steps)), -32, 31) + 32).astype(np.uint8).reshape(*x.shape[:-1], 2, 4, 32)
+    low = ((codes[..., :2, :] & 15) | ((codes[..., 2:, :] & 15) << 4)).reshape(*x.shape[:-1], 128)
+    high = ((codes >> 4) << np.array([0, 2, 4, 6], np.uint8)[:, None]).sum(-2, dtype=np.uint8).reshape(*x.shape[:-1], 64)
+    return np.concatenate([low, high, factors.view(np.uint8), _half_bytes(unit)], -1)
+
+
+_WRITERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Q8_0": _write_q8_0,
+    "Q4_0": _write_q4_0,
+    "Q4_1": _write_q4_1,
+    "Q4_K": _write_q4_k,
+    "Q5_K": _write_q5_k,
+    "Q6_K": _write_q6_k,
+}
