@@ -8,6 +8,7 @@ than to each weight. Products of more rows are expanded to loops over blocks of 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, 
 from volta_fn.targets.cpu.routine import Routine
 
 #: The most rows of the left operand. With more, a product with blocks of weights that are converted once is faster.
-MOST_ROWS = 8
+MOST_ROWS = 32
+#: The most rows of the left operand for which weights are read once.
+_ROWS = 8
 #: Vectors of sums that fit into the registers beside other values, by the number of registers.
 _SUMS = {32: 24, 16: 8}
 #: Independent sums for each result, at most, which break the dependency chain.
@@ -62,7 +65,19 @@ def _has_tables() -> bool:
 
 def quantized_dot(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """Return the routine of the primitive."""
-    return _FewRows(avals, params["layout"]).routine() if suits(avals, **params) else None
+    if not suits(avals, **params):
+        return None
+    rows, size = avals[0].shape[-2], params["layout"].size
+    stack = math.prod(avals[0].shape[:-2])
+    count = -(-rows // _ROWS)
+    ends = [rows * (k + 1) // count for k in range(count)]
+    parts = [_FewRows(avals, params["layout"], *limits) for limits in zip([0, *ends], ends, strict=False)]
+    writer = RoutineWriter("quantized_dot", parts[0].out + 1 + parts[0].converts)
+    if parts[0].converts:
+        writer.launch(1, stack * rows * size * 0.1, parts[0].convert)
+    for part in parts:
+        part.write(writer)
+    return writer.routine(stack * rows * parts[0].padded * 4 if parts[0].converts else 0)
 
 
 ROUTINES = {"quantized_dot": quantized_dot}
@@ -80,7 +95,7 @@ class _Pointers(NamedTuple):
 
 
 class _FewRows:
-    """The writer of the routine.
+    """The writer of the products of rows `first` to `end` of x.
 
     Buffers are x, the codes, scales, perhaps offsets, the result, and as a workspace x as float32.
 
@@ -88,14 +103,14 @@ class _FewRows:
     takes longer than that, so that several rows of weights, a *tile*, share what is read of x.
     """
 
-    def __init__(self, avals: tuple[ShapedArray, ...], layout: QuantizedLayout) -> None:
+    def __init__(self, avals: tuple[ShapedArray, ...], layout: QuantizedLayout, first: int, end: int) -> None:
         self.x, self.data, self.by_group = avals[0], avals[1], avals[2:]
         self.layout = layout
         work = compute_type(_FLOAT)
         assert work is not None
         self.work: ComputeType = work
         self.stack = 1 if self.data.ndim == 2 else self.data.shape[0]
-        self.rows, self.outputs = self.x.shape[-2], self.data.shape[-2]
+        self.first, self.rows, self.outputs = first, end - first, self.data.shape[-2]
         #: Whether sums of a group are multiplied by its scale, rather than each weight.
         self.scales_sums = not layout.is_packed and len(self.by_group) == 1 and self.rows <= 2
         room = _SUMS[host().vector_registers]
@@ -116,15 +131,13 @@ class _FewRows:
         while self.together * self.step < chains * work.lanes and layout.groups % (2 * self.together) == 0:
             self.together *= 2
         self.chains = min(chains, max(1, self.together * self.step // work.lanes))
-        self.padded = -(-layout.size // self.step) * self.step
+        #: The numbers of a row of x as float32, padded with zeros to a multiple of every step.
+        self.padded = layout.size + -layout.size % max(BLOCK, _MOST_CHAINS * work.lanes)
         self.converts = self.x.dtype != _FLOAT or self.padded != layout.size
         self.out = 2 + len(self.by_group)
 
-    def routine(self) -> Routine:
+    def write(self, writer: RoutineWriter) -> None:
         """Write the code."""
-        writer = RoutineWriter("quantized_dot", self.out + 1 + self.converts)
-        if self.converts:
-            writer.launch(1, self.stack * self.rows * self.layout.size * 0.1, self._convert)
         each = max(1, min(self.outputs, _TASK_BYTES // self.layout.width))
         chunks = -(-self.outputs // each)
         total = self.stack * self.outputs * self.layout.width
@@ -138,9 +151,8 @@ class _FewRows:
                 f.loop(whole, end, 1, [], lambda row, _: self._rows(f, pointers, example, row, 1))
 
         writer.launch(self.stack * chunks, total * _BYTE_NS * max(1, self.rows / 2), task)
-        return writer.routine(self.stack * self.rows * self.padded * 4 if self.converts else 0)
 
-    def _convert(self, f: Function, pointers: list[Value], _: Value) -> None:
+    def convert(self, f: Function, pointers: list[Value], _: Value) -> None:
         """Emit the conversion of x to float32, padded with zeros to whole steps."""
         size, lanes, itemsize = self.layout.size, self.work.lanes, self.x.dtype.itemsize
 
@@ -159,11 +171,12 @@ class _FewRows:
                 else:
                     f.store(self.work.zero(), f.at(target, "float", i64(start)), 4)
 
-        f.loop(i64(0), i64(self.stack * self.rows), 1, [], row)
+        f.loop(i64(0), i64(math.prod(self.x.shape[:-1])), 1, [], row)
 
     def _rows(self, f: Function, pointers: list[Value], example: Value, row: Value, count: int) -> None:
         """Emit the products of `count` rows of weights with each row of x."""
-        layout, work, x_rows = self.layout, self.work, f.times(example, self.rows)
+        layout, work = self.layout, self.work
+        x_rows = f.plus(f.times(example, self.x.shape[-2]), i64(self.first))
         numbers = [f.plus(f.times(example, self.outputs), f.plus(row, i64(j))) for j in range(count)]
         at = _Pointers(
             f.at(pointers[-1 if self.converts else 0], f"[{self.padded} x float]", x_rows),
