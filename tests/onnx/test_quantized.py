@@ -93,6 +93,52 @@ def test_qdq_around_products_and_convolutions() -> None:
     assert np.abs(ours[0] - theirs[0]).max() <= 0.05 * 1.28 + 1e-4
 
 
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_dequantised_matrices_are_multiplied_as_codes(per_column: bool, dtype: str, both_sides: bool) -> None:
+    x = RNG.normal(size=(3, 40)).astype(np.float32)
+    count = 6 if per_column else 1
+    weights = {
+        "w": codes(dtype, 40, 6), "ws": RNG.uniform(0.001, 0.01, count).astype(np.float32), "wz": codes(dtype, count),
+        "t": codes(dtype, 6, 40), "b": RNG.normal(size=6).astype(np.float32), "s": np.float32(0.03), "z": np.uint8(120),
+    }  # fmt: skip
+    if not per_column:
+        weights |= {"ws": weights["ws"][0], "wz": weights["wz"][0]}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1),
+        helper.make_node("DequantizeLinear", ["t", "ws", "wz"], ["td"], axis=0),
+        helper.make_node("MatMul", ["d" if both_sides else "x", "wd"], ["y"]),
+        helper.make_node("Gemm", ["d" if both_sides else "x", "td", "b"], ["g"], transB=1, alpha=0.5),
+    ]
+    model = build(nodes, {"x": x}, dict.fromkeys(["y", "g"], TensorProto.FLOAT), weights)
+    f, params = vf.onnx.load(model)
+    ours, theirs = both(model, {"x": x})
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    text = str(vf.make_jaxpr(f)(params, x))
+    assert "quantized_dot" not in text if both_sides else text.count("quantized_dot") == 2
+    assert ("i32[3,6] = dot_general" in text) == both_sides
+
+
+def test_codes_that_something_else_reads_are_floats() -> None:
+    x = RNG.normal(size=(3, 8)).astype(np.float32)
+    weights = {"w": codes("int8", 8, 5), "ws": RNG.uniform(0.01, 0.1, 8).astype(np.float32), "s": np.float32(0.5)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["rows"], axis=0),  # a scale for each term of the sums
+        helper.make_node("MatMul", ["x", "rows"], ["y"]),
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["h"]),
+        helper.make_node("Relu", ["d"], ["r"]),
+        helper.make_node("MatMul", ["x", "r"], ["z"]),
+    ]
+    ours, theirs = both(build(nodes, {"x": x}, dict.fromkeys(["y", "h", "z", "d"], TensorProto.FLOAT), weights), {"x": x})
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 def test_qlinear_and_integer_convolutions() -> None:
     x, w = codes("uint8", 2, 3, 8, 8), codes("int8", 4, 3, 3, 3)
     zeros = {"xz": np.uint8(7), "wz": np.int8(0)}

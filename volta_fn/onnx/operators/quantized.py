@@ -5,6 +5,8 @@ These are Q and DQ nodes, products of 8-bit integers, and onnxruntime's operator
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +174,75 @@ def _requantize(product: Any, factor: Any, zero: Any) -> Any:
     limits = np.iinfo(zero.dtype)
     rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
     return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)
+
+
+# Products of dequantised matrices, whose codes are multiplied instead.
+#
+# The loader passes a `Codes` from a DequantizeLinear to products where nothing else reads its result.
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A matrix of 8-bit integers that stands for floats, with the arguments of its DequantizeLinear."""
+
+    node: Node
+    values: Any
+    scale: Any
+    zero: Any
+    #: The axis of the scales; None for one scale.
+    axis: int | None
+
+    def decoded(self) -> Any:
+        """Return the floats."""
+        return dequantize(self.node, self.values, self.scale, self.zero)
+
+    def transposed(self) -> Codes:
+        """Return the codes of the transpose."""
+        return replace(self, values=self.values.T, axis=None if self.axis is None else 1 - self.axis)
+
+
+def codes_of(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
+    """Return what DequantizeLinear stands for as `Codes`; as floats where it is no matrix of 8-bit integers."""
+    factors = as_array(scale)
+    eight_bits = x.dtype in (np.dtype(np.int8), np.dtype(np.uint8)) and factors.dtype == np.float32
+    if not eight_bits or node.get("block_size", 0) or node.get("output_dtype", 0) or x.ndim < 2 or (factors.size > 1 and x.ndim > 2):
+        return dequantize(node, x, scale, zero_point)
+    return Codes(node, x, factors, zero_point, None if factors.size == 1 else node.get("axis", 1) % x.ndim)
+
+
+def _product(x: Any, y: Any) -> Any:
+    """Multiply matrices, of which some are `Codes`: by integers if both are, or else in float32."""
+    if not isinstance(y, Codes) or y.values.ndim > 2 or y.axis == 0:
+        left, right = (v.decoded() if isinstance(v, Codes) else v for v in (x, y))
+        return left @ right
+    if isinstance(x, Codes) and x.axis is None:
+        sums = _integer_product(x.values, x.zero, y.values, y.zero)
+        return sums.astype(np.float32) * (x.scale.reshape(()) * (y.scale if y.axis is not None else y.scale.reshape(())))
+    left = x.decoded() if isinstance(x, Codes) else x
+    data, zero = _signed(y.values, y.zero, True)
+    size, rows = data.shape
+    scales = vnp.broadcast_to(y.scale.reshape(-1, 1), (rows, 1))
+    offsets = None if zero is None else -scales * vnp.broadcast_to(as_array(zero).reshape(-1, 1), (rows, 1)).astype(np.float32)
+    return quantized_dot(left, data.T, scales, offsets, QuantizedLayout("int8", size, max(size, 1)))
+
+
+def _matmul_of_codes(node: Node, x: Any, y: Any) -> Any:
+    return _product(x, y)
+
+
+def _gemm_of_codes(node: Node, x: Any, y: Any, c: Any = None) -> Any:
+    sides = [(x, node.get("transA", 0)), (y, node.get("transB", 0))]
+    left, right = [(v.transposed() if isinstance(v, Codes) else v.T) if turns else v for v, turns in sides]
+    product, alpha, beta = _product(left, right), node.get("alpha", 1.0), node.get("beta", 1.0)
+    product = product if alpha == 1 else product * alpha
+    if c is None:
+        return product
+    addend = c.decoded() if isinstance(c, Codes) else as_array(c)
+    return product + (addend if beta == 1 else addend * beta)
+
+
+#: The operators that take `Codes`.
+PRODUCTS_OF_CODES: dict[str, Callable[..., Any]] = {"MatMul": _matmul_of_codes, "Gemm": _gemm_of_codes}
 
 
 # Operators of onnxruntime (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
