@@ -205,3 +205,13 @@ def test_dynamic_quantize_lstm(direction: str, dtype: str) -> None:
     ours, theirs = both(build([node], {"x": x}, outputs, weights), {"x": x})
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, atol=0.01)  # a state between two codes, 1 / 255 apart, may be rounded to either
+
+
+@pytest.mark.parametrize(("scheme", "symmetric"), [("int8", True), ("int8", False), ("int4", True), ("nf4", True), ("fp8", True)])
+def test_quantised_models_are_saved(tmp_path: Any, scheme: Any, symmetric: bool) -> None:
+    model = vf.nn.quantize(vf.nn.MLP.init(vf.random.key(0), 64, 8, 32, 1), scheme, symmetric=symmetric)
+    x = RNG.normal(size=(3, 64)).astype(np.float32)
+    vf.onnx.save(lambda m, x: m(x), model, (x,), tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (out,) = session.run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_allclose(out, model(x), rtol=1e-4, atol=1e-5)

@@ -24,7 +24,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.control_flow.scan import scan
@@ -87,7 +87,9 @@ class QuantizedLayout(NamedTuple):
         return -(-self.size // self.group_size) if self.size else 0
 
     def check(self, data: Any, scales: Any, offsets: Any) -> None:
-        """Raise `ShapeError` or `DTypeError` unless arrays have this layout."""
+        """Raise `ArgumentError`, `ShapeError` or `DTypeError` unless arrays have this layout."""
+        if self.scheme not in SCHEMES or not _is_integer(self.size, 0) or not _is_integer(self.group_size, 1):
+            raise ArgumentError(f"quantised numbers have a scheme of {SCHEMES}, a size, and groups of at least one, got {self!r}")
         expected = (*data.shape[:-1], self.groups)
         if not data.shape or data.shape[-1] != self.width:
             raise ShapeError(f"quantised codes: rows of {self.size} numbers ({self.scheme}) have {self.width} bytes, got {data.shape}")
@@ -99,6 +101,10 @@ class QuantizedLayout(NamedTuple):
                     f"quantised {name}: floats of shape {expected} are needed, one for each {self.group_size} numbers of a row of "
                     f"{self.size}, got {values.dtype.name} of shape {values.shape}"
                 )
+
+
+def _is_integer(value: Any, least: int) -> bool:
+    return type(value) is int and value >= least
 
 
 def pack_nibbles(codes: np.ndarray) -> np.ndarray:

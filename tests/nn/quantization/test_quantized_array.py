@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import nn
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.primitives.quantized import NF4_VALUES
 
 SCHEMES = ("int8", "int4", "nf4", "fp8")
@@ -173,6 +173,14 @@ def test_it_prints_its_type() -> None:
     assert w.nbytes == 3 * 32 + 3 * 4
 
 
+@pytest.mark.parametrize(("scheme", "symmetric"), OPTIONS)
+def test_exported_functions(scheme: Any, symmetric: bool) -> None:
+    w = nn.quantize_array(numbers(64, 5), scheme, axis=0, symmetric=symmetric)
+    x = vf.numpy.asarray(numbers(3, 64))
+    exported = vf.export.deserialize(vf.export.export(vf.jit(lambda x: (x @ w) @ w.T))(x).serialize())
+    np.testing.assert_allclose(exported.call(x), (x @ w) @ w.T, rtol=1e-5, atol=1e-4)
+
+
 def test_activations_in_8_bits() -> None:
     w = nn.quantize_array(numbers(70, 5), "int8", axis=0, activations="int8")
     x = numbers(3, 70, seed=1)
@@ -201,6 +209,8 @@ def test_errors() -> None:
     for axis in (2, (0, 2), 0):
         with pytest.raises(ArgumentError, match="axis"):
             nn.quantize_array(numbers(2, 3, 4, 5) if axis == 0 else numbers(2, 3), "int8", axis=axis)
+    with pytest.raises(ArgumentTypeError, match="list"):
+        nn.QuantizedArray([[1]], [[1.0]])
     w = nn.quantize_array(x, "int8")
     with pytest.raises(ShapeError, match="64"):
         numbers(2, 63) @ w.T

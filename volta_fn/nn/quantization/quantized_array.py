@@ -14,13 +14,15 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["QuantizedArray", "quantize_array"]
 
 _FLOAT32 = np.dtype(np.float32)
+#: The fields that are children.
+_DATA = ("data", "scales", "offsets")
 
 #: The names of schemes.
 Scheme = Literal["int8", "int4", "nf4", "fp8"]
@@ -72,6 +74,10 @@ class QuantizedArray(Typed):
     activations: str | None = None
 
     def __post_init__(self) -> None:
+        for name in _DATA:
+            value = getattr(self, name)
+            if not (hasattr(value, "shape") and hasattr(value, "dtype")) and (name != "offsets" or value is not None):
+                raise ArgumentTypeError(f"QuantizedArray: {name} is an array, got {type(value).__name__} {value!r:.60}")
         if self.scheme not in SCHEMES:
             raise ArgumentError(f"QuantizedArray: the scheme is one of {list(SCHEMES)}, got {self.scheme!r}")
         if self.group_size < 1:
@@ -178,7 +184,6 @@ class QuantizedArray(Typed):
         return as_value(self.data), as_value(self.scales), None if self.offsets is None else as_value(self.offsets)
 
 
-_DATA = ("data", "scales", "offsets")
 _STATIC = tuple(field.name for field in dataclasses.fields(QuantizedArray) if field.name not in _DATA)
 
 
