@@ -330,7 +330,10 @@ def _write_q4_1(x: np.ndarray) -> np.ndarray:
 
 
 def _k_parts(x: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the head of super-blocks with codes up to `largest`, 16 bytes, and the codes (…, blocks, 8, 32)."""
+    """Return the heads of super-blocks, 16 bytes each, and codes up to `largest`.
+
+    Codes have shape (…, blocks, 8, 32).
+    """
     groups = x.reshape(*x.shape[:-1], 8, 32)
     minima = np.maximum(-groups.min(-1), 0)
     scales = np.maximum(groups.max(-1) + minima, 0) / largest

@@ -87,7 +87,10 @@ class QuantizedLayout(NamedTuple):
         return -(-self.size // self.group_size) if self.size else 0
 
     def check(self, data: Any, scales: Any, offsets: Any) -> None:
-        """Raise `ArgumentError`, `ShapeError` or `DTypeError` unless arrays have this layout."""
+        """Raise a typed error unless arrays have this layout.
+
+        It is an `ArgumentError` if the layout itself is impossible, else a `ShapeError` or a `DTypeError`.
+        """
         if self.scheme not in SCHEMES or not _is_integer(self.size, 0) or not _is_integer(self.group_size, 1):
             raise ArgumentError(f"quantised numbers have a scheme of {SCHEMES}, a size, and groups of at least one, got {self!r}")
         expected = (*data.shape[:-1], self.groups)

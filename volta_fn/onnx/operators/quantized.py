@@ -183,7 +183,7 @@ def _requantize(product: Any, factor: Any, zero: Any) -> Any:
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix of 8-bit integers that stands for floats, with the arguments of its DequantizeLinear."""
+    """A matrix of 8-bit integers, with the other arguments of its DequantizeLinear."""
 
     node: Node
     values: Any
@@ -202,7 +202,10 @@ class Codes:
 
 
 def codes_of(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
-    """Return what DequantizeLinear stands for as `Codes`; as floats where it is no matrix of 8-bit integers."""
+    """Return the result of DequantizeLinear as `Codes`.
+
+    Other arrays than matrices of 8-bit integers are converted to floats.
+    """
     factors = as_array(scale)
     eight_bits = x.dtype in (np.dtype(np.int8), np.dtype(np.uint8)) and factors.dtype == np.float32
     if not eight_bits or node.get("block_size", 0) or node.get("output_dtype", 0) or x.ndim < 2 or (factors.size > 1 and x.ndim > 2):
@@ -211,7 +214,7 @@ def codes_of(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
 
 
 def _product(x: Any, y: Any) -> Any:
-    """Multiply matrices, of which some are `Codes`: by integers if both are, or else in float32."""
+    """Multiply matrices, of which some are `Codes`: in integers if both are."""
     if not isinstance(y, Codes) or y.values.ndim > 2 or y.axis == 0:
         left, right = (v.decoded() if isinstance(v, Codes) else v for v in (x, y))
         return left @ right
