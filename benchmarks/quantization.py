@@ -64,7 +64,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=4096)
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 128])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
@@ -74,20 +74,21 @@ def main() -> None:
     rng = np.random.default_rng(0)
     dense = vnp.asarray(rng.normal(size=(size, size)).astype(np.float32)).astype("bfloat16")
     weights = {name: vf.nn.quantize_array(dense, scheme, **options) for name, (scheme, options) in KINDS.items()}
-    product = vf.jit(lambda x, w: x @ w.T)
     columns: list[dict[str, float]] = []
     errors: dict[str, float] = {}
     for count in rows:
+        product = vf.jit(lambda x, w: x @ w.T)
         x = vnp.asarray(rng.normal(size=(count, size)).astype(np.float32)).astype("bfloat16")
         calls: dict[str, Callable[[], Any]] = {
-            name: partial(lambda x, w: product(x, w).block_until_ready(), x, w) for name, w in {"bfloat16": dense, **weights}.items()
+            name: partial(lambda product, x, w: product(x, w).block_until_ready(), product, x, w)
+            for name, w in {"bfloat16": dense, **weights}.items()
         }
         columns.append(least_times(calls | torch_calls(count, size), repetitions))
         exact = np.asarray(x.astype("float32")) @ np.asarray(dense.astype("float32")).T
         for name, w in weights.items():
             difference = np.asarray(vnp.matmul(x.astype("float32"), w.dequantize("float32").T)) - exact
             errors[name] = float(np.sqrt((difference**2).mean() / (exact**2).mean()))
-    print(f"| weights | bits a number | error | {' | '.join(f'{count} rows' for count in rows)} |")
+    print(f"| weights | bits a number | error | {' | '.join(f'{count} row{"s" * (count > 1)}' for count in rows)} |")
     print(f"| --- | --- | --- | {' | '.join('---' for _ in rows)} |")
     for name in columns[0]:
         bits = 8 * weights[name].nbytes / size**2 if name in weights else 8 if "int8" in name else 16
