@@ -88,7 +88,8 @@ def main() -> None:
         for name, w in weights.items():
             difference = np.asarray(vnp.matmul(x.astype("float32"), w.dequantize("float32").T)) - exact
             errors[name] = float(np.sqrt((difference**2).mean() / (exact**2).mean()))
-    print(f"| weights | bits a number | error | {' | '.join(f'{count} row{"s" * (count > 1)}' for count in rows)} |")
+    headings = " | ".join("1 row" if count == 1 else f"{count} rows" for count in rows)
+    print(f"| weights | bits a number | error | {headings} |")
     print(f"| --- | --- | --- | {' | '.join('---' for _ in rows)} |")
     for name in columns[0]:
         bits = 8 * weights[name].nbytes / size**2 if name in weights else 8 if "int8" in name else 16
