@@ -35,6 +35,7 @@ from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
+from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.primitives.random import RandomAlgorithm
 
 # The parameters that a primitive in a file may have: names, and kinds of values.
@@ -43,6 +44,7 @@ from volta_fn.primitives.random import RandomAlgorithm
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "compute_q compute_uv compute_vectors conjugate_a full_matrices is_stable left_side lower moved reverse sort_eigenvalues"),
+    ((bool,), "transposed"),
     ((bool,), "transpose_a unique_indices unit_diagonal weak_type prevent_cse"),
     ((int,), "axes axis base_dilation batch_group_count bit_width body_nconsts broadcast_dimensions cond_nconsts dimension dimensions"),
     ((int,), "feature_group_count k length lhs_dilation limit_indices new_sizes num_captured num_carry num_consts num_keys padding"),
@@ -57,6 +59,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((np.dtype, NoneType), "preferred_element_type"),
     ((int, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers), "dimension_numbers"),
     ((Form,), "form"),
+    ((QuantizedLayout,), "layout"),
     ((GatherScatterMode,), "mode"),
     ((bool, int, float, complex, np.generic, NoneType), "fill_value"),
 )
@@ -76,7 +79,14 @@ _NAMES: dict[str, frozenset[str]] = {
 #: The largest stride, dilation, padding or window size.
 _MOST = (1 << 31) - 1
 #: Tuples that are one value.
-_PARAMETER_RECORDS = (Form, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers)
+_PARAMETER_RECORDS = (
+    Form,
+    QuantizedLayout,
+    ConvDimensionNumbers,
+    GatherDimensionNumbers,
+    ScatterDimensionNumbers,
+    RaggedDotDimensionNumbers,
+)
 
 
 def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
@@ -238,10 +248,7 @@ def declare_all() -> None:
 #
 # Integers, texts, booleans, None and finite floats are themselves, tuples are lists. An object has one key, which says what it is.
 
-_RECORDS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (Axes, Form, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers)
-}
+_RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (Axes, *_PARAMETER_RECORDS)}
 _ENUMS: dict[str, type[Enum]] = {kind.__name__: kind for kind in (FftType, GatherScatterMode, Precision, RandomAlgorithm, RoundingMethod)}
 _PLAIN = (bool, int, str, type(None))
 

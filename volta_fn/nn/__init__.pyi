@@ -27,6 +27,9 @@ from volta_fn.nn.losses.classification import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
+from volta_fn.nn.quantization.fake_quant import *
+from volta_fn.nn.quantization.quantize import *
+from volta_fn.nn.quantization.quantized_array import *
 from volta_fn.nn.recurrent import *
 from volta_fn.nn.sampling import *
 from volta_fn.nn.transformer.layers import *

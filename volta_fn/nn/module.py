@@ -27,7 +27,7 @@ import numpy as np
 from volta_fn import advice, tree
 from volta_fn.core import array
 from volta_fn.core.array import Array
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
 
 __all__ = ["Module", "apply", "parameter_count", "static"]
@@ -254,7 +254,12 @@ def parameter_count(module: Any) -> int:
     >>> vf.nn.parameter_count(vf.nn.Linear.init(vf.random.key(0), 3, 2))
     8
     """
-    return sum(int(np.prod(np.shape(leaf))) for leaf in tree.leaves(module))
+    return sum(int(np.prod(np.shape(leaf))) for leaf in tree.leaves(module, is_leaf=_is_typed))
+
+
+def _is_typed(value: Any) -> bool:
+    """Return True for arrays, those that are nodes (quantised ones) included."""
+    return isinstance(value, Typed)
 
 
 def describe(value: Any, indent: str = "") -> str:
@@ -267,7 +272,7 @@ def describe(value: Any, indent: str = "") -> str:
     if isinstance(value, Mapping) and _has_modules(value):
         rows = [f"{indent}  {name}: {describe(v, indent + '  ')}" for name, v in value.items()]
         return "\n".join(["{", *rows, f"{indent}}}"])
-    return repr(tree.map(_Type, value)) if not isinstance(value, _LEAVES) else repr(_Type(value))
+    return repr(tree.map(_Type, value, is_leaf=_is_typed)) if not isinstance(value, _LEAVES) else repr(_Type(value))
 
 
 class _Type:

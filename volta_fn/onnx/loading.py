@@ -15,7 +15,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load as load_module
-from volta_fn.onnx.operators import OPERATORS, Node
+from volta_fn.onnx.operators import OPERATORS, Node, quantized
 from volta_fn.onnx.operators.registry import as_array
 from volta_fn.onnx.tensors import dtype_of, from_tensor, library, number_of
 from volta_fn.transforms.grad import grad
@@ -106,6 +106,8 @@ class Interpreter:
         self._reader, self._functions = reader, functions
         self.opset = versions.get("", versions.get("ai.onnx", 1))
         self._definitions: dict[tuple[str, str], bool] = {}
+        #: By the number of a graph, the results of its DequantizeLinear nodes that only products read.
+        self._codes: dict[int, frozenset[str]] = {}
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """Run a graph; `values` has its inputs and the values of the graphs around it."""
@@ -135,10 +137,25 @@ class Interpreter:
         local = self._functions.get((call.domain, call.op))
         if local is not None:
             return self._run_definition(call, local, inputs)
+        if graph is not None and call.op == "DequantizeLinear" and call.outputs[0] in self._only_multiplied(graph):
+            return quantized.codes_of(self._node(call, inputs, values), *self._to_arrays(call, inputs))
+        if any(isinstance(v, quantized.Codes) for v in inputs):
+            arrays = [v if isinstance(v, quantized.Codes) else as_array(v) for v in inputs]
+            return quantized.PRODUCTS_OF_CODES[call.op](self._node(call, [], values), *arrays)
         operator = OPERATORS.get(_key(call))
         if operator is None:
             return self._run_definition(call, self._definition(call, inputs), inputs)
         return operator(self._node(call, inputs, values), *self._to_arrays(call, inputs))
+
+    def _only_multiplied(self, graph: Graph) -> frozenset[str]:
+        """Return the results of a graph's DequantizeLinear nodes that only products read."""
+        if id(graph) not in self._codes:
+            others = [call for call in graph.calls if _key(call) not in quantized.PRODUCTS_OF_CODES]
+            inner = [c for call in graph.calls for value in call.attributes.values() if isinstance(value, Graph) for c in calls_of(value)]
+            read = {name for call in (*others, *inner) for name in call.inputs} | set(graph.outputs)
+            computed = {call.outputs[0] for call in graph.calls if _key(call) == "DequantizeLinear"}
+            self._codes[id(graph)] = frozenset(computed - read)
+        return self._codes[id(graph)]
 
     def _gradient(self, call: Call, inputs: list[Any], values: Values, graph: Graph) -> Any:
         """Return the derivatives of a value by some inputs, at their current values."""

@@ -33,6 +33,7 @@ from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
+from volta_fn.primitives.quantized import expanded, quantized_dot_p
 
 # Primitives that only passes of the compiler introduce.
 
@@ -293,6 +294,25 @@ def by_panels(x: Array, width: int) -> Array:
     # A pivot that is not positive makes its panel NaN, and through the products all later ones.
     last = broadcast_to(slice_in_dim(slice_in_dim(panel, -1, None, axis=rows), -1, None, axis=columns), factor.shape)
     return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))
+
+
+# Products with quantised matrices as loops over blocks of rows.
+
+
+def expand_quantized_products(closed: ClosedJaxpr, has_routine: Callable[[Equation], bool]) -> ClosedJaxpr:
+    """Expand products with quantised matrices to products with blocks of rows.
+
+    Those for which the target has a routine stay.
+    """
+    chosen = [eqn.primitive is quantized_dot_p and not has_routine(eqn) for eqn in closed.eqns]
+    if not any(chosen):
+        return closed
+    return closed.replace(eqns=[_by_blocks_as_call(eqn) if expands else eqn for eqn, expands in zip(closed.eqns, chosen, strict=True)])
+
+
+def _by_blocks_as_call(eqn: Equation) -> Equation:
+    program = trace_to_jaxpr(lambda *operands: [expanded(*operands, **eqn.params)], [v.aval for v in eqn.invars], "quantized_dot")
+    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "quantized_dot"), eqn.position)
 
 
 # Gathers and scatters of one element per row as comparisons.

@@ -11,6 +11,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
 from volta_fn.nn.module import static
+from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_pads
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -136,7 +137,8 @@ class _Conv(ConvBase):
         if self.padding_mode != "zeros":
             value = vnp.pad(value, ((0, 0), (0, 0), *pads), _PADDING_MODES[self.padding_mode])
             pads = ((0, 0),) * self._rank
-        out = lax.conv_general_dilated(value, self.weight, self.stride, pads, rhs_dilation=self.dilation, feature_group_count=self.groups)
+        weight = self.weight.dequantize(value.dtype) if isinstance(self.weight, QuantizedArray) else self.weight
+        out = lax.conv_general_dilated(value, weight, self.stride, pads, rhs_dilation=self.dilation, feature_group_count=self.groups)
         return self._with_bias(out)
 
     def _pads(self, sizes: tuple[int, ...]) -> Padding:

@@ -16,6 +16,7 @@ from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer
 from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax
 
@@ -28,7 +29,7 @@ __all__ = ["MLP", "AdaptiveLogSoftmaxOutput", "AdaptiveLogSoftmaxWithLoss", "Bil
 class Linear(Module):
     """x @ weight + bias, over the last axis.
 
-    `weight` has shape (in_features, out_features), `bias` (out_features,) or None.
+    `weight` has shape (in_features, out_features), `bias` (out_features,) or None. The weight may be quantised (`nn.quantize`).
 
     >>> layer = vf.nn.Linear.init(vf.random.key(0), 3, 2)
     >>> layer(vf.numpy.ones((5, 3))).shape
@@ -56,7 +57,7 @@ class Linear(Module):
         """
         value = as_value(x)
         check_features("Linear", value, self.weight.shape[0])
-        product = vnp.matmul(value, self.weight)
+        product = value @ self.weight
         return product if self.bias is None else product + self.bias
 
 
@@ -127,6 +128,8 @@ class Embedding(Module):
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}")
         weight = self.weight
+        if isinstance(weight, QuantizedArray):
+            return weight.take(numbers)
         if self.padding_idx is not None:
             row = stop_gradient(weight[self.padding_idx])
             weight = weight.at[self.padding_idx].set(row)
@@ -136,7 +139,7 @@ class Embedding(Module):
         """Return x @ weightᵀ, for an output layer that shares the table."""
         value = as_value(x)
         check_features("Embedding.attend", value, self.weight.shape[1])
-        return vnp.matmul(value, self.weight.T)
+        return value @ self.weight.T
 
 
 # Multi-layer perceptrons.

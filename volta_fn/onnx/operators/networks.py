@@ -473,13 +473,29 @@ def lstm(
     peepholes: Any = None,
 ) -> tuple[Any, ...]:
     """Run long short-term memories."""
+    return run_lstm(node, x, w, r, bias, lengths, initial, initial_cell, peepholes, lambda state: state)
+
+
+def run_lstm(
+    node: Node,
+    x: Any,
+    w: Any,
+    r: Any,
+    bias: Any,
+    lengths: Any,
+    initial: Any,
+    initial_cell: Any,
+    peepholes: Any,
+    rounded: Callable[[Any], Any],
+) -> tuple[Any, ...]:
+    """Run long short-term memories; states pass `rounded` before they are multiplied."""
     layer = Layer(node, 4, ["Sigmoid", "Tanh", "Tanh"])
     coupled = bool(node.get("input_forget", 0))
 
     def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any, p: Any) -> tuple[Any, ...]:
         (h, c), (on_input, on_state), n = states, _bias(b, 4, layer.hidden, now), layer.hidden
         f, g, last = functions
-        gates = now @ w.T + on_input + h @ r.T + on_state
+        gates = now @ w.T + on_input + rounded(h) @ r.T + on_state
         peephole = vnp.zeros(3 * n, now.dtype) if p is None else p
         input_gate = f(gates[:, :n] + peephole[:n] * c)
         forget = 1 - input_gate if coupled else f(gates[:, 2 * n : 3 * n] + peephole[2 * n :] * c)

@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.jaxpr import Equation
+from volta_fn import lax
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Equation, inline_calls
+from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
 from volta_fn.onnx.rules.structure import spread_out, zero_of
 from volta_fn.onnx.tensors import number_of
+from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout, decode, per_number
 
 # Elementwise primitives.
 
@@ -208,6 +212,40 @@ def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
     outputs += [c for i, c in enumerate(letters) if i not in (*left, *left_batch)]
     outputs += [c for j, c in enumerate(others) if j not in (*right, *right_batch)]
     return w.op("Einsum", x, y, equation=f"{''.join(letters)},{''.join(others)}->{''.join(outputs)}")
+
+
+@rule("quantized_dot")
+def quantized_dot(w: Writer, eqn: Equation, x: str, data: str, *by_group: str) -> str:
+    """Multiply by the matrix as floats, which nodes look up by its codes."""
+    layout, codes = eqn.params["layout"], aval(eqn, 1)
+    values = ShapedArray((*codes.shape[:-1], layout.size), np.dtype(np.float32))
+
+    def multiply(x: Any, values: Any, scales: Any, *offsets: Any) -> list[Any]:
+        weights = values * per_number(scales, layout, values.dtype)
+        weights = weights + per_number(offsets[0], layout, values.dtype) if offsets else weights
+        stack, last = tuple(range(x.ndim - 2)), x.ndim - 1
+        numbers = (((last,), (last - eqn.params["transposed"],)), (stack, stack))
+        return [lax.dot_general(x, weights.astype(x.dtype), numbers)]
+
+    kinds = [aval(eqn), values, *[v.aval for v in eqn.invars[2:]]]
+    program = inline_calls(trace_to_jaxpr(multiply, kinds, "quantized_dot"))
+    (product,) = w.program(program, [x, _values_of_codes(w, data, codes, layout), *by_group])
+    return product
+
+
+def _values_of_codes(w: Writer, data: str, codes: ShapedArray, layout: QuantizedLayout) -> str:
+    """Add the nodes of the values of codes, as float32."""
+    if layout.scheme == "int8":
+        return w.op("Cast", data, to=number_of(np.dtype(np.float32)))
+    numbers = w.op("Cast", data, to=number_of(np.dtype(np.int32)))
+    if not layout.is_packed:
+        return w.op("Gather", w.constant(decode(np.arange(256, dtype=np.uint8), layout._replace(size=256))), numbers)
+    blocks = shaped(w, numbers, (*codes.shape[:-1], layout.width * 2 // BLOCK, 1, BLOCK // 2))
+    sixteen = w.constant(np.int32(16))
+    halves = [w.op(kind, blocks, sixteen) for kind in ("Mod", "Div")]
+    rows = shaped(w, w.op("Concat", *halves, axis=codes.ndim), (*codes.shape[:-1], 2 * layout.width))
+    rows = w.op("Slice", rows, ints(w, [0]), ints(w, [layout.size]), ints(w, [codes.ndim - 1]))
+    return w.op("Gather", w.constant(TABLES[layout.scheme]), rows)
 
 
 @rule("conv_general_dilated")

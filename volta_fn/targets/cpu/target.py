@@ -7,18 +7,20 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.expansions import keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_quantized_products, keep_negative_indices
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
+from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES, **fourier.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {
+    **matmul.ROUTINES, **quantized.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES, **fourier.ROUTINES,
+}  # fmt: skip
 #: The operands whose memory results may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
 
@@ -56,9 +58,13 @@ class CpuTarget(Target):
                 yield f"loops: {forced(options)}", routine
 
     def passes(self) -> Sequence[Pass]:
-        """Return the pass that the CPU adds."""
+        """Return the passes that the CPU adds."""
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
-        return [ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
+        by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
+        return [
+            ProgramPass("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True),
+            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
+        ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a loop over single numbers; None for other control flow."""

@@ -4,7 +4,7 @@ A compiled program is a list of kernels and equations. Each becomes a *routine*:
 grids. The runtime makes commands of routines and runs these, call after call without the host in between.
 
 In the order in which to read: `shader` (a shader as an object, and how one is written) and `routine`; what routines are made of: `scalars`
-(operations on numbers), `loops` (kernels), `matmul`, `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …);
-`target` (limits, all routines by name, and the passes that GPUs add) and `profiles` (GPUs to plan for); `transforms` (shader modules fused
-and split); and `runtime` (devices, memory, programs).
+(operations on numbers), `loops` (kernels), `matmul`, `quantized` (products with weights of few bits), `convolution`, `attention` and
+`library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the passes that GPUs add) and `profiles`
+(GPUs to plan for); `transforms` (shader modules fused and split); and `runtime` (devices, memory, programs).
 """

@@ -11,14 +11,14 @@ from typing import Any, Literal
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, expand_quantized_products, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
+from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
@@ -47,7 +47,9 @@ LARGEST_BUFFER = 1 << 28
 GpuRoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, GpuRoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, GpuRoutineMaker] = {
+    **attention.ROUTINES, **matmul.ROUTINES, **quantized.ROUTINES, **convolution.ROUTINES, **library.ROUTINES,
+}  # fmt: skip
 
 #: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
 #: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `runtime/writer.py`).
@@ -191,6 +193,12 @@ class WgslTarget(Target):
                 "attention",
                 "Replace hand-written softmax(QKᵀ)V by a routine.",
                 partial(replace_attention, worthwhile=self._attends),
+                simplify_after=True,
+            ),
+            ProgramPass(
+                "quantised products",
+                "Expand products with quantised matrices to blocks of rows, where there is no routine.",
+                partial(expand_quantized_products, has_routine=quantized.has_routine),
                 simplify_after=True,
             ),
             ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),

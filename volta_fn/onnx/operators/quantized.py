@@ -1,0 +1,316 @@
+"""Operators of quantised numbers.
+
+These are Q and DQ nodes, products of 8-bit integers, and onnxruntime's operators with weights of 4 and 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.errors import OnnxError
+from volta_fn.onnx.operators.networks import Window, run_lstm
+from volta_fn.onnx.operators.registry import Node, along, as_array, operator, per_channel
+from volta_fn.onnx.tensors import dtype_of
+from volta_fn.primitives.quantized import BLOCK, QuantizedLayout, quantized_dot
+
+# Numbers and codes: Q and DQ nodes.
+
+
+def _broadcast_parameter(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
+    """Broadcast scales or zero points of a tensor, an axis or blocks of it."""
+    values, axis, block = as_array(values), node.get("axis", 1), node.get("block_size", 0)
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim == 1 and len(shape) != 1 and not block:
+        return along(values, axis, len(shape))
+    if not block:
+        return values
+    return vnp.repeat(values, block, axis)[tuple([slice(n) for n in shape])]
+
+
+@operator("QuantizeLinear")
+def quantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
+    """Divide by the scale, round, add the zero point, and saturate."""
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
+    number = node.get("output_dtype", 0)
+    dtype = zero_point.dtype if zero_point is not None else dtype_of(number) if number else np.dtype(np.uint8)
+    limits = np.iinfo(dtype)
+    precision = node.get("precision", 0)
+    wide = dtype_of(precision) if precision else np.dtype(np.float32)
+    rounded = vnp.round(x.astype(wide) / scale.astype(wide)).astype(np.float32)
+    shifted = rounded if zero_point is None else rounded + _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
+    return vnp.clip(shifted, limits.min, limits.max).astype(dtype)
+
+
+@operator("DequantizeLinear")
+def dequantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
+    """Subtract the zero point and multiply with the scale."""
+    number = node.get("output_dtype", 0)
+    dtype = dtype_of(number) if number else scale.dtype
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
+    shifted = x.astype(np.float32)
+    if zero_point is not None:
+        shifted = shifted - _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
+    return (shifted * scale.astype(np.float32)).astype(dtype)
+
+
+@operator("DynamicQuantizeLinear")
+def dynamic_quantize(node: Node, x: Any) -> Any:
+    """Quantise to 8 bits by the range of the elements."""
+    return _dynamic_codes(as_array(x))
+
+
+def _dynamic_codes(x: Any) -> tuple[Any, Any, Any]:
+    high, low = vnp.maximum(x.max(), 0), vnp.minimum(x.min(), 0)
+    scale = (high - low) / np.float32(255)
+    safe = vnp.where(scale == 0, 1, scale)
+    zero = vnp.clip(vnp.round(-low / safe), 0, 255)
+    quantized = vnp.clip(vnp.round(x / safe) + zero, 0, 255).astype(np.uint8)
+    return quantized, scale, zero.astype(np.uint8)
+
+
+# Products of 8-bit integers.
+
+
+def _subtract_zero_point(values: Any, zero_point: Any, is_weight: bool) -> Any:
+    values = as_array(values).astype(np.int32)
+    if zero_point is None:
+        return values
+    zero = as_array(zero_point).astype(np.int32)
+    if zero.ndim == 1 and zero.size > 1:
+        zero = zero if is_weight else zero[:, None]
+    return values - (zero.reshape(()) if zero.size == 1 else zero)
+
+
+def _signed(values: Any, zero: Any, is_weight: bool) -> tuple[Any, Any]:
+    """Return 8-bit integers as signed ones, and their zero points; None for 0."""
+    codes = as_array(values)
+    shift = 128 if codes.dtype == np.uint8 else 0
+    if shift:
+        codes = lax.bitcast_convert_type(codes ^ np.uint8(128), np.int8)
+    if zero is None:
+        return codes, np.int32(-shift) if shift else None
+    points = as_array(zero).astype(np.int32) - np.int32(shift)
+    if points.size == 1:
+        return codes, points.reshape(())
+    if points.ndim == 1:
+        return codes, points if is_weight else points[:, None]
+    return codes, points
+
+
+def _integer_product(x: Any, x_zero: Any, y: Any, y_zero: Any) -> Any:
+    """Return (x - x_zero) @ (y - y_zero) in int32.
+
+    It is a product of the 8-bit integers, corrected by their sums.
+    """
+    (left, left_zero), (right, right_zero) = _signed(x, x_zero, False), _signed(y, y_zero, True)
+    if left.ndim == 1 or right.ndim == 1:
+        return _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
+    product = vnp.matmul(left, right, preferred_element_type=np.int32)
+    if left_zero is not None:
+        product = product - left_zero * right.astype(np.int32).sum(-2, keepdims=True)
+    if right_zero is not None:
+        rows = left.astype(np.int32).sum(-1, keepdims=True)
+        product = product - right_zero * (rows if left_zero is None else rows - left_zero * np.int32(left.shape[-1]))
+    return product
+
+
+@operator("MatMulInteger")
+def matmul_integer(node: Node, x: Any, y: Any, x_zero: Any = None, y_zero: Any = None) -> Any:
+    """Multiply matrices of 8-bit integers to 32-bit ones."""
+    return _integer_product(x, x_zero, y, y_zero)
+
+
+@operator("ConvInteger")
+def conv_integer(node: Node, x: Any, weight: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    """Convolve 8-bit integers to 32-bit ones."""
+    return _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
+
+
+def _channels(weight: Any, zero: Any) -> Any:
+    values = as_array(weight).astype(np.int32)
+    return values if zero is None else values - along(as_array(zero).reshape(-1).astype(np.int32), 0, values.ndim)
+
+
+def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
+    window = Window(node, x.shape[2:], weight.shape[2:])
+    sums = lax.conv_general_dilated(
+        x.astype(np.float64),
+        weight.astype(np.float64),
+        window.strides,
+        window.pads,
+        rhs_dilation=window.dilations,
+        feature_group_count=node.get("group", 1),
+    )
+    return sums.astype(np.int32)  # exact: sums of products of 8-bit integers are below 2**53
+
+
+@operator("QLinearMatMul")
+def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any) -> Any:
+    """Multiply quantised matrices to a quantised one."""
+    product = _integer_product(x, x_zero, y, y_zero)
+    return _requantize(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
+
+
+@operator("QLinearConv")
+def quantized_conv(
+    node: Node, x: Any, x_scale: Any, x_zero: Any, weight: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
+) -> Any:
+    """Convolve quantised images to quantised ones."""
+    sums = _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
+    if bias is not None:
+        sums = sums + per_channel(bias, sums.ndim)
+    factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
+    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
+
+
+def _requantize(product: Any, factor: Any, zero: Any) -> Any:
+    limits = np.iinfo(zero.dtype)
+    rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
+    return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)
+
+
+# Products of dequantised matrices, whose codes are multiplied instead.
+#
+# The loader passes a `Codes` from a DequantizeLinear to products where nothing else reads its result.
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A matrix of 8-bit integers, with the other arguments of its DequantizeLinear."""
+
+    node: Node
+    values: Any
+    scale: Any
+    zero: Any
+    #: The axis of the scales; None for one scale.
+    axis: int | None
+
+    def decoded(self) -> Any:
+        """Return the floats."""
+        return dequantize(self.node, self.values, self.scale, self.zero)
+
+    def transposed(self) -> Codes:
+        """Return the codes of the transpose."""
+        return replace(self, values=self.values.T, axis=None if self.axis is None else 1 - self.axis)
+
+
+def codes_of(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
+    """Return the result of DequantizeLinear as `Codes`.
+
+    Other arrays than matrices of 8-bit integers are converted to floats.
+    """
+    factors = as_array(scale)
+    eight_bits = x.dtype in (np.dtype(np.int8), np.dtype(np.uint8)) and factors.dtype == np.float32
+    if not eight_bits or node.get("block_size", 0) or node.get("output_dtype", 0) or x.ndim < 2 or (factors.size > 1 and x.ndim > 2):
+        return dequantize(node, x, scale, zero_point)
+    return Codes(node, x, factors, zero_point, None if factors.size == 1 else node.get("axis", 1) % x.ndim)
+
+
+def _product(x: Any, y: Any) -> Any:
+    """Multiply matrices, of which some are `Codes`: in integers if both are."""
+    if not isinstance(y, Codes) or y.values.ndim > 2 or y.axis == 0:
+        left, right = (v.decoded() if isinstance(v, Codes) else v for v in (x, y))
+        return left @ right
+    if isinstance(x, Codes) and x.axis is None:
+        sums = _integer_product(x.values, x.zero, y.values, y.zero)
+        return sums.astype(np.float32) * (x.scale.reshape(()) * (y.scale if y.axis is not None else y.scale.reshape(())))
+    left = x.decoded() if isinstance(x, Codes) else x
+    data, zero = _signed(y.values, y.zero, True)
+    size, rows = data.shape
+    scales = vnp.broadcast_to(y.scale.reshape(-1, 1), (rows, 1))
+    offsets = None if zero is None else -scales * vnp.broadcast_to(as_array(zero).reshape(-1, 1), (rows, 1)).astype(np.float32)
+    return quantized_dot(left, data.T, scales, offsets, QuantizedLayout("int8", size, max(size, 1)))
+
+
+def _matmul_of_codes(node: Node, x: Any, y: Any) -> Any:
+    return _product(x, y)
+
+
+def _gemm_of_codes(node: Node, x: Any, y: Any, c: Any = None) -> Any:
+    sides = [(x, node.get("transA", 0)), (y, node.get("transB", 0))]
+    left, right = [(v.transposed() if isinstance(v, Codes) else v.T) if turns else v for v, turns in sides]
+    product, alpha, beta = _product(left, right), node.get("alpha", 1.0), node.get("beta", 1.0)
+    product = product if alpha == 1 else product * alpha
+    if c is None:
+        return product
+    addend = c.decoded() if isinstance(c, Codes) else as_array(c)
+    return product + (addend if beta == 1 else addend * beta)
+
+
+#: The operators that take `Codes`.
+PRODUCTS_OF_CODES: dict[str, Callable[..., Any]] = {"MatMul": _matmul_of_codes, "Gemm": _gemm_of_codes}
+
+
+# Operators of onnxruntime (github.com/microsoft/onnxruntime, docs/ContribOperators.md).
+
+
+@operator("com.microsoft.MatMulNBits")
+def matmul_nbits(node: Node, x: Any, data: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None) -> Any:
+    """Multiply by weights of 4 or 8 bits that share scales block by block."""
+    bits, block, size, rows = (node.get(name, default) for name, default in (("bits", 4), ("block_size", 32), ("K", 0), ("N", 0)))
+    if bits not in (4, 8) or order is not None:
+        raise OnnxError(f"{node}: weights of {bits} bits{'' if order is None else ' with g_idx'} are not supported; 4 and 8 are, without")
+    x, codes = as_array(x), as_array(data)
+    blocks = -(-size // block)
+    by_block = as_array(scales).reshape(rows, blocks)
+    middle = 8 if bits == 4 else 128
+    offsets = None
+    if zeros is not None:
+        points = as_array(zeros)
+        if points.dtype == np.uint8 and bits == 4:
+            points = vnp.stack([points & 15, points >> 4], -1).reshape(rows, -1)[:, :blocks]
+        offsets = by_block.astype(np.float32) * (middle - points.reshape(rows, blocks).astype(np.float32))
+    value = vnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, blocks * block - size)])
+    codes = codes.reshape(rows, -1)
+    if bits == 8:
+        layout = QuantizedLayout("int8", blocks * block, block)
+        out = quantized_dot(value, lax.bitcast_convert_type(codes ^ np.uint8(128), np.int8), by_block, offsets, layout)
+    elif block % BLOCK == 0:
+        # A byte has neighbours here, and numbers 16 apart in `QuantizedLayout`: the other operand's numbers are moved instead of the codes.
+        pairs = value.reshape(*x.shape[:-1], -1, BLOCK // 2, 2)
+        moved = vnp.swapaxes(pairs, -1, -2).reshape(value.shape)
+        out = quantized_dot(moved, codes, by_block, offsets, QuantizedLayout("int4", blocks * block, block))
+    else:
+        numbers = vnp.stack([codes & 15, codes >> 4], -1).reshape(rows, blocks, block).astype(np.float32) - 8
+        weights = numbers * by_block[..., None] + (0 if offsets is None else offsets[..., None])
+        out = value @ weights.reshape(rows, -1).T.astype(value.dtype)
+    return out if bias is None else out + bias
+
+
+def _rounded_to_8_bits(x: Any) -> Any:
+    """Return numbers rounded as `DynamicQuantizeLinear` does, as floats."""
+    codes, scale, zero = _dynamic_codes(x)
+    return (codes.astype(np.float32) - zero.astype(np.float32)) * scale
+
+
+@operator("com.microsoft.DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(
+    node: Node,
+    x: Any,
+    w: Any,
+    r: Any,
+    bias: Any,
+    lengths: Any,
+    initial: Any,
+    initial_cell: Any,
+    peepholes: Any,
+    w_scale: Any,
+    w_zero: Any,
+    r_scale: Any,
+    r_zero: Any,
+) -> tuple[Any, ...]:
+    """Run long short-term memories of 8 bits: weights, inputs and states."""
+    weights = []
+    for codes, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
+        values = as_array(codes).astype(np.float32)  # (directions, in, 4 hidden)
+        by_column = [as_array(each).astype(np.float32).reshape(values.shape[0], 1, -1) for each in (scale, zero)]
+        weights.append(vnp.swapaxes((values - by_column[1]) * by_column[0], -1, -2))
+    rounded = _rounded_to_8_bits(as_array(x))
+    return run_lstm(node, rounded, weights[0], weights[1], bias, lengths, initial, initial_cell, peepholes, _rounded_to_8_bits)
