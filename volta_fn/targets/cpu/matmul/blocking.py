@@ -317,7 +317,7 @@ def offset_of(f: Function, walk: Walk, index: Value) -> Value:
     return total
 
 
-_POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})
+_POINTERS = frozenset({"buffers", "target", "a", "b", "strip", "initial"})
 
 
 def parameters_of(*names: str) -> list[Value]:

@@ -16,6 +16,7 @@ from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
 from volta_fn.targets.cpu.matmul.gemv import DotProducts, gemv, is_possible
 from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
 from volta_fn.targets.cpu.matmul.gemv import suits_gemv as one_row
+from volta_fn.targets.cpu.matmul.groups import grouped_type
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
@@ -39,7 +40,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     store = StoreSums(work, dtype, (problem.m, problem.n), 2)
     if one_row(problem):
         return gemv(work, problem, store, operands, "product")
-    return Gemm(work, problem, operands, store, 3, "product").routine()
+    return Gemm(grouped_type(problem) or work, problem, operands, store, 3, "product").routine()
 
 
 def computes_product(kernel: Kernel) -> bool:
@@ -49,7 +50,8 @@ def computes_product(kernel: Kernel) -> bool:
         return False
     problem = product.problem()
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
-    same_kind = len({d.kind for d in dtypes} - {"V"}) == 1
+    kinds = {d.kind for d in dtypes} - {"V"}
+    same_kind = len(kinds) == 1 or kinds == {"i", "u"}
     return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem[:2]))
 
 
@@ -88,7 +90,7 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
     epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
     if few_rows(problem) if options.dots is None else options.dots:
         return DotProducts(work, problem, epilogue, buffers, "product", operands, options.splits).routine()
-    return Gemm(work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
+    return Gemm(grouped_type(problem) or work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
 
 
 def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
@@ -103,7 +105,7 @@ def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
         assert work is not None
         if is_possible(problem):
             yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
-        for number, blocking in enumerate(gemm_options(work, problem)):
+        for number, blocking in enumerate(gemm_options(grouped_type(problem) or work, problem)):
             yield ProductOptions(swapped, None, False, None, blocking)
             if number % 3 == int(swapped):
                 yield ProductOptions(swapped, True, False, None, blocking)
