@@ -421,8 +421,8 @@ _ONEHOT_PRIMITIVES = Rules(rules_of_table(_ONEHOT_RULES))
 # Products that contract no axis as elementwise ones.
 #
 # The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums lose the sign, and products without
-# contracted axes must keep it. A sum over axes of size 1 is a product of that kind plus 0. Expanded, both are stored in any order of axes, and
-# fuse with what uses them, as the gradient of a matrix does that multiplies one row.
+# contracted axes must keep it. A sum over axes of size 1 is a product of that kind plus 0. Expanded, both are stored in any order of axes,
+# and fuse with what uses them, as the gradient of a matrix does that multiplies one row.
 
 _OUTER_PRODUCT_RULES: Table = {}
 
@@ -460,6 +460,44 @@ def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 _OUTER_PRODUCT_PRIMITIVES = Rules(rules_of_table(_OUTER_PRODUCT_RULES))
+
+
+# Products of operands as they are before conversions that change no number.
+#
+# The converted operand would be stored, in more memory than it was read from: twice the weights, for bfloat16 to float32. A product of two
+# operands of bfloat16 that were converted keeps the conversion of the smaller one, so that it computes in float32 (see `matmul.groups`).
+
+_NARROW_OPERAND_RULES: Table = {}
+_BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+
+def read_narrow_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Let products read operands before they are converted to the dtype of the sums."""
+    return rewrite(closed, _NARROW_OPERAND_PRIMITIVES)
+
+
+@rule(_NARROW_OPERAND_RULES, "dot_general")
+def _narrow_operands(eqn: Equation, program: Rewriter) -> Atom | None:
+    wide, invars = eqn.outvars[0].aval.dtype, list(eqn.invars)
+    for side, operand in enumerate(eqn.invars):
+        conversion = program.producer(operand, "convert_element_type")
+        if conversion is not None and operand.aval.dtype == wide and _holds_all(wide, conversion.invars[0].aval.dtype):
+            (invars[side],) = conversion.invars
+    if all(v.aval.dtype == _BFLOAT16 for v in invars) and wide != _BFLOAT16:
+        smaller = int(invars[1].aval.size < invars[0].aval.size)
+        invars[smaller] = eqn.invars[smaller]
+    if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
+        return None
+    return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "preferred_element_type": wide})
+
+
+def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Return True if a dtype of the same kind holds all numbers of a narrower one."""
+    floats = narrow in (np.float16, _BFLOAT16) and wide in (np.float32, np.float64)
+    return floats or (narrow.kind in "iu" and wide.kind in "iu" and narrow.itemsize < wide.itemsize and dtypes.can_cast(narrow, wide))
+
+
+_NARROW_OPERAND_PRIMITIVES = Rules(rules_of_table(_NARROW_OPERAND_RULES))
 
 
 # Random bits as operations on counters, which kernels compute on use.

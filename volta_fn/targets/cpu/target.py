@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.expansions import keep_negative_indices
+from volta_fn.compiler.passes.expansions import keep_negative_indices, read_narrow_operands
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.data_movement.gather import gather_p
@@ -56,9 +56,12 @@ class CpuTarget(Target):
                 yield f"loops: {forced(options)}", routine
 
     def passes(self) -> Sequence[Pass]:
-        """Return the pass that the CPU adds."""
+        """Return the passes that the CPU adds."""
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
-        return [ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
+        return [
+            ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
+            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
+        ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a loop over single numbers; None for other control flow."""
