@@ -265,7 +265,7 @@ class DotProducts:
         dtype, work, pointer = self.problem[side].dtype, self.work.packed(side), self._at(f, side, row, k, copy)
         if work.group == 1 or mask is None:
             return read(f, self.work if work.group == 1 else work, dtype, pointer, work.lanes, mask)
-        numbers = load(f, stored_as(dtype) if dtype.kind in "iu" else "i16", dtype.itemsize, pointer, work.lanes * work.group, mask)
+        numbers = load(f, stored_as(dtype), dtype.itemsize, pointer, work.lanes * work.group, mask)
         return with_bias(f, work, f.cast("bitcast", numbers, vector_of(work.type, work.lanes)))
 
 
@@ -295,7 +295,7 @@ def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Val
 # A task has sums of many columns on the stack, and adds some rows of the matrix at a time, each scaled by an element of each of the few rows.
 # Its columns are whole rows of the matrix, if these are short enough; what makes several tasks are splits of the sum then.
 
-_NARROW = 256  # least columns; with fewer, tiles are faster
+_NARROW = 64  # least columns; with fewer, tiles are faster
 _STACK = 32 << 10  # most bytes of sums on the stack
 _BLOCK = 16 << 10  # most bytes of rows that are added at a time, while as many are prefetched: both fit into a level-1 cache
 _SCALES = 16  # most numbers by which rows are scaled at a time, which have registers

@@ -223,10 +223,14 @@ class StridedOperand:
         elif outer.stride == 1:
             self._copy_rows(f, span, matrix, count, width, target)
         else:
-            first = span.inner if inner.stride == 1 else i64(0)
-            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
+            first = f.times(span.inner, self.work.group) if inner.stride == 1 else i64(0)
+            starts = [offset_of(f, outer, f.binary("add", span.outer, i64(j))) for j in range(count)]
+            rows = [self._move(f, self._move(f, matrix, start), first) for start in starts]
             if inner.stride == 1:
-                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target, width)
+                whole, group = self._whole_groups(f, span), self.work.group
+                at = lambda k: [self._move(f, row, f.times(k, group)) for row in rows]  # noqa: E731
+                transposed_rows(f, self.work, dtype, at, width, whole, target, width)
+                self._with_rest(f, span, lambda: self._pack_rest(f, span, matrix, count, width, target))
             else:
                 self._gather_rows(f, span, rows, width, target)
 
@@ -247,19 +251,15 @@ class StridedOperand:
     def _pack_rest(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
         """Emit the last group, with zeros for the numbers that it lacks."""
         work, dtype, last = self.work, self.operand.dtype, i64(self.operand.inner.size // self.work.group)
-        k, start = f.binary("sub", last, span.inner), self._at(f, matrix, span.outer, last)
+        k = f.binary("sub", last, span.inner)
         if self.operand.outer.stride == 1:
-            copy_row(f, work, dtype, count, width, self._rows_of_group(f, start), target, k)
+            copy_row(f, work, dtype, count, width, self._rows_of_group(f, self._at(f, matrix, span.outer, last)), target, k)
             return
         first, narrow = f.at(target, work.type, f.binary("mul", k, i64(width))), stored_as(dtype)
-        stride = self.operand.outer.stride
-        assert stride is not None
 
         def row(j: Value) -> None:
-            numbers = [
-                f.load(narrow, f.at(f.at(start, narrow, f.binary("mul", j, i64(stride))), narrow, i64(i)), dtype.itemsize)
-                for i in range(self.rest)
-            ]
+            start = self._at(f, matrix, f.binary("add", span.outer, j), last)
+            numbers = [f.load(narrow, f.at(start, narrow, i64(i)), dtype.itemsize) for i in range(self.rest)]
             f.store(joined(f, work, numbers), f.at(first, work.type, j), work.itemsize)
 
         each(f, i64(0), i64(count), row)
