@@ -1,29 +1,24 @@
 """Decode tokens with language models of random weights, beside PyTorch.
 
-    python -m benchmarks.decoding [--model smollm|qwen] [--rows 1 2 4 8] [--layout torch|linear] [--kernels]
+    python -m benchmarks.decoding [--model smollm qwen] [--rows 1 2 4 8] [--layout torch|linear]
 
 The models have the shapes of SmolLM2-135M and Qwen2.5-0.5B, weights in bfloat16, and a cache of 1,024 keys. A token of a batch reads all
 weights once, so the figure beside the milliseconds is the weights' bytes a second, as a fraction of what summing an array of 512 MB reads.
-Frameworks take turns on one thread; the least processor time counts. `--kernels` also prints where the time of a token goes.
+Frameworks take turns on one thread; the least processor time counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from benchmarks.machine import limit_threads
-
-limit_threads(1)
-os.environ["VOLTA_NUM_THREADS"] = "1"
 
 import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
+from benchmarks.machine import limit_threads
 from volta_fn import lax, nn
 
 CACHE = 1024
@@ -54,6 +49,8 @@ class Model(NamedTuple):
 
 
 MODELS = {"smollm": Model(576, 30, 9, 3, 1536, 49152), "qwen": Model(896, 24, 14, 2, 4864, 151936)}
+#: The model of a trial.
+TINY = Model(64, 2, 4, 2, 96, 128)
 
 
 def weights(model: Model, layout: str) -> dict[str, Any]:
@@ -180,9 +177,9 @@ def by_turns(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, float
     return least
 
 
-def bandwidth() -> float:
-    """Return the bytes a second that one thread reads of an array of 512 MB."""
-    x = jnp.ones(1 << 27, "int32")
+def bandwidth(size: int) -> float:
+    """Return the bytes a second that one thread reads, of an array of so many int32."""
+    x = jnp.ones(size, "int32")
     total = vf.jit(jnp.sum)
     seconds = by_turns({"sum": lambda: total(x).block_until_ready()}, 7)["sum"]
     return x.nbytes / seconds
@@ -190,22 +187,25 @@ def bandwidth() -> float:
 
 def main() -> None:
     """Print a row for each model and number of sequences."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Decode tokens with language models of random weights, beside PyTorch.")
     parser.add_argument("--model", choices=MODELS, nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4], help="sequences that are decoded together")
-    parser.add_argument("--layout", choices=("torch", "linear"), default="torch", help="weights (out, in), or (in, out) as nn.Linear has them")
+    parser.add_argument(
+        "--layout", choices=("torch", "linear"), default="torch", help="weights (out, in), or (in, out) as nn.Linear has them"
+    )
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--kernels", action="store_true", help="print the time of each kernel of a token")
+    parser.add_argument("--quick", action="store_true", help="a tiny model and few turns, for a trial")
     options = parser.parse_args()
-    peak = bandwidth()
+    limit_threads(1)
+    peak = bandwidth(1 << 10 if options.quick else 1 << 27)
     print(f"one thread reads {peak / 1e9:.1f} GB/s")
-    for name in options.model:
-        model = MODELS[name]
+    for name in ("tiny",) if options.quick else options.model:
+        model = TINY if options.quick else MODELS[name]
         arrays = weights(model, options.layout)
         size = 2 * sum(a.size for a in vf.tree.leaves(arrays))
         for rows in options.rows:
             calls = {"volta_fn": volta(model, options.layout, arrays, rows), "torch": torch(model, options.layout, arrays, rows)}
-            seconds = by_turns({key: call for key, call in calls.items() if call is not None}, options.turns)
+            seconds = by_turns({key: call for key, call in calls.items() if call is not None}, 2 if options.quick else options.turns)
             text = ", ".join(f"{key} {1e3 * s:.2f} ms ({size / s / peak:.0%} of the bandwidth)" for key, s in seconds.items())
             ratio = f", ratio {seconds['volta_fn'] / seconds['torch']:.2f}" if "torch" in seconds else ""
             print(f"{name}, {size / 1e6:.0f} MB, {rows} sequences: {text}{ratio}", flush=True)

@@ -23,7 +23,18 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: Contracted axes of (left, right): matrices as they are, and either or both transposed.
 DIMS = [(((1 - lhs,), (rhs,)), ((), ())) for lhs in (0, 1) for rhs in (0, 1)]
 #: Few rows along either axis, whole and cut tiles, several panels and blocks of k; k of any remainder by a group and by a vector.
-SIZES = [(1, 70, 65), (2, 300, 33), (3, 129, 200), (5, 64, 51), (8, 257, 130), (17, 20, 7), (40, 35, 64), (33, 97, 2), (20, 18, 1), (31, 150, 905)]
+SIZES = [
+    (1, 70, 65),
+    (2, 300, 33),
+    (3, 129, 200),
+    (5, 64, 51),
+    (8, 257, 130),
+    (17, 20, 7),
+    (40, 35, 64),
+    (33, 97, 2),
+    (20, 18, 1),
+    (31, 150, 905),
+]
 PAIRS = [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")]
 
 
@@ -109,7 +120,10 @@ def test_operands_that_a_program_widens_itself(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize("rows", [2, 30])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_stacks_bias_and_activation(rows: int, dtype: str) -> None:
-    x, y = operand(dtype, 3 * rows, 50, transposed=False).reshape(3, rows, 50), operand(dtype, 3 * 50, 70, transposed=False).reshape(3, 50, 70)
+    x, y = (
+        operand(dtype, 3 * rows, 50, transposed=False).reshape(3, rows, 50),
+        operand(dtype, 3 * 50, 70, transposed=False).reshape(3, 50, 70),
+    )
     sums = "float32" if dtype == "bfloat16" else "int32"
     bias = RNG.integers(-9, 9, 70).astype(sums)
     layer = vf.jit(lambda x, y, b: jnp.maximum(jnp.matmul(x, y, preferred_element_type=sums) + b, 0).transpose(2, 0, 1))
@@ -167,7 +181,13 @@ X86_NARROW = Host("x86_64-unknown-linux-gnu", "alderlake", "+avxvnni,+avx2,+fma,
 
 @pytest.mark.parametrize(
     ("machine", "dtype", "instruction"),
-    [(ARM, "bfloat16", "bfdot"), (ARM, "int8", "sdot"), (X86, "bfloat16", "vdpbf16ps"), (X86, "int8", "vpdpbusd"), (X86_NARROW, "int8", "vpdpbusd")],
+    [
+        (ARM, "bfloat16", "bfdot"),
+        (ARM, "int8", "sdot"),
+        (X86, "bfloat16", "vdpbf16ps"),
+        (X86, "int8", "vpdpbusd"),
+        (X86_NARROW, "int8", "vpdpbusd"),
+    ],
 )
 def test_instructions_of_other_machines(machine: Host, dtype: str, instruction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The micro-kernel assembles for them, if LLVM has the target here; it does not run."""

@@ -49,7 +49,8 @@ def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOption
     """Yield the options that `Gemm` takes for a problem."""
     lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem[:2])]
     sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
-    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None)
+    transposed, apart = lhs.chunk is not None, lhs.rows_apart()
+    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart)
 
 
 class Task(NamedTuple):
@@ -80,7 +81,8 @@ class Gemm:
         """Take a problem whose operands are these buffers."""
         lhs, rhs = [StridedOperand(work.packed(side), problem[side], buffer) for side, buffer in enumerate(operands)]
         sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
-        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None, options=options)
+        transposed, apart = lhs.chunk is not None, lhs.rows_apart()
+        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart, options=options)
         self.work, self.blocking, self.lhs, self.rhs, self.epilogue, self.name = work, blocking, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()

@@ -28,8 +28,8 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
 from volta_fn.targets.cpu.matmul.packing import across_rows, joined
 from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point
 
-# A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a single
-# stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it.
+# A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
+# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it.
 
 _FEW = 8  # most rows of the smaller operand
 _AHEAD = 16 << 10  # bytes by which the matrix is prefetched
@@ -40,8 +40,8 @@ _NEAR = 1 << 20  # bytes that a core's caches hold
 
 # Products of few rows with many, all contiguous along k, as dot products.
 #
-# Nothing is packed: vectors along k of a row of the matrix are multiplied with those of each of the few rows, and lanes are added up at the end.
-# Sums of several rows of the matrix wait on the stack, so that the epilogue has full vectors.
+# Nothing is packed: vectors along k of some rows of the matrix are multiplied with those of each of the few rows. The vectors of sums of
+# more rows of the matrix wait on the stack, so that their lanes are added up together, and the epilogue has full vectors.
 
 _SHORT = 48  # least terms; with fewer, adding up lanes takes too long
 _LONG = 16_384  # most terms of a sum that is not split
@@ -268,7 +268,6 @@ class DotProducts:
         numbers = load(f, stored_as(dtype), dtype.itemsize, pointer, work.lanes * work.group, mask)
         return with_bias(f, work, f.cast("bitcast", numbers, vector_of(work.type, work.lanes)))
 
-
     def _as_vectors(self, f: Function, numbers: list[Value]) -> list[Value]:
         """Emit the sums of vectors' lanes, as lanes of vectors with zeros after the last one."""
         lanes, zero = self.work.lanes, self.work.zero()
@@ -417,8 +416,11 @@ class ScaledRows:
             self._finish(batch, split, column, i64(full_vectors), count - full_vectors)
 
     def _add_rows(self, left: Value, matrix: Value, step: Value, together: int, terms: int, count: int) -> None:
-        """Emit the addition of scaled rows to the sums of `count` columns: of some steps, of so many terms each."""
-        f, work, (lhs, rhs) = self.f, self.work, self.problem[:2]
+        """Emit the addition of scaled rows to the sums of `count` columns.
+
+        They are those of `together` steps, of `terms` terms each.
+        """
+        f, work, rhs = self.f, self.work, self.problem.rhs
         first = f.times(step, work.group)
         ks = [[f.plus(first, i64(i * work.group + term)) for term in range(terms)] for i in range(together)]
         scales = [[self._scale(left, i, numbers) for numbers in ks] for i in range(self.problem.m)]
@@ -462,7 +464,10 @@ class ScaledRows:
     def _add(self, rows: list[list[Value]], scales: list[list[Value]], j: Value, mask: Value | None) -> None:
         """Emit the addition of rows for the columns of one vector."""
         f, work, dtype = self.f, self.work, self.problem.rhs.dtype
-        vectors = [across_rows(f, work if work.group == 1 else work.packed(1), dtype, [self._element(p, dtype, j) for p in group], mask) for group in rows]
+        vectors = [
+            across_rows(f, work if work.group == 1 else work.packed(1), dtype, [self._element(p, dtype, j) for p in group], mask)
+            for group in rows
+        ]
         for i, numbers in enumerate(scales):
             total = f.load(work.vector, self._sum(i, j), work.itemsize)
             for vector, scale in zip(vectors, numbers, strict=True):

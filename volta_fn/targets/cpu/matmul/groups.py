@@ -11,14 +11,14 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType
 
 # Groups of narrow numbers, adjacent along k, which an instruction multiplies and sums to a lane of 32 bits.
 #
-# x86's `vdpbf16ps` sums the products of two pairs of bfloat16 in float32, twice as many as a multiplication of float32; `vpdpbusd` those of four
-# unsigned and four signed bytes in int32, four times as many. ARM has `bfdot` and `sdot` (of signed bytes).
+# x86's `vdpbf16ps` sums the products of two pairs of bfloat16 in float32, twice as many as a multiplication of float32; `vpdpbusd` those of
+# four unsigned and four signed bytes in int32, four times as many. ARM has `bfdot` and `sdot` (of signed bytes).
 #
-# `vdpbf16ps` takes subnormal numbers for 0, in operands and sums: an operand below 1.2e-38 contributes nothing. It adds the pair's second
-# product first, and rounds to nearest after each addition, whatever the environment says.
+# `vdpbf16ps` takes subnormal numbers for 0, in operands and sums: an operand below 1.2e-38 contributes nothing. It rounds to nearest,
+# whatever the environment says.
 #
-# Sums of bytes are exact, and wrap around as those of int32 do. Where both operands are signed, 128 is added to the left one's (their top bit
-# flipped), and the sums begin with -128 times those of the right one's columns.
+# Sums of bytes are exact, and wrap around as those of int32 do. Where both operands are signed, 128 is added to the left one's (their top
+# bit is flipped), and the sums begin with -128 times those of the right one's columns.
 
 _BFLOAT16, _INT8, _UINT8 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.int8), np.dtype(np.uint8)
 

@@ -17,8 +17,8 @@ from volta_fn.targets.cpu.scalars.values import overload
 # The dtype in which a product computes, and conversions from and to others.
 #
 # float32, float64 and the integers of 32 and 64 bits compute in themselves; float16 and bfloat16 in float32, rounded once at the end;
-# narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)". Where the machine has instructions that sum the
-# products of two bfloat16, or of four int8, to a lane of 32 bits (`groups`), the lanes of operands are such groups.
+# narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)". Where the machine has instructions that sum
+# the products of two bfloat16, or of four int8, to a lane of 32 bits (`groups`), the lanes of operands are such groups.
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -432,7 +432,9 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
         f.branch(f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
         view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner, kind.is_raw)
         initial = [
-            f.load(work.vector, f.at(row, work.type, i64(start)), work.itemsize) for row in initial_row for start in range(0, columns, work.lanes)
+            f.load(work.vector, f.at(row, work.type, i64(start)), work.itemsize)
+            for row in initial_row
+            for start in range(0, columns, work.lanes)
         ]
         sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded, initial=initial)
         flat = [vector for row in sums for vector in row]
@@ -457,7 +459,9 @@ def bias_corrections(work: ComputeType, columns: int) -> SharedFunction:
 
         def row(k: Value, totals: list[Value]) -> list[Value]:
             first = f.at(b, f"[{vectors * work.lanes * work.itemsize} x i8]", k)
-            groups = [f.load(vector_of(work.element, work.lanes), f.at(first, work.element, i64(v * work.lanes)), 4) for v in range(vectors)]
+            groups = [
+                f.load(vector_of(work.element, work.lanes), f.at(first, work.element, i64(v * work.lanes)), 4) for v in range(vectors)
+            ]
             return [bias_of(f, work, x, total) for x, total in zip(groups, totals, strict=True)]
 
         for v, total in enumerate(f.loop(i64(0), depth, 1, [work.zero()] * vectors, row)):

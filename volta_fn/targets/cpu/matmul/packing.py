@@ -276,6 +276,10 @@ class StridedOperand:
         """Return True if neighbours along m or n are adjacent, and k has one stride."""
         return self.chunk is not None and self.operand.inner.stride is not None
 
+    def rows_apart(self) -> int:
+        """Return the bytes between the rows of an operand `in_rows`; 0 for others."""
+        return (self.operand.inner.stride or 0) * self.operand.dtype.itemsize if self.in_rows() else 0
+
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
         """Write several panels of an operand `in_rows`, row by row to all of them."""
         dtype, stride = self.operand.dtype, self.operand.inner.stride
@@ -384,9 +388,7 @@ def copy_row(
         store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
 
 
-def _padded(
-    f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, rows: Sequence[Value]
-) -> Iterator[tuple[int, Value]]:
+def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, rows: Sequence[Value]) -> Iterator[tuple[int, Value]]:
     """Emit `count` numbers, and zeros up to `width`; yield columns and vectors."""
     for start in range(0, width, work.lanes):
         value = work.zero()
@@ -429,7 +431,9 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
         runs_end = f.binary("and", depth, i64(-RUN))
 
         def addresses(k: Value, panel: Value) -> tuple[Value, Value]:
-            row_address = f.at(f.at(source, "i8", f.binary("mul", f.times(k, work.group), stride)), f"[{count * dtype.itemsize} x i8]", panel)
+            row_address = f.at(
+                f.at(source, "i8", f.binary("mul", f.times(k, work.group), stride)), f"[{count * dtype.itemsize} x i8]", panel
+            )
             return row_address, f.at(target, "i8", f.binary("mul", panel, panel_stride))
 
         def several(k: Value, panel: Value) -> None:
