@@ -25,7 +25,7 @@ CACHE = 1024
 
 
 class Model(NamedTuple):
-    """The shape of a decoder with grouped heads, gated feed-forward layers and a tied head."""
+    """The shape of a decoder with grouped heads and gated feed-forward layers."""
 
     width: int
     layers: int
@@ -54,7 +54,7 @@ TINY = Model(64, 2, 4, 2, 96, 128)
 
 
 def weights(model: Model, layout: str) -> dict[str, Any]:
-    """Return random weights as float32 arrays, by name; `layout` "linear" has (in, out)."""
+    """Return random weights in float32 by name; of `layout` "linear" as (in, out)."""
     draw = np.random.default_rng(0)
 
     def matrix(rows: int, columns: int) -> np.ndarray:

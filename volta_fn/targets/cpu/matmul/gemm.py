@@ -450,7 +450,7 @@ class _PackAhead(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A task's memory: packed columns and rows, a strip of sums, and what sums begin with."""
+    """A task's memory: packed operands, a strip of sums, and what sums begin with."""
 
     columns: Value
     rows: Value

@@ -60,7 +60,7 @@ def is_possible(problem: Problem) -> bool:
 
 
 class _Row(NamedTuple):
-    """A row's address: a pointer, and constant bytes from there on, which addressing modes add."""
+    """A row's address: a pointer, and constant bytes that addressing modes add."""
 
     pointer: Value
     offset: int
@@ -191,7 +191,10 @@ class DotProducts:
         return [_Row(pointer, i * stride * operand.dtype.itemsize) for i in range(count)]
 
     def _sums(self, f: Function, few: list[_Row], rows: list[_Row], depth: Value) -> list[list[Value]]:
-        """Emit, for each of some rows of the matrix, vectors whose lanes add up to its products with the few rows."""
+        """Emit the sums of some rows of the matrix with each of the few rows.
+
+        They are vectors, whose lanes have yet to be added up.
+        """
         work, matrix_side = self.work, int(self.by_columns)
         # Of a biased type, what the bias adds follows from the row of the right operand: of the matrix, or of each of the few.
         biases = 0 if not work.biased else len(rows) if self.by_columns else len(few)
@@ -239,7 +242,7 @@ class DotProducts:
         return [totals[j * len(few) : (j + 1) * len(few)] for j in range(len(rows))]
 
     def _prefetch(self, f: Function, rows: list[_Row], k: Value, copy: int) -> None:
-        """Prefetch later rows of the matrix: if rows follow one another in memory, as one stream."""
+        """Prefetch later rows of the matrix: as one stream, if they are contiguous."""
         matrix = self.problem[int(self.by_columns)]
         itemsize, stride, lanes = matrix.dtype.itemsize, matrix.outer.stride or 0, self.work.lanes * self.work.group
         size = lanes * itemsize  # bytes of a vector; lines of several vectors are prefetched by the first one
@@ -269,14 +272,14 @@ class DotProducts:
         return with_bias(f, work, f.cast("bitcast", numbers, vector_of(work.type, work.lanes)))
 
     def _as_vectors(self, f: Function, numbers: list[Value]) -> list[Value]:
-        """Emit the sums of vectors' lanes, as lanes of vectors with zeros after the last one."""
+        """Emit the sums of vectors' lanes as lanes, with zeros after the last one."""
         lanes, zero = self.work.lanes, self.work.zero()
         chunks = [numbers[start : start + lanes] for start in range(0, len(numbers), lanes)]
         return [sums_across(f, self.work, [*chunk, *[zero] * (lanes - len(chunk))]) for chunk in chunks]
 
 
 def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Value:
-    """Emit a vector of the sums of vectors' lanes: of the first one in the first lane, and so on.
+    """Emit a vector of sums, of the lanes of one vector each.
 
     Halves are added, then halves of these, each time of two vectors in one addition.
     """
@@ -291,8 +294,8 @@ def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Val
 
 # Few rows times a matrix that is contiguous along columns, as sums of scaled rows.
 #
-# A task has sums of many columns on the stack, and adds some rows of the matrix at a time, each scaled by an element of each of the few rows.
-# Its columns are whole rows of the matrix, if these are short enough; what makes several tasks are splits of the sum then.
+# A task has sums of many columns on the stack, and adds some rows of the matrix at a time, each scaled by an element of each of the few
+# rows. Its columns are whole rows of the matrix, if these are short enough; what makes several tasks are splits of the sum then.
 
 _NARROW = 64  # least columns; with fewer, tiles are faster
 _STACK = 32 << 10  # most bytes of sums on the stack

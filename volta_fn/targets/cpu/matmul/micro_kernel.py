@@ -158,12 +158,12 @@ _BIAS = Value("i32", str(-0x7F7F7F80))
 
 
 def with_bias(f: Function, work: ComputeType, groups: Value) -> Value:
-    """Emit groups of the left operand as they are multiplied; see `ComputeType.biased`."""
+    """Emit groups of the left operand with the bias of a biased type."""
     return f.binary("xor", groups, f.splat(_BIAS, lanes_of(groups.type))) if work.biased else groups
 
 
 def bias_of(f: Function, work: ComputeType, groups: Value, total: Value) -> Value:
-    """Emit a total plus what the bias adds to the products with groups of the right operand."""
+    """Emit a total plus what the bias adds to products with the right operand's groups."""
     return work.multiply_add(f, f.splat(_BIAS, work.lanes), groups, total)
 
 

@@ -188,7 +188,10 @@ class StridedOperand:
     """An operand that is an array, number `buffer` of the routine's buffers."""
 
     def __init__(self, work: ComputeType, operand: Operand, buffer: int) -> None:
-        """Take the type of the operand's lanes (`ComputeType.packed`). Where these are groups, spans count groups along k."""
+        """Take the type of the operand's lanes (`ComputeType.packed`).
+
+        Where these are groups, spans count groups along k.
+        """
         self.work, self.operand, self.buffer = work, operand, buffer
         #: Numbers of the last group, if it lacks some; else 0.
         self.rest = operand.inner.size % work.group
@@ -399,7 +402,7 @@ def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: 
 
 
 def across_rows(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], mask: Value | None = None) -> Value:
-    """Load a vector, lane by lane of the rows of a group; the last group may lack some."""
+    """Load a vector of groups, whose numbers are in a row each; some may be missing."""
     if work.group == 1:
         return read(f, work, dtype, rows[0], work.lanes, mask)
     return joined(f, work, [load(f, stored_as(dtype), dtype.itemsize, row, work.lanes, mask) for row in rows])
