@@ -110,7 +110,11 @@ def volta(model: Model, layout: str, arrays: dict[str, Any], rows: int) -> Calla
     p = vf.tree.map(lambda a: jnp.asarray(a).astype("bfloat16"), arrays)
     step = volta_step(model, layout)
     shape = (rows, CACHE, model.key_heads, model.features)
-    state = [jnp.ones((rows, 1), "int32"), [(jnp.zeros(shape, "bfloat16"), jnp.zeros(shape, "bfloat16")) for _ in range(model.layers)], 512]
+    state: list[Any] = [
+        jnp.ones((rows, 1), "int32"),
+        [(jnp.zeros(shape, "bfloat16"), jnp.zeros(shape, "bfloat16")) for _ in range(model.layers)],
+        512,
+    ]
 
     def call() -> Any:
         tokens, cache, position = state
@@ -143,7 +147,7 @@ def torch(model: Model, layout: str, arrays: dict[str, Any], rows: int) -> Calla
 
     shape = (rows, model.key_heads, CACHE, model.features)
     cache = [(t.zeros(shape, dtype=t.bfloat16), t.zeros(shape, dtype=t.bfloat16)) for _ in range(model.layers)]
-    state = [t.ones((rows, 1), dtype=t.int64), 512]
+    state: list[Any] = [t.ones((rows, 1), dtype=t.int64), 512]
 
     def call() -> Any:
         tokens, position = state

@@ -79,7 +79,7 @@ class Gemm:
         options: BlockingOptions = CHOSEN,
     ) -> None:
         """Take a problem whose operands are these buffers."""
-        lhs, rhs = [StridedOperand(work.packed(side), problem[side], buffer) for side, buffer in enumerate(operands)]
+        lhs, rhs = [StridedOperand(work.packed(side), problem[:2][side], buffer) for side, buffer in enumerate(operands)]
         sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
         transposed, apart = lhs.chunk is not None, lhs.rows_apart()
         blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart, options=options)

@@ -81,7 +81,7 @@ class DotProducts:
     ) -> None:
         self.operands = operands
         self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
-        self.module = Module()
+        self.module, self.sides = Module(), (problem.lhs, problem.rhs)
         m, n, k = problem.m, problem.n, problem.k
         #: Whether the right operand is the matrix, whose rows are the result's columns.
         self.by_columns = m <= n
@@ -181,7 +181,7 @@ class DotProducts:
 
     def _rows(self, f: Function, side: int, buffers: Value, batch: Value, first: Value, count: int, inner: Value) -> list[_Row]:
         """Emit the addresses of some rows of an operand, from k = `inner` on."""
-        operand = self.problem[side]
+        operand = self.sides[side]
         element, stride = f"[{operand.dtype.itemsize} x i8]", operand.outer.stride
         array = buffer_pointer(f, self.operands[side], buffers)
         start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
@@ -243,7 +243,7 @@ class DotProducts:
 
     def _prefetch(self, f: Function, rows: list[_Row], k: Value, copy: int) -> None:
         """Prefetch later rows of the matrix: as one stream, if they are contiguous."""
-        matrix = self.problem[int(self.by_columns)]
+        matrix = self.sides[int(self.by_columns)]
         itemsize, stride, lanes = matrix.dtype.itemsize, matrix.outer.stride or 0, self.work.lanes * self.work.group
         size = lanes * itemsize  # bytes of a vector; lines of several vectors are prefetched by the first one
         if copy * size % CACHE_LINE and size < CACHE_LINE:
@@ -259,13 +259,13 @@ class DotProducts:
             prefetch(f, pointer)
 
     def _at(self, f: Function, side: int, row: _Row, k: Value, copy: int) -> Value:
-        itemsize = self.problem[side].dtype.itemsize
+        itemsize = self.sides[side].dtype.itemsize
         address = f.at(row.pointer, f"[{itemsize} x i8]", k)
         return f.at(address, "i8", i64(row.offset + copy * self.work.lanes * self.work.group * itemsize))
 
     def _read(self, f: Function, side: int, row: _Row, k: Value, copy: int, mask: Value | None) -> Value:
         """Emit a vector of a row from k on; zeros where masked out."""
-        dtype, work, pointer = self.problem[side].dtype, self.work.packed(side), self._at(f, side, row, k, copy)
+        dtype, work, pointer = self.sides[side].dtype, self.work.packed(side), self._at(f, side, row, k, copy)
         if work.group == 1 or mask is None:
             return read(f, self.work if work.group == 1 else work, dtype, pointer, work.lanes, mask)
         numbers = load(f, stored_as(dtype), dtype.itemsize, pointer, work.lanes * work.group, mask)

@@ -163,7 +163,7 @@ def with_bias(f: Function, work: ComputeType, groups: Value) -> Value:
 
 
 def bias_of(f: Function, work: ComputeType, groups: Value, total: Value) -> Value:
-    """Emit a total plus what the bias adds to products with the right operand's groups."""
+    """Emit a total plus what the bias adds to products with groups on the right."""
     return work.multiply_add(f, f.splat(_BIAS, work.lanes), groups, total)
 
 
