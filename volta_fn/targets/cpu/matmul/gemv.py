@@ -17,7 +17,9 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     ComputeType,
     ResultTile,
     bias_of,
+    compute_type,
     first_lanes,
+    is_itself,
     lanes_below,
     load,
     prefetch,
@@ -298,6 +300,7 @@ def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Val
 # rows. Its columns are whole rows of the matrix, if these are short enough; what makes several tasks are splits of the sum then.
 
 _NARROW = 64  # least columns; with fewer, tiles are faster
+_SMALL, _FEWER = 128 << 10, 4  # bytes of a matrix that more rows than so many read in tiles
 _STACK = 32 << 10  # most bytes of sums on the stack
 _BLOCK = 16 << 10  # most bytes of rows that are added at a time, while as many are prefetched: both fit into a level-1 cache
 _SCALES = 16  # most numbers by which rows are scaled at a time, which have registers
@@ -307,8 +310,13 @@ _ROW_STEP = 1.0  # nanoseconds for a vector of the matrix
 
 
 def suits_scaled_rows(problem: Problem) -> bool:
-    """Return True if sums of scaled rows compute a product fastest."""
-    return can_scale_rows(problem) and problem.n >= _NARROW
+    """Return True if sums of scaled rows compute a product fastest.
+
+    Tiles keep the sums of more rows in registers, and read a small matrix from the cache, if its numbers need no conversion.
+    """
+    work = compute_type(problem.dtype)
+    is_small = problem.k * problem.n * problem.rhs.dtype.itemsize <= _SMALL and work is not None and is_itself(work, problem.rhs.dtype)
+    return can_scale_rows(problem) and problem.n >= _NARROW and not (is_small and problem.m > _FEWER)
 
 
 def can_scale_rows(problem: Problem) -> bool:
