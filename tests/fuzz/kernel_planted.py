@@ -199,7 +199,7 @@ FAULTS = (
     Fault(_not_reversed, 37),
     Fault(_vector_for_one, 16),
     Fault(_wrong_strip, 14),
-    Fault(_short_block, 255),
+    Fault(_short_block, 499),
     Fault(_first_partial_result, 10),
     Fault(_turned_interleaving, 6),
     Fault(_short_tile, 60),

@@ -132,9 +132,10 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
     for m, n in zip(x_sizes, y_sizes, strict=True):
         if m != n and 1 not in (m, n):
             raise ShapeError(f"matmul of shapes {x.shape} and {y.shape}: the leading dimensions {m} and {n} do not broadcast")
-    shared = [i for i in range(rank) if x_sizes[i] == y_sizes[i]]
-    x_only = [i for i in range(rank) if y_sizes[i] == 1 and i not in shared]
-    y_only = [i for i in range(rank) if x_sizes[i] == 1 and i not in shared]
+    # An axis that is 1 in both is the left operand's alone: a matrix on the right stays a matrix.
+    shared = [i for i in range(rank) if x_sizes[i] == y_sizes[i] != 1]
+    x_only = [i for i in range(rank) if y_sizes[i] == 1]
+    y_only = [i for i in range(rank) if x_sizes[i] == 1 != y_sizes[i]]
     left = reshape(x, (*[x_sizes[i] for i in range(rank) if i not in y_only], *x.shape[-2:]))
     right = reshape(y, (*[y_sizes[i] for i in range(rank) if i not in x_only], *y.shape[-2:]))
     left_axes = [i for i in range(rank) if i not in y_only]

@@ -35,3 +35,15 @@ def test_products_are_those_of_numpy(dtypes: tuple[str, str]) -> None:
     result = vf.jit(lambda x, y: lax.dot_general(x, y, (((), ()), ((2, 0), (1, 2))), preferred_element_type=np.dtype(result_dtype)))(x, y)
     assert result.dtype == result_dtype
     np.testing.assert_array_equal(result, np.einsum("bia,jab->abij", x.astype(result_dtype), y.astype(result_dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64", "int8", "bool"])
+def test_sums_of_one_product_are_products_plus_zero(dtype: str) -> None:
+    x = np.asarray(vf.numpy.asarray(ZEROS.astype(bool) if dtype == "bool" else ZEROS, dtype))
+    product = vf.jit(lambda x, y: lax.dot_general(x, y, (((0, 1), (2, 1)), ((), ()))))
+    result = product(x.reshape(1, 1, 4), x.reshape(4, 1, 1))
+    wide = x.astype("complex64" if dtype == "complex64" else "float64")
+    assert result.dtype == dtype and "dot_general" not in product.lower(x.reshape(1, 1, 4), x.reshape(4, 1, 1)).as_text("kernels")
+    np.testing.assert_array_equal(np.asarray(result).astype(wide.dtype), np.asarray(np.outer(wide, wide).astype(x.dtype), wide.dtype))
+    if dtype not in ("bool", "int8"):
+        assert not np.signbit(np.asarray(result).real.astype("float64"))[0, 1]  # 0 + -0

@@ -440,28 +440,32 @@ _ONEHOT_PRIMITIVES = Rules(rules_of_table(_ONEHOT_RULES))
 
 # Products that contract no axis as elementwise ones.
 #
-# The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums would lose the sign.
+# The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums lose the sign, and products without
+# contracted axes must keep it. A sum over axes of size 1 is a product of that kind plus 0. Expanded, both are stored in any order of axes,
+# and fuse with what uses them, as the gradient of a matrix does that multiplies one row.
 
 _OUTER_PRODUCT_RULES: Table = {}
 
 
 def expand_outer_products(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Expand products without contracted axes to broadcasts and multiplications."""
+    """Expand products without sums of two or more terms to multiplications."""
     return rewrite(closed, _OUTER_PRODUCT_PRIMITIVES)
 
 
 @rule(_OUTER_PRODUCT_RULES, "dot_general")
 def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
-    (contracted, _), stacked = eqn.params["dimension_numbers"]
-    if contracted:
+    contracted, stacked = eqn.params["dimension_numbers"]
+    if any(eqn.invars[0].aval.shape[d] != 1 for d in contracted[0]):
         return None
     result = eqn.outvars[0].aval
     factors, first = [], len(stacked[0])
-    for operand, batch in zip(eqn.invars, stacked, strict=True):
-        free = [d for d in range(operand.aval.ndim) if d not in batch]
-        factor, order = operand, (*batch, *free)
+    for operand, summed, batch in zip(eqn.invars, contracted, stacked, strict=True):
+        free = [d for d in range(operand.aval.ndim) if d not in (*summed, *batch)]
+        factor, order = operand, (*batch, *free, *summed)
         if order != tuple(range(len(order))):
             factor = program.emit(eqn, "transpose", factor, permutation=order)
+        if summed:
+            factor = program.emit(eqn, "reshape", factor, new_sizes=tuple([operand.aval.shape[d] for d in (*batch, *free)]))
         if factor.aval.dtype != result.dtype:
             factor = program.emit(eqn, "convert_element_type", factor, new_dtype=result.dtype, weak_type=False)
         if factor.aval.shape != result.shape:
@@ -469,10 +473,51 @@ def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
             factor = program.emit(eqn, "broadcast_in_dim", factor, shape=result.shape, broadcast_dimensions=dims)
         factors.append(factor)
         first += len(free)
-    return program.emit(eqn, "and" if result.dtype == np.bool_ else "mul", *factors)
+    product = program.emit(eqn, "and" if result.dtype == np.bool_ else "mul", *factors)
+    if not contracted[0] or result.dtype not in dtypes.INEXACT:
+        return product
+    return program.emit(eqn, "add", product, literal(0, result.dtype))
 
 
 _OUTER_PRODUCT_PRIMITIVES = Rules(rules_of_table(_OUTER_PRODUCT_RULES))
+
+
+# Products of operands as they are before conversions that change no number.
+#
+# The converted operand would be stored, in more memory than it was read from: twice the weights, for bfloat16 to float32. A product of two
+# operands of bfloat16 that were converted keeps the conversion of the smaller one, so that it computes in float32 (see `matmul.groups`).
+
+_NARROW_OPERAND_RULES: Table = {}
+_BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+
+def read_narrow_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Let products read operands before they are converted to the dtype of the sums."""
+    return rewrite(closed, _NARROW_OPERAND_PRIMITIVES)
+
+
+@rule(_NARROW_OPERAND_RULES, "dot_general")
+def _narrow_operands(eqn: Equation, program: Rewriter) -> Atom | None:
+    wide, invars = eqn.outvars[0].aval.dtype, list(eqn.invars)
+    for side, operand in enumerate(eqn.invars):
+        conversion = program.producer(operand, "convert_element_type")
+        if conversion is not None and operand.aval.dtype == wide and _holds_all(wide, conversion.invars[0].aval.dtype):
+            (invars[side],) = conversion.invars
+    if all(v.aval.dtype == _BFLOAT16 for v in invars) and wide != _BFLOAT16:
+        smaller = int(invars[1].aval.size < invars[0].aval.size)
+        invars[smaller] = eqn.invars[smaller]
+    if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
+        return None
+    return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "preferred_element_type": wide})
+
+
+def _holds_all(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Return True if a dtype of the same kind holds all numbers of a narrower one."""
+    floats = narrow in (np.float16, _BFLOAT16) and wide in (np.float32, np.float64)
+    return floats or (narrow.kind in "iu" and wide.kind in "iu" and narrow.itemsize < wide.itemsize and dtypes.can_cast(narrow, wide))
+
+
+_NARROW_OPERAND_PRIMITIVES = Rules(rules_of_table(_NARROW_OPERAND_RULES))
 
 
 # Random bits as operations on counters, which kernels compute on use.

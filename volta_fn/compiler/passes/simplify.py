@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from volta_fn.errors import BroadcastError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise import arithmetic, selection
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.elementwise.selection import select_n_p
 
 # Rules of arithmetic that hold to the last bit.
@@ -351,20 +352,64 @@ def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
     contracted, stacked = map(list, eqn.params["dimension_numbers"])
     invars = list(eqn.invars)
     for side, operand in enumerate(eqn.invars):
-        producer = program.producer(operand, "transpose")
-        if producer is None:
+        view = _view_of_transpose(program, operand)
+        if view is None:
             continue
-        order: Sequence[int] = producer.params["permutation"]
+        order = view.permutation
         paired = {*contracted[side], *stacked[side]}
-        free = [order[d] for d in range(len(order)) if d not in paired]
+        free = [order[d] for d in range(len(order)) if d not in paired and operand.aval.shape[d] != 1]
         summed = tuple([order[d] for d in contracted[side]])
         if free == sorted(free) and _ranks(summed) == _ranks(contracted[side]):
             contracted[side], stacked[side] = summed, tuple([order[d] for d in stacked[side]])
-            invars[side] = producer.invars[0]
+            invars[side] = view.before(program)
     if invars == eqn.invars:
         return None
     numbers = (tuple(contracted), tuple(stacked))
-    return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "dimension_numbers": numbers})
+    product = program.emit(eqn, "dot_general", *invars, **{**eqn.params, "dimension_numbers": numbers})
+    return product if product.aval.shape == eqn.outvars[0].aval.shape else _reshaped(program, eqn, product)
+
+
+class _TransposedView(NamedTuple):
+    """An operand that is a transpose, perhaps converted or with other unit axes."""
+
+    transpose: Equation
+    #: Equations between the transpose and the operand, the last one first: conversions, and reshapes that add or drop unit axes.
+    changes: tuple[Equation, ...]
+    shape: Shape
+
+    @property
+    def permutation(self) -> tuple[int, ...]:
+        """The order in which the operand has the axes of `before`."""
+        order, sizes = self.transpose.params["permutation"], self.transpose.invars[0].aval.shape
+        if not self.changes:
+            return tuple(order)
+        wide_axes = [i for i in range(len(sizes)) if sizes[i] != 1]
+        units = self.shape.count(1)
+        unit_axes, moved = iter(range(units)), iter([units + wide_axes.index(i) for i in order if sizes[i] != 1])
+        return tuple([next(unit_axes if size == 1 else moved) for size in self.shape])
+
+    def before(self, program: Rewriter) -> Atom:
+        """Emit the operand as it is before the transpose: unit axes, then the others."""
+        (atom,) = self.transpose.invars
+        if self.changes:
+            sizes = (1,) * self.shape.count(1) + _without_units(atom.aval.shape)
+            atom = program.emit(self.transpose, "reshape", atom, new_sizes=sizes)
+        for change in reversed(self.changes):
+            if change.primitive is convert_element_type_p:
+                atom = program.emit(change, "convert_element_type", atom, **change.params)
+        return atom
+
+
+def _view_of_transpose(program: Rewriter, operand: Atom) -> _TransposedView | None:
+    """Return the transpose that an operand is, through changes that move no element."""
+    changes, atom = [], operand
+    while (eqn := program.producer(atom, "convert_element_type") or program.producer(atom, "reshape")) is not None:
+        if _without_units(eqn.invars[0].aval.shape) != _without_units(operand.aval.shape):
+            return None
+        changes.append(eqn)
+        (atom,) = eqn.invars
+    transpose = program.producer(atom, "transpose")
+    return None if transpose is None else _TransposedView(transpose, tuple(changes), operand.aval.shape)
 
 
 def _ranks(axes: Sequence[int]) -> list[int]:

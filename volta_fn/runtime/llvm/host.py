@@ -26,6 +26,13 @@ class Host(NamedTuple):
     vector_bytes: int
     vector_registers: int
 
+    def has(self, feature: str) -> bool:
+        """Return True if LLVM lists a feature of the CPU, as "avx512bf16".
+
+        A feature of registers wider than `vector_bytes` may be listed: whoever asks for one checks the width.
+        """
+        return f"+{feature}" in self.features.split(",")
+
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of `itemsize` bytes a vector register holds."""
         return self.vector_bytes // itemsize

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.expansions import expand_quantized_products, keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_quantized_products, keep_negative_indices, read_narrow_operands
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.data_movement.gather import gather_p
@@ -63,6 +63,7 @@ class CpuTarget(Target):
         by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
         return [
             ProgramPass("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True),
+            ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
             ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
         ]
 

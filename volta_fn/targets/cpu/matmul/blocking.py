@@ -31,6 +31,7 @@ _FEW = 20  # most panels of A for which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # bytes of A for which tasks have few columns of B: fits a level-2 cache
 _GROUP = 8  # most panels of A that are packed together where A is contiguous along m
 _GROUP_BYTES = 32 << 10  # most bytes of these
+_APART = 1024  # least bytes between the k of A, where panels have few numbers of a cache line, for which it is packed ahead
 _SET = 2048  # rows with a stride of a multiple of so many bytes share a set of a level-1 cache
 
 
@@ -126,12 +127,13 @@ def choose_blocking(
     rhs: tuple[int, int] | None,
     *,
     transposed: bool = False,
+    rows_apart: int = 0,
     options: BlockingOptions = CHOSEN,
 ) -> Blocking:
     """Choose the blocking for ``(batch, m, n, k)``.
 
     `lhs` and `rhs` are the strides (of m or n, and of k) of operands that can be read in place. `transposed` says that A is contiguous
-    along m, not along k.
+    along m, not along k; its rows of m have `rows_apart` bytes between them then, if that is one stride.
     """
     batch, m, n, k = sizes
     rows, vectors = options.tile or _tile(work, m, n)
@@ -150,6 +152,8 @@ def choose_blocking(
     if options.many_tasks:
         row_tasks, column_tasks = panels
     pack_rows = options.pack_rows or _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
+    if lhs is None and options.pack_rows is None and rows_apart >= _APART // 4 and row_panels > 4 and group < 4:
+        pack_rows = Packing.AHEAD
     ahead = row_tasks > 1 or options.pack_columns is Packing.AHEAD
     pack_columns = Packing.NONE if not packed else Packing.AHEAD if ahead else Packing.TASK
     return Blocking(
@@ -160,14 +164,21 @@ def choose_blocking(
 
 
 def legal_blockings(
-    work: ComputeType, sizes: tuple[int, int, int, int], lhs: tuple[int, int] | None, rhs: tuple[int, int] | None, *, transposed: bool
+    work: ComputeType,
+    sizes: tuple[int, int, int, int],
+    lhs: tuple[int, int] | None,
+    rhs: tuple[int, int] | None,
+    *,
+    transposed: bool,
+    rows_apart: int,
 ) -> Iterator[BlockingOptions]:
     """Yield options that differ from what is chosen.
 
     The arguments are those of `choose_blocking`.
     """
-    blocking = choose_blocking(work, sizes, lhs, rhs, transposed=transposed)
-    packings = [Packing.TASK] if lhs is None else [Packing.TASK, Packing.NONE, *([Packing.AHEAD] if transposed else [])]
+    blocking = choose_blocking(work, sizes, lhs, rhs, transposed=transposed, rows_apart=rows_apart)
+    can_be_ahead = rows_apart or (transposed and lhs is not None)
+    packings = [Packing.TASK, *([] if lhs is None else [Packing.NONE]), *([Packing.AHEAD] if can_be_ahead else [])]
     columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]
     yield CHOSEN
     yield BlockingOptions(many_tasks=True)
@@ -274,7 +285,7 @@ def _pack_rows(
         return Packing.NONE if rows <= 6 or outer % _SET else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
-    return Packing.AHEAD if transposed and group < 4 and inner >= 1024 and panels[0] > 4 else Packing.TASK
+    return Packing.AHEAD if transposed and group < 4 and inner >= _APART and panels[0] > 4 else Packing.TASK
 
 
 def _near(work: ComputeType, strides: tuple[int, int] | None, row_panels: int) -> bool:
@@ -317,7 +328,7 @@ def offset_of(f: Function, walk: Walk, index: Value) -> Value:
     return total
 
 
-_POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})
+_POINTERS = frozenset({"buffers", "target", "a", "b", "strip", "initial"})
 
 
 def parameters_of(*names: str) -> list[Value]:

@@ -13,9 +13,10 @@ from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions
 from volta_fn.targets.cpu.matmul.epilogues import FusedEpilogue, StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
-from volta_fn.targets.cpu.matmul.gemv import DotProducts, gemv, is_possible
+from volta_fn.targets.cpu.matmul.gemv import DotProducts, ScaledRows, can_scale_rows, is_possible
 from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
-from volta_fn.targets.cpu.matmul.gemv import suits_gemv as one_row
+from volta_fn.targets.cpu.matmul.gemv import suits_scaled_rows as scaled_rows
+from volta_fn.targets.cpu.matmul.groups import grouped_type
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
@@ -32,14 +33,15 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
         return None
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
     if few_rows(problem):
-        return DotProducts(work, problem, StoreSums(work, dtype, (problem.m, problem.n), 2), 3, "product").routine()
+        store = StoreSums(work, dtype, (problem.m, problem.n), 2)
+        return DotProducts(grouped_type(problem) or work, problem, store, 3, "product").routine()
     operands = 0, 1
     if problem.n == 1:  # a matrix times a column is a row times the transpose, without moving memory
         problem, operands = problem.swapped(), (1, 0)
     store = StoreSums(work, dtype, (problem.m, problem.n), 2)
-    if one_row(problem):
-        return gemv(work, problem, store, operands, "product")
-    return Gemm(work, problem, operands, store, 3, "product").routine()
+    if scaled_rows(problem):
+        return ScaledRows(grouped_type(problem) or work, problem, store, 3, "product", operands).routine()
+    return Gemm(grouped_type(problem) or work, problem, operands, store, 3, "product").routine()
 
 
 def computes_product(kernel: Kernel) -> bool:
@@ -49,7 +51,8 @@ def computes_product(kernel: Kernel) -> bool:
         return False
     problem = product.problem()
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
-    same_kind = len({d.kind for d in dtypes} - {"V"}) == 1
+    kinds = {d.kind for d in dtypes} - {"V"}
+    same_kind = len(kinds) == 1 or kinds == {"i", "u"}
     return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem[:2]))
 
 
@@ -69,6 +72,8 @@ class ProductOptions(NamedTuple):
     #: Whether dot products are summed without packing, and the splits of their sums.
     dots: bool | None = None
     splits: int | None = None
+    #: Whether scaled rows are summed without packing.
+    rows: bool | None = None
     blocking: BlockingOptions = CHOSEN
 
 
@@ -84,11 +89,16 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
     problem = product.problem()
     work = compute_type(problem.dtype)
     assert work is not None
+    if options.swapped is None and not scaled_rows(problem) and scaled_rows(problem.swapped()) and not few_rows(problem):
+        product, problem = product.swapped(), problem.swapped()
     operands, buffers = (product.lhs.input, product.rhs.input), len(kernel.inputs) + len(kernel.stores)
     epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
+    grouped = grouped_type(problem) or work
     if few_rows(problem) if options.dots is None else options.dots:
-        return DotProducts(work, problem, epilogue, buffers, "product", operands, options.splits).routine()
-    return Gemm(work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
+        return DotProducts(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
+    if scaled_rows(problem) if options.rows is None else options.rows:
+        return ScaledRows(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
+    return Gemm(grouped, problem, operands, epilogue, buffers, "product", options.blocking).routine()
 
 
 def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
@@ -103,10 +113,12 @@ def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
         assert work is not None
         if is_possible(problem):
             yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
-        for number, blocking in enumerate(gemm_options(work, problem)):
-            yield ProductOptions(swapped, None, False, None, blocking)
+        if can_scale_rows(problem):
+            yield from [ProductOptions(swapped, splits == 2, False, splits, True) for splits in ((1, 2) if problem.k > 1 else (1,))]
+        for number, blocking in enumerate(gemm_options(grouped_type(problem) or work, problem)):
+            yield ProductOptions(swapped, None, False, None, False, blocking)
             if number % 3 == int(swapped):
-                yield ProductOptions(swapped, True, False, None, blocking)
+                yield ProductOptions(swapped, True, False, None, False, blocking)
 
 
 def _strided_epilogue(work: ComputeType, product: Contraction) -> StoreStrided | None:

@@ -16,7 +16,7 @@ from volta_fn.targets.cpu.loops.emit import rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import row_passes, vector_lanes_of
-from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking, Packing, each, offset_of, parameters_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch, buffer_pointer, entry_point
 
@@ -339,6 +339,8 @@ class TileArguments(NamedTuple):
     #: A `BlockState`.
     state: Value
     strip: Value
+    #: The row with which sums begin, where the compute type is biased.
+    initial: Value
 
     def tile(self, work: ComputeType, columns: int) -> ResultTile:
         """Return the tile, without sums."""
@@ -408,9 +410,12 @@ class TileWriter:
         """Emit the micro-kernel; after the last block, the sums are in the result."""
         outer, inner = self.a_strides
         b_inner = self._width_of(tile.columns) if self.b_inner is None else self.b_inner
-        kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
+        is_raw = self.work.biased and self.blocking.pack_rows is Packing.NONE
+        kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None, is_raw)
         source, target = self._addresses(f, arguments, tile, result)
-        f.run_shared(micro_kernel(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
+        initial = [arguments.initial] if self.work.biased else []
+        stride = i64(outer * self.work.itemsize)
+        f.run_shared(micro_kernel(kind), arguments.a, stride, arguments.b, arguments.depth, *source, *target, *initial)
 
     def _addresses(
         self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None

@@ -36,7 +36,7 @@ from volta_fn.targets.cpu.matmul.epilogues import (
     TileWriter,
     combine,
 )
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_corrections
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
 from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
 
@@ -47,9 +47,10 @@ _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
 
 def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOptions]:
     """Yield the options that `Gemm` takes for a problem."""
-    lhs, rhs = [StridedOperand(work, operand, 0) for operand in problem[:2]]
-    sizes = problem.batch, problem.m, problem.n, problem.k
-    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None)
+    lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem[:2])]
+    sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
+    transposed, apart = lhs.chunk is not None, lhs.rows_apart()
+    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart)
 
 
 class Task(NamedTuple):
@@ -78,9 +79,10 @@ class Gemm:
         options: BlockingOptions = CHOSEN,
     ) -> None:
         """Take a problem whose operands are these buffers."""
-        lhs, rhs = [StridedOperand(work, operand, buffer) for operand, buffer in zip(problem[:2], operands, strict=True)]
-        sizes = problem.batch, problem.m, problem.n, problem.k
-        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None, options=options)
+        lhs, rhs = [StridedOperand(work.packed(side), problem[:2][side], buffer) for side, buffer in enumerate(operands)]
+        sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
+        transposed, apart = lhs.chunk is not None, lhs.rows_apart()
+        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart, options=options)
         self.work, self.blocking, self.lhs, self.rhs, self.epilogue, self.name = work, blocking, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()
@@ -319,6 +321,8 @@ class Gemm:
             else Value("ptr", "null")
         )
         strip = f.alloca(self.work.type, blocking.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
+        initial = f.alloca(self.work.type, blocking.task_columns * blocking.width) if self.work.biased else Value("ptr", "null")
+        scratch = _Scratch(column_block, rows, strip, initial)
 
         def task(number: Value) -> None:
             batch, split, column, row = indices_of(f, number, blocking.batch, blocking.splits, blocking.column_tasks, blocking.row_tasks)
@@ -326,7 +330,7 @@ class Gemm:
             first_column, end_column = range_of(f, column, blocking.column_tasks, blocking.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if blocking.blocks == 1:
-                self._block_of_task(f, buffers, item, i64(0), i64(BlockState.FIRST | BlockState.LAST), _Scratch(column_block, rows, strip))
+                self._block_of_task(f, buffers, item, i64(0), i64(BlockState.FIRST | BlockState.LAST), scratch)
                 return
             start, stop = range_of(f, split, blocking.splits, blocking.blocks)
             final = f.binary("sub", stop, i64(1))
@@ -335,7 +339,7 @@ class Gemm:
                 opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
                 closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
                 state = f.binary("or", opening, f.binary("shl", closing, i64(1)))  # a `BlockState`
-                self._block_of_task(f, buffers, item, k, state, _Scratch(column_block, rows, strip))
+                self._block_of_task(f, buffers, item, k, state, scratch)
 
             each(f, start, stop, block)
 
@@ -352,6 +356,8 @@ class Gemm:
         first, depth = self._block(f, block)
         span = Span(buffers, task.batch, i64(0), first, depth)
         columns = self._columns_of_task(f, task, block, span, scratch)
+        if self.work.biased:
+            self._write_corrections(f, task, columns, depth, scratch.initial)
 
         def row_group(start_row: Value) -> None:
             stop = least(f, f.binary("add", start_row, i64(blocking.row_group)), task.end_row)
@@ -370,7 +376,7 @@ class Gemm:
                         a = self._packed_rows(f, buffers, task.batch, block, panel)
                     else:
                         a = packed_panel(panel) if blocking.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
-                    self._across(f, task, of_rows, a, columns, count, state, scratch.strip)
+                    self._across(f, task, of_rows, a, columns, count, state, scratch)
 
                 self._for_height(f, panel, sized)
 
@@ -394,9 +400,21 @@ class Gemm:
         self._pack_block(f, span, (task.first_column, task.end_column), start)
         return start
 
-    def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
+    def _write_corrections(self, f: Function, task: Task, columns: Value, depth: Value, initial: Value) -> None:
+        """Emit the row with which the sums of a task's columns begin; see `groups`."""
+        blocking = self.blocking
+
+        def panel(number: Value) -> None:
+            b = f.at(columns, f"[{blocking.width * blocking.depth * self.work.itemsize} x i8]", number)
+            row = f.at(initial, f"[{blocking.width * self.work.itemsize} x i8]", f.binary("sub", number, task.first_column))
+            self._for_width(f, number, lambda width: f.run_shared(bias_corrections(self.work, width), b, depth, row))
+
+        each(f, task.first_column, task.end_column, panel)
+
+    def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, scratch: _Scratch) -> None:
         """Emit the tiles of a panel of `count` rows of A with the task's columns."""
         blocking, itemsize, strips = self.blocking, self.work.itemsize, self.tiles.strips
+        sums = scratch.strip
         strip_itemsize = itemsize if strips is None else strips.dtype.itemsize
 
         def column_panel(panel: Value) -> None:
@@ -405,8 +423,10 @@ class Gemm:
                 b = self.rhs.address(f, span._replace(outer=column))
             else:
                 b = f.at(columns, f"[{blocking.width * blocking.depth * itemsize} x i8]", panel)
-            strip = f.at(sums, f"[{blocking.width * strip_itemsize} x i8]", f.binary("sub", panel, task.first_column))
-            arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
+            index = f.binary("sub", panel, task.first_column)
+            strip = f.at(sums, f"[{blocking.width * strip_itemsize} x i8]", index)
+            initial = f.at(scratch.initial, f"[{blocking.width * itemsize} x i8]", index) if self.work.biased else scratch.initial
+            arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip, initial)
             self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, arguments))
 
         each(f, task.first_column, task.end_column, column_panel)
@@ -430,8 +450,9 @@ class _PackAhead(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A task's memory for packed columns and rows, and for a strip of sums."""
+    """A task's memory: packed operands, a strip of sums, and what sums begin with."""
 
     columns: Value
     rows: Value
     strip: Value
+    initial: Value

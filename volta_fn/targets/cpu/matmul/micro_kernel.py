@@ -10,26 +10,45 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, least, shared_function, vector_of
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, lanes_of, least, shared_function, vector_of
 from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 
 # The dtype in which a product computes, and conversions from and to others.
 #
 # float32, float64 and the integers of 32 and 64 bits compute in themselves; float16 and bfloat16 in float32, rounded once at the end;
-# narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)".
+# narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)". Where the machine has instructions that sum
+# the products of two bfloat16, or of four int8, to a lane of 32 bits (`groups`), the lanes of operands are such groups.
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
 class ComputeType(NamedTuple):
-    """The type of sums, its size in bytes, and how many fill a vector register."""
+    """The type of sums, its size in bytes, and how many fill a vector register.
+
+    A lane of an operand is a number of the same type, or a group of narrower numbers that are adjacent along k.
+    """
 
     type: str
     itemsize: int
     lanes: int
     boolean: bool = False
+    #: How many terms of a sum a multiplication adds: the numbers of a lane of the operands.
+    group: int = 1
+    #: The operand whose groups are unsigned numbers, 0 or 1; None: neither.
+    unsigned: int | None = None
+    #: Whether 128 is added to the int8 of the left operand, which makes them unsigned; sums are corrected for it.
+    biased: bool = False
+
+    @property
+    def element(self) -> str:
+        """The type of a lane of an operand."""
+        return self.type if self.group == 1 else f"i{8 * self.itemsize}"
+
+    def packed(self, side: int) -> ComputeType:
+        """Return the type of an operand's lanes: of the left one, 0, or the right one, 1."""
+        return self._replace(type=self.element, biased=self.biased and side == 0)
 
     @property
     def vector(self) -> str:
@@ -45,12 +64,32 @@ class ComputeType(NamedTuple):
         return f.binary("or" if self.boolean else "fadd" if self.type in ("float", "double") else "add", x, y)
 
     def multiply_add(self, f: Function, x: Value, y: Value, total: Value) -> Value:
-        """Emit ``total + x * y``, rounded once where the machine has an instruction."""
+        """Emit ``total + x * y``, rounded once where the machine has an instruction.
+
+        Of groups, emit the total plus the sum of their products.
+        """
+        if self.group > 1:
+            return _add_group(f, self, x, y, total)
         if self.type in ("float", "double"):
             if host().triple.startswith("x86") and "+fma" not in host().features:
                 return f.binary("fadd", total, f.binary("fmul", x, y))
             return f.intrinsic(f"llvm.fma.{overload(total.type)}", total.type, x, y, total)
         return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
+
+
+def _add_group(f: Function, work: ComputeType, x: Value, y: Value, total: Value) -> Value:
+    """Emit a total plus the products of two vectors of groups, by one instruction."""
+    lanes = lanes_of(total.type)
+    narrow = {2: "bfloat", 4: "i8"}[work.group]
+    on_x86 = host().triple.startswith("x86")
+    if on_x86 and narrow == "i8":
+        unsigned, signed = (y, x) if work.unsigned == 1 else (x, y)
+        return f.intrinsic(f"llvm.x86.avx512.vpdpbusd.{lanes * 32}", total.type, total, unsigned, signed)
+    x, y = [f.cast("bitcast", value, vector_of(narrow, lanes * work.group)) for value in (x, y)]
+    if on_x86:
+        return f.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}", total.type, total, x, y)
+    name = "bfdot" if narrow == "bfloat" else "sdot"
+    return f.intrinsic(f"llvm.aarch64.neon.{name}.{overload(total.type)}.{overload(x.type)}", total.type, total, x, y)
 
 
 def compute_type(dtype: np.dtype) -> ComputeType | None:
@@ -95,7 +134,12 @@ def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
 
 
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
-    """Load `lanes` adjacent numbers in the compute type; zero where masked out."""
+    """Load `lanes` adjacent numbers in the compute type; zero where masked out.
+
+    Of a type of groups, load groups that are adjacent.
+    """
+    if work.group > 1:
+        return with_bias(f, work, load(f, work.element, dtype.itemsize, pointer, lanes, mask))
     value = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
     type_ = vector_of(work.type, lanes)
     if value.type == type_:
@@ -107,6 +151,20 @@ def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes:
         return f.cast("fpext", value, type_)
     to_float = work.type in ("float", "double")  # because of the other operand's dtype
     return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), value, type_)
+
+
+#: 128 in each byte of a group: what is added to int8, without carries, to make them unsigned.
+_BIAS = Value("i32", str(-0x7F7F7F80))
+
+
+def with_bias(f: Function, work: ComputeType, groups: Value) -> Value:
+    """Emit groups of the left operand with the bias of a biased type."""
+    return f.binary("xor", groups, f.splat(_BIAS, lanes_of(groups.type))) if work.biased else groups
+
+
+def bias_of(f: Function, work: ComputeType, groups: Value, total: Value) -> Value:
+    """Emit a total plus what the bias adds to products with groups on the right."""
+    return work.multiply_add(f, f.splat(_BIAS, work.lanes), groups, total)
 
 
 def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
@@ -191,6 +249,8 @@ class MatrixView(NamedTuple):
     pointer: Value
     outer: int | Value
     inner: int
+    #: Whether it is an operand in place, whose groups lack the bias of a biased type.
+    is_raw: bool = False
 
 
 class TileAddress(NamedTuple):
@@ -230,9 +290,20 @@ def tile_shapes() -> dict[int, int]:
 
 
 def accumulate(
-    f: Function, work: ComputeType, rows: int, count: int, a: MatrixView, b: MatrixView, depth: Value, *, padded: bool
+    f: Function,
+    work: ComputeType,
+    rows: int,
+    count: int,
+    a: MatrixView,
+    b: MatrixView,
+    depth: Value,
+    *,
+    padded: bool,
+    initial: Sequence[Value] | None = None,
 ) -> list[list[Value]]:
     """Emit the sums of ``A(i, k) B(k, j)`` over `depth` k, by row and vector.
+
+    They begin with `initial`, a vector for each one of a row, or with zeros.
 
     `padded` says that B is packed: it may be read beyond the last column, up to a full vector, and is prefetched. Rows of B
     in place may be so distant that prefetching evicts others.
@@ -240,7 +311,7 @@ def accumulate(
     vectors = -(-count // work.lanes)
     masks = [None if padded else first_lanes(count - v * work.lanes, work.lanes) for v in range(vectors)]
     unrolled = max(1, min(8, _UNROLLED // (rows * vectors)))
-    sums = [work.zero() for _ in range(rows * vectors)]
+    sums = list(initial or [work.zero()] * vectors) * rows
     row_pointers = RowPointers(f, a.outer * work.itemsize if isinstance(a.outer, int) else a.outer, rows)
 
     def iterations(steps: int, carried: Sequence[Value]) -> list[Value]:
@@ -257,7 +328,7 @@ def accumulate(
             b_row = [
                 load(
                     f,
-                    work.type,
+                    work.element,
                     work.itemsize,
                     _beyond(f, b_pointer, (step * b.inner + v * work.lanes) * work.itemsize),
                     work.lanes,
@@ -267,7 +338,8 @@ def accumulate(
             ]
             for i in range(rows):
                 address = _beyond(f, row_pointers.row(f, a_pointers, i), step * a.inner * work.itemsize)
-                x = f.splat(f.load(work.type, address, work.itemsize), work.lanes)
+                x = f.splat(f.load(work.element, address, work.itemsize // work.group), work.lanes)
+                x = with_bias(f, work, x) if a.is_raw else x
                 for v in range(vectors):
                     totals[i * vectors + v] = work.multiply_add(f, x, b_row[v], totals[i * vectors + v])
         ahead = [_beyond(f, p, steps * a.inner * work.itemsize) for p in a_pointers]
@@ -336,6 +408,8 @@ class MicroKernel(NamedTuple):
     b_inner: int
     #: Whether B may be read beyond the last column, to a full vector.
     padded: bool
+    #: Whether A is an operand in place, whose groups lack the bias of a biased type.
+    is_raw: bool = False
 
 
 @functools.cache
@@ -343,27 +417,58 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
     """Return the micro-kernel, a function that adds products to a tile.
 
     Its arguments are A's address and the bytes between its rows, B's address, the number of k, and two tiles, each by its address
-    and the bytes between its rows: the sums so far (null if there are none), and where the sums belong.
+    and the bytes between its rows: the sums so far (null if there are none), and where the sums belong. One of a biased type has another:
+    the address of the row with which the sums begin.
     """
     work, rows, columns = kind[:3]
     name = f"multiply_{type_name(work)}_{rows}x{columns}_a{'' if kind.a_outer is None else kind.a_outer}_{kind.a_inner}_b{kind.b_inner}"
-    pointers = ("a", "b", "source", "target")
-    names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart")
+    pointers = ("a", "b", "source", "target", "initial")
+    names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart", *(("initial",) if work.biased else ()))
 
     def write(f: Function) -> None:
-        a, a_stride, b, depth, source, source_stride, target, target_stride = f.parameters
+        a, a_stride, b, depth, source, source_stride, target, target_stride, *initial_row = f.parameters
         fresh = f.compare("icmp eq", source, _NULL)
         first, stride = f.select(fresh, target, source), f.select(fresh, target_stride, source_stride)
         f.branch(f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
-        view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner)
-        sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded)
+        view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner, kind.is_raw)
+        initial = [
+            f.load(work.vector, f.at(row, work.type, i64(start)), work.itemsize)
+            for row in initial_row
+            for start in range(0, columns, work.lanes)
+        ]
+        sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded, initial=initial)
         flat = [vector for row in sums for vector in row]
         flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_stride))
         for (vector, address), value in zip(_vectors(f, kind, target, target_stride), flat, strict=True):
             store_lanes(f, work, value, address, columns - vector * work.lanes)
 
     parameters = [Value("ptr" if parameter in pointers else "i64", f"%{parameter}") for parameter in names]
-    return shared_function(f"{name}{'' if kind.padded else '_exact'}", parameters, write)
+    return shared_function(f"{name}{'' if kind.padded else '_exact'}{'_raw' if kind.is_raw else ''}", parameters, write)
+
+
+@functools.cache
+def bias_corrections(work: ComputeType, columns: int) -> SharedFunction:
+    """Return the function that writes the row with which sums of a biased type begin.
+
+    Its arguments are the address of packed columns, the number of k, and that of the row, which has full vectors.
+    """
+    vectors = -(-columns // work.lanes)
+
+    def write(f: Function) -> None:
+        b, depth, target = f.parameters
+
+        def row(k: Value, totals: list[Value]) -> list[Value]:
+            first = f.at(b, f"[{vectors * work.lanes * work.itemsize} x i8]", k)
+            groups = [
+                f.load(vector_of(work.element, work.lanes), f.at(first, work.element, i64(v * work.lanes)), 4) for v in range(vectors)
+            ]
+            return [bias_of(f, work, x, total) for x, total in zip(groups, totals, strict=True)]
+
+        for v, total in enumerate(f.loop(i64(0), depth, 1, [work.zero()] * vectors, row)):
+            f.store(f.binary("sub", work.zero(), total), f.at(target, work.type, i64(v * work.lanes)), work.itemsize)
+
+    parameters = [Value("ptr", "%b"), Value("i64", "%depth"), Value("ptr", "%target")]
+    return shared_function(f"bias_{type_name(work)}_{columns}", parameters, write)
 
 
 def _vectors(f: Function, kind: MicroKernel, first: Value, stride: Value) -> list[tuple[int, Value]]:
@@ -392,4 +497,6 @@ def _added(f: Function, kind: MicroKernel, sums: list[Value], first: Value, stri
 
 def type_name(work: ComputeType) -> str:
     """Return how names of functions call a compute type."""
+    if work.group > 1:
+        return f"{work.type}_{work.group}{'' if work.unsigned is None else 'lr'[work.unsigned]}{'b' if work.biased else ''}"
     return "bool" if work.boolean else work.type

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function, vector_of
 from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
     CACHE_LINE,
@@ -17,10 +17,13 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     RowPointers,
     first_lanes,
     is_itself,
+    load,
     prefetch,
     read,
     store_lanes,
+    stored_as,
     type_name,
+    with_bias,
 )
 from volta_fn.targets.cpu.routine import buffer_pointer
 
@@ -185,13 +188,22 @@ class StridedOperand:
     """An operand that is an array, number `buffer` of the routine's buffers."""
 
     def __init__(self, work: ComputeType, operand: Operand, buffer: int) -> None:
+        """Take the type of the operand's lanes (`ComputeType.packed`).
+
+        Where these are groups, spans count groups along k.
+        """
         self.work, self.operand, self.buffer = work, operand, buffer
+        #: Numbers of the last group, if it lacks some; else 0.
+        self.rest = operand.inner.size % work.group
         #: How many k of a panel are packed before the next panel's, where panels are adjacent in memory; None: all of them.
         self.chunk = _CHUNK if operand.outer.stride == 1 and operand.inner.stride != 1 else None
 
     def in_place(self) -> tuple[int, int] | None:
         """Return the strides (of m or n, of k) in elements if it can be read in place."""
-        outer, inner = self.operand.outer.stride, self.operand.inner.stride
+        outer, inner, group = self.operand.outer.stride, self.operand.inner.stride, self.work.group
+        if group > 1:
+            is_packed = inner == 1 and outer is not None and not outer % group and not self.rest
+            return ((outer or 0) // group, 1) if is_packed else None
         if outer is None or inner is None or not is_itself(self.work, self.operand.dtype):
             return None
         return outer, inner
@@ -208,46 +220,109 @@ class StridedOperand:
         shared = copy_rows if outer.stride == 1 else transpose_rows if inner.stride == 1 else None
         stride = inner.stride if outer.stride == 1 else outer.stride
         if shared is not None and stride is not None:
-            start = self._at(f, matrix, span.outer, span.inner)
-            f.run_shared(shared(self.work, dtype, count, width), start, i64(stride * dtype.itemsize), span.depth, target)
+            start, whole = self._at(f, matrix, span.outer, span.inner), self._whole_groups(f, span)
+            f.run_shared(shared(self.work, dtype, count, width), start, i64(stride * dtype.itemsize), whole, target)
+            self._with_rest(f, span, lambda: self._pack_rest(f, span, matrix, count, width, target))
         elif outer.stride == 1:
             self._copy_rows(f, span, matrix, count, width, target)
         else:
-            first = span.inner if inner.stride == 1 else i64(0)
-            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
+            first = f.times(span.inner, self.work.group) if inner.stride == 1 else i64(0)
+            starts = [offset_of(f, outer, f.binary("add", span.outer, i64(j))) for j in range(count)]
+            rows = [self._move(f, self._move(f, matrix, start), first) for start in starts]
             if inner.stride == 1:
-                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target, width)
+                whole, group = self._whole_groups(f, span), self.work.group
+                at = lambda k: [self._move(f, row, f.times(k, group)) for row in rows]  # noqa: E731
+                transposed_rows(f, self.work, dtype, at, width, whole, target, width)
+                self._with_rest(f, span, lambda: self._pack_rest(f, span, matrix, count, width, target))
             else:
                 self._gather_rows(f, span, rows, width, target)
+
+    def _whole_groups(self, f: Function, span: Span) -> Value:
+        """Emit the number of a span's groups that are whole."""
+        if not self.rest:
+            return span.depth
+        rest = f.binary("sub", i64(self.operand.inner.size // self.work.group), span.inner)
+        return least(f, span.depth, greatest(f, rest, i64(0)))
+
+    def _with_rest(self, f: Function, span: Span, emit: Callable[[], None]) -> None:
+        """Run code in the span that ends with the group that lacks numbers."""
+        if self.rest:
+            end, last = f.binary("add", span.inner, span.depth), i64(self.operand.inner.size // self.work.group)
+            reaches = f.binary("and", f.compare("icmp sgt", end, last), f.compare("icmp sle", span.inner, last))
+            f.branch(reaches, emit)
+
+    def _pack_rest(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
+        """Emit the last group, with zeros for the numbers that it lacks."""
+        work, dtype, last = self.work, self.operand.dtype, i64(self.operand.inner.size // self.work.group)
+        k = f.binary("sub", last, span.inner)
+        if self.operand.outer.stride == 1:
+            copy_row(f, work, dtype, count, width, self._rows_of_group(f, self._at(f, matrix, span.outer, last)), target, k)
+            return
+        first, narrow = f.at(target, work.type, f.binary("mul", k, i64(width))), stored_as(dtype)
+
+        def row(j: Value) -> None:
+            start = self._at(f, matrix, f.binary("add", span.outer, j), last)
+            numbers = [f.load(narrow, f.at(start, narrow, i64(i)), dtype.itemsize) for i in range(self.rest)]
+            f.store(joined(f, work, numbers), f.at(first, work.type, j), work.itemsize)
+
+        each(f, i64(0), i64(count), row)
+        for j in range(count, width):
+            f.store(Value(work.type, "0"), f.at(first, work.type, i64(j)), work.itemsize)
+
+    def _rows_of_group(self, f: Function, start: Value) -> list[Value]:
+        """Emit the addresses of the rows of the last group, which lacks some."""
+        stride = self.operand.inner.stride
+        assert stride is not None
+        return [f.at(start, f"[{self.operand.dtype.itemsize} x i8]", i64(i * stride)) for i in range(self.rest)]
 
     def in_rows(self) -> bool:
         """Return True if neighbours along m or n are adjacent, and k has one stride."""
         return self.chunk is not None and self.operand.inner.stride is not None
 
+    def rows_apart(self) -> int:
+        """Return the bytes between the rows of an operand `in_rows`; 0 for others."""
+        return (self.operand.inner.stride or 0) * self.operand.dtype.itemsize if self.in_rows() else 0
+
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
         """Write several panels of an operand `in_rows`, row by row to all of them."""
         dtype, stride = self.operand.dtype, self.operand.inner.stride
         assert stride is not None
-        start = self._at(f, self._matrix(f, span), span.outer, span.inner)
+        matrix = self._matrix(f, span)
+        start, whole = self._at(f, matrix, span.outer, span.inner), self._whole_groups(f, span)
         packing = spread_rows(self.work, dtype, count, width)
-        f.run_shared(packing, start, i64(stride * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.stride))
+        f.run_shared(packing, start, i64(stride * dtype.itemsize), whole, target, i64(panels.number), i64(panels.stride))
+
+        def rest() -> None:
+            last = i64(self.operand.inner.size // self.work.group)
+            k, row = f.binary("sub", last, span.inner), self._at(f, matrix, span.outer, last)
+
+            def panel(number: Value) -> None:
+                source = f.at(row, f"[{count * dtype.itemsize} x i8]", number)
+                address = f.at(target, f"[{panels.stride} x i8]", number)
+                copy_row(f, self.work, dtype, count, width, self._rows_of_group(f, source), address, k)
+
+            each(f, i64(0), i64(panels.number), panel)
+
+        self._with_rest(f, span, rest)
 
     def prefetch(self, f: Function, span: Span, count: Value) -> None:
         """Prefetch `count` neighbours for each k, of an operand with a chunk."""
-        matrix = self._matrix(f, span)
+        matrix, group = self._matrix(f, span), self.work.group
+        first = f.times(span.inner, group)
 
         def row(k: Value) -> None:
-            start = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
+            start = self._move(f, matrix, offset_of(f, self.operand.outer, span.outer))
+            start = self._move(f, start, offset_of(f, self.operand.inner, f.binary("add", first, k)))
             each(f, i64(0), count, lambda j: prefetch(f, self._move(f, start, j), soon=False), CACHE_LINE // self.operand.dtype.itemsize)
 
-        each(f, i64(0), span.depth, row)
+        each(f, i64(0), f.times(span.depth, group), row)
 
     def _copy_rows(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
         """Emit for each k `count` adjacent elements, and zeros up to `width`."""
 
         def row(k: Value) -> None:
             source = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
-            copy_row(f, self.work, self.operand.dtype, count, width, source, target, k)
+            copy_row(f, self.work, self.operand.dtype, count, width, [source], target, k)
 
         each(f, i64(0), span.depth, row)
 
@@ -270,7 +345,7 @@ class StridedOperand:
 
     def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
         row = self._move(f, matrix, offset_of(f, self.operand.outer, outer))
-        return row if inner.name == "0" else self._move(f, row, offset_of(f, self.operand.inner, inner))
+        return row if inner.name == "0" else self._move(f, row, offset_of(f, self.operand.inner, f.times(inner, self.work.group)))
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)
@@ -293,26 +368,57 @@ def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> Sha
 
     def write(f: Function) -> None:
         source, stride, depth, target = f.parameters
-        each(f, i64(0), depth, lambda k: copy_row(f, work, dtype, count, width, f.at(source, "i8", f.binary("mul", k, stride)), target, k))
+        row_pointers = RowPointers(f, stride, work.group)
+
+        def row(k: Value) -> None:
+            starts = row_pointers.starts(f, f.at(source, "i8", f.binary("mul", f.times(k, work.group), stride)))
+            copy_row(f, work, dtype, count, width, [row_pointers.row(f, starts, i) for i in range(work.group)], target, k)
+
+        each(f, i64(0), depth, row)
 
     return shared_function(f"copy_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
 
 
-def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
-    """Emit row `k` of a panel: `count` adjacent numbers, and zeros up to `width`."""
+def copy_row(
+    f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, rows: Sequence[Value], target: Value, k: Value
+) -> None:
+    """Emit row `k` of a panel: `count` adjacent numbers, and zeros up to `width`.
+
+    It joins the rows of a group, of which the last one may lack some.
+    """
     address = f.at(target, work.type, f.binary("mul", k, i64(width)))
-    for start, value in _padded(f, work, dtype, count, width, source):
+    for start, value in _padded(f, work, dtype, count, width, rows):
         store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
 
 
-def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, row: Value) -> Iterator[tuple[int, Value]]:
+def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, rows: Sequence[Value]) -> Iterator[tuple[int, Value]]:
     """Emit `count` numbers, and zeros up to `width`; yield columns and vectors."""
     for start in range(0, width, work.lanes):
         value = work.zero()
         if start < count:
-            pointer = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
-            value = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
+            pointers, mask = [f.at(row, f"[{dtype.itemsize} x i8]", i64(start)) for row in rows], first_lanes(count - start, work.lanes)
+            value = across_rows(f, work, dtype, pointers, mask)
         yield start, value
+
+
+def across_rows(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], mask: Value | None = None) -> Value:
+    """Load a vector of groups, whose numbers are in a row each; some may be missing."""
+    if work.group == 1:
+        return read(f, work, dtype, rows[0], work.lanes, mask)
+    return joined(f, work, [load(f, stored_as(dtype), dtype.itemsize, row, work.lanes, mask) for row in rows])
+
+
+def joined(f: Function, work: ComputeType, numbers: Sequence[Value]) -> Value:
+    """Emit groups of numbers, the first one in the low bits; lanes are independent."""
+    lanes = lanes_of(numbers[0].type)
+    total, bits = None, 8 * work.itemsize // work.group
+    for i, number in enumerate(numbers):
+        wide = f.cast("zext", number, vector_of(work.type, lanes))
+        if i:
+            wide = f.binary("shl", wide, f.splat(Value(work.type, str(i * bits)), lanes))
+        total = wide if total is None else f.binary("or", total, wide)
+    assert total is not None
+    return with_bias(f, work, total)
 
 
 @functools.cache
@@ -324,18 +430,21 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
 
     def write(f: Function) -> None:
         source, stride, depth, target, panels, panel_stride = f.parameters
-        row_pointers = RowPointers(f, stride, RUN)
+        row_pointers = RowPointers(f, stride, RUN * work.group)
         runs_end = f.binary("and", depth, i64(-RUN))
 
         def addresses(k: Value, panel: Value) -> tuple[Value, Value]:
-            row_address = f.at(f.at(source, "i8", f.binary("mul", k, stride)), f"[{count * dtype.itemsize} x i8]", panel)
+            row_address = f.at(
+                f.at(source, "i8", f.binary("mul", f.times(k, work.group), stride)), f"[{count * dtype.itemsize} x i8]", panel
+            )
             return row_address, f.at(target, "i8", f.binary("mul", panel, panel_stride))
 
         def several(k: Value, panel: Value) -> None:
             row_address, address = addresses(k, panel)
             starts = row_pointers.starts(f, row_address)
-            rows = [row_pointers.row(f, starts, row) for row in range(RUN)]
-            vectors = [pair for row in rows for pair in _padded(f, work, dtype, count, width, row)]
+            rows = [row_pointers.row(f, starts, row) for row in range(RUN * work.group)]
+            groups = [rows[i : i + work.group] for i in range(0, len(rows), work.group)]
+            vectors = [pair for group in groups for pair in _padded(f, work, dtype, count, width, group)]
             numbers = [(vector, lane) for start, vector in vectors for lane in range(min(work.lanes, width - start))]
             first = f.at(address, f"[{width * work.itemsize} x i8]", k)
             for start in range(0, RUN * width, work.lanes):
@@ -344,7 +453,8 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
 
         def single(k: Value, panel: Value) -> None:
             row_address, address = addresses(k, panel)
-            copy_row(f, work, dtype, count, width, row_address, address, k)
+            starts = row_pointers.starts(f, row_address)
+            copy_row(f, work, dtype, count, width, [row_pointers.row(f, starts, i) for i in range(work.group)], address, k)
 
         each(f, i64(0), runs_end, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
         each(f, runs_end, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
@@ -367,7 +477,7 @@ def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -
             start = f.at(source, "i8", f.binary("mul", first, stride))
 
             def at(k: Value) -> list[Value]:
-                starts = row_pointers.starts(f, f.at(start, f"[{dtype.itemsize} x i8]", k))
+                starts = row_pointers.starts(f, f.at(start, f"[{dtype.itemsize * work.group} x i8]", k))
                 return [row_pointers.row(f, starts, row) for row in range(rows)]
 
             transposed_rows(f, work, dtype, at, rows if in_registers else width, depth, f.at(target, work.type, first), width)
