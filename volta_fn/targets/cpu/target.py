@@ -7,20 +7,30 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import keep_negative_indices
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
-from volta_fn.core.jaxpr import Equation
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
+from volta_fn.targets.cpu import attention, convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES, **fourier.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {
+    **matmul.ROUTINES,
+    **convolution.ROUTINES,
+    **attention.ROUTINES,
+    **library.ROUTINES,
+    **lapack.ROUTINES,
+    **fourier.ROUTINES,
+}
 #: The operands whose memory results may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
+
+_keep_attention = program_cache(partial(keep_attention, worthwhile=attention.worthwhile))
 
 
 class CpuTarget(Target):
@@ -55,10 +65,17 @@ class CpuTarget(Target):
             if (routine := loops.routine(kernel, options)) is not None:
                 yield f"loops: {forced(options)}", routine
 
+    def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Return the program with equations for calls of attention worth a routine."""
+        return _keep_attention(closed)
+
     def passes(self) -> Sequence[Pass]:
-        """Return the pass that the CPU adds."""
+        """Return the passes that the CPU adds."""
+        recognize = partial(replace_attention, worthwhile=attention.worthwhile)
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
-        return [ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
+        return [
+            ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
+            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a loop over single numbers; None for other control flow."""

@@ -12,12 +12,12 @@ from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES, attention, attention_gradient, worthwhile
 from volta_fn.targets.nvidia.kernel import header_of
 
 ROWS_FIRST = Axes((0, 2), 1, 3)
-FORM = Form(ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, 0.125, -1e38, causal=True, masked=False)
+FORM = Form(ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, 0.125, -1e38, window=CAUSAL)
 
 
 def rows(queries: int = 1000, width: int = 64, dtype: str = "bfloat16") -> ShapedArray:

@@ -15,9 +15,9 @@ from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
-from volta_fn.targets.wgsl.attention.problem import attention_of
+from volta_fn.compiler.attention import attention_of
 
 GPU = vf.devices("gpu")[0]
 LEAST = -0.7 * float(np.finfo(np.float32).max)
@@ -79,7 +79,7 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
     monkeypatch.setattr(problem, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
-    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
+    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, window=CAUSAL))
     for result, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
         assert 16 * result.memory(width, transposed=transposed) <= memory
         assert result.y <= result.value_rows <= 4 * min(result.x, result.y) // result.passes
@@ -101,7 +101,7 @@ def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **lim
     masked, causal = kind in ("masked", "both"), kind in ("causal", "both")
     seen = mask if masked else np.ones((t, s), np.bool_)
     seen = seen & (np.arange(s) <= np.arange(t)[:, None]) if causal else seen
-    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, width**-0.5, LEAST, causal, masked)
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, width**-0.5, LEAST, CAUSAL if causal else Window(), masks=int(masked))
 
     def avals(arrays: list[np.ndarray]) -> tuple[ShapedArray, ...]:
         return tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
@@ -122,7 +122,7 @@ def test_worth_while() -> None:
     def judged(axes: Axes, rows: int, width: int) -> bool:
         shape = (8, 16, rows, width) if axes is HEADS_FIRST else (8, rows, 16, width)
         array = ShapedArray(shape, np.dtype(np.float32))
-        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, causal=True, masked=False), TargetCapabilities())
+        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, window=CAUSAL), TargetCapabilities())
 
     assert judged(HEADS_FIRST, 1024, 64)
     assert judged(ROWS_FIRST, 1024, 128)
