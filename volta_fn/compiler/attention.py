@@ -19,7 +19,6 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 
 
-
 @dataclass(frozen=True)
 class Rows:
     """Matrices in an array, one for each head of each batch entry.

@@ -108,6 +108,8 @@ class Form(NamedTuple):
     #: Whether there is a bias, and how many masks there are. Each broadcasts to (*heads, queries, keys).
     biased: bool = False
     masks: int = 0
+    #: Whether a gradient is that of the bias, too.
+    to_bias: bool = False
 
     @property
     def operands(self) -> int:

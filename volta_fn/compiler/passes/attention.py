@@ -251,7 +251,7 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
 def _may_be_bias(products: Atom, bias: Atom, x: Var) -> bool:
     """Return True for an array of floats that broadcasts to the logits."""
     narrow = bias.aval.dtype in dtypes.FLOATS and bias.aval.dtype.itemsize <= x.aval.dtype.itemsize
-    return narrow and products.aval.shape == x.aval.shape and bias.aval.ndim == x.aval.ndim
+    return narrow and products.aval.shape == x.aval.shape
 
 
 def _unbounded(program: Lookup, x: Atom) -> tuple[Atom, float, float]:
@@ -273,9 +273,10 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     """Return a scaled variable's operand and the scale."""
     eqn = program.producer(x, "mul", "div")
     if eqn is not None:
-        factor = number(eqn.invars[1])
-        if factor is not None:
-            return eqn.invars[0], factor if eqn.primitive is arithmetic.mul.primitive else 1 / factor
+        is_product = eqn.primitive is arithmetic.mul.primitive
+        for value, other in (eqn.invars, eqn.invars[::-1]) if is_product else (eqn.invars,):
+            if (factor := number(other)) is not None:
+                return value, factor if is_product else 1 / factor
     return x, 1.0
 
 
@@ -507,7 +508,7 @@ def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxp
         return inlined
     eqns: list[Equation] = []
     for eqn in inlined.eqns:
-        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), eqn.params["form"])
+        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), _form_of_call(eqn))
         eqns += _routine(eqn) if fits else [eqn]
     jaxpr = inlined.jaxpr
     return _lay_out(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), inlined.consts))
@@ -518,13 +519,19 @@ def _operand_avals(eqn: Equation) -> tuple[ShapedArray, ...]:
     return tuple([v.aval for v in eqn.invars[: eqn.params["form"].operands]])
 
 
+def _form_of_call(eqn: Equation) -> Form:
+    """Return the form of a call, which says whether the bias has a gradient."""
+    form: Form = eqn.params["form"]
+    return form._replace(to_bias=form.cotangent is not None and any(eqn.params["moved"][3:]))
+
+
 def _is_supported(eqn: Equation) -> bool:
     return all(v.aval.dtype in dtypes.FLOATS for v in eqn.invars[:3]) and len({v.aval.dtype for v in eqn.invars[:3]}) == 1
 
 
 def _routine(eqn: Equation) -> list[Equation]:
     """Return a call's equations; a routine's statistics have one axis of heads."""
-    form: Form = eqn.params["form"]
+    form = _form_of_call(eqn)
     operands = eqn.invars[: form.operands]
     if eqn.primitive is attention_p:
         flat = Var(result_avals(form, operands[0].aval, operands[2].aval)[1])
@@ -535,10 +542,8 @@ def _routine(eqn: Equation) -> list[Equation]:
     flat = Var(statistics.aval.update(shape=(math.prod(shape[:-2]), *shape[-2:])))
     results = iter(eqn.outvars)
     gradients = [next(results) if moved else Var(x.aval) for x, moved in zip(operands, eqn.params["moved"], strict=False)]
-    to_bias = form.biased and eqn.params["moved"][3]
-    params = {"form": form, "to_bias": to_bias}
-    outvars = gradients[: 3 + to_bias]
-    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], outvars, params, eqn.position)
+    outvars = gradients[: 3 + form.to_bias]
+    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], outvars, {"form": form}, eqn.position)
     return [_apply("reshape", statistics, flat, eqn, new_sizes=flat.aval.shape), gradient]
 
 
@@ -578,7 +583,7 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     gradients = [Var(m.atom.aval) for m in (q, k, v)]
     operands = [q.atom, k.atom, v.atom, *extra, out_matrix.atom, statistics_, cotangent_matrix.atom]
     views = zip(gradients, (q, k, v), (form.q, form.k, form.v), eqn.outvars[:3], strict=True)
-    call = eqn.replace(invars=operands, outvars=[*gradients, *eqn.outvars[3:]], params={**eqn.params, "form": changed})
+    call = eqn.replace(invars=operands, outvars=[*gradients, *eqn.outvars[3:]], params={"form": changed})
     return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
 
 

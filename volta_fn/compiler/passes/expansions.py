@@ -40,8 +40,8 @@ from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, s
 #
 # ``attention(q, k, v[, bias], *masks)`` gives the result and, for each query, its largest logit and the sum of its weights relative to
 # that, as an array (heads, queries, 2) of the dtype of logits. ``attention_gradient(q, k, v[, bias], *masks, result, statistics,
-# cotangent)`` gives the cotangents of q, k and v, and with `to_bias` of the bias. Results have the layout of the operand they belong to:
-# the first that of q, gradients that of their primal.
+# cotangent)`` gives the cotangents of q, k and v, and that of the bias if the form says so. Results have the layout of the operand they
+# belong to: the first that of q, gradients that of their primal.
 
 
 def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
@@ -56,8 +56,8 @@ def _attention_avals(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: Sh
     return result_avals(form, q, v)
 
 
-def _gradient_avals(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form, to_bias: bool) -> Any:
-    return (q, k, v, others[0]) if to_bias else (q, k, v)
+def _gradient_avals(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
+    return (q, k, v, others[0]) if form.to_bias else (q, k, v)
 
 
 def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
@@ -112,9 +112,7 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray,
     return (results.weights @ _rows(v, form.v, heads)).transpose(form.q.inverse).astype(q.dtype), results.statistics
 
 
-def _attention_gradient(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form, to_bias: bool
-) -> tuple[np.ndarray, ...]:
+def _attention_gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, ...]:
     assert form.cotangent is not None
     queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
     heads = queries.shape[-3]
@@ -122,7 +120,7 @@ def _attention_gradient(
     weights, _, visible, slope = attention_weights(queries, keys, others, form)
     slopes = cotangent @ values.swapaxes(-1, -2)
     slopes = np.where(visible, weights * (slopes - (slopes * weights).sum(-1, keepdims=True)), 0)
-    bias_gradient = [_sum_to(slopes, others[0])] if to_bias else []
+    bias_gradient = [_sum_to(slopes, others[0])] if form.to_bias else []
     slopes = slopes * slope * queries.dtype.type(form.scale)
 
     def summed(x: np.ndarray, like: np.ndarray, axes: AttentionAxes) -> np.ndarray:

@@ -75,7 +75,8 @@ class CpuTarget(Target):
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
         return [
             ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
-            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
+            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
+        ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a loop over single numbers; None for other control flow."""

@@ -52,7 +52,9 @@ def test_what_matrix_units_compute() -> None:
     assert not worthwhile((rows(width=80),) * 3, form, AMPERE)
     assert not worthwhile((rows(queries=16),) * 3, form, AMPERE)
     assert not worthwhile((x,) * 3, form._replace(scale=-1.0), AMPERE)
-    assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masked=True), AMPERE)
+    assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masks=1), AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(window=Window(100, 0)), AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(softcap=2.0), AMPERE)
     transposed = Axes((0, 2), 3, 1)
     assert not worthwhile((ShapedArray((4, 64, 12, 1000), x.dtype),) * 3, form._replace(q=transposed, k=transposed, v=transposed), AMPERE)
 

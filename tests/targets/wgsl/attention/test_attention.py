@@ -12,12 +12,12 @@ import volta_fn.numpy as vnp
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import capabilities, run_routine
+from volta_fn.compiler.attention import attention_of
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
-from volta_fn.compiler.attention import attention_of
 
 GPU = vf.devices("gpu")[0]
 LEAST = -0.7 * float(np.finfo(np.float32).max)

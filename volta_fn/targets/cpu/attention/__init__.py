@@ -17,11 +17,16 @@ _BACKWARD = deferred("volta_fn.targets.cpu.attention.backward")
 #: Makers of routines, by the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {
     "attention_routine": lambda avals, params: _FORWARD.forward(attention_of(avals, params["form"])),
-    "attention_gradient_routine": lambda avals, params: _BACKWARD.backward(attention_of(avals, params["form"]), params["to_bias"]),
+    "attention_gradient_routine": lambda avals, params: _BACKWARD.backward(
+        attention_of(avals, params["form"]), to_bias=params["form"].to_bias
+    ),
 }
 
-#: The widest rows whose blocks fit the caches, and the fewest queries and logits of a head for which blocks are not mostly empty.
-_WIDEST, _FEWEST_QUERIES, _FEWEST_LOGITS = 512, 8, 1024
+#: The widest rows whose blocks fit the caches.
+_WIDEST = 512
+#: The fewest queries of a head, and logits of all heads, with which blocks are faster than products and a softmax: with fewer of them
+#: these stay in the level-2 cache, and gradients read weights instead of computing them again.
+FEWEST_QUERIES, FEWEST_LOGITS = 128, 1 << 20
 
 
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form) -> bool:
@@ -30,4 +35,5 @@ def worthwhile(avals: tuple[ShapedArray, ...], form: Form) -> bool:
     if any(x.features != len(x.order) - 1 for x in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
-    return max(a.q.width, a.v.width) <= _WIDEST and a.queries >= _FEWEST_QUERIES and a.queries * a.keys >= _FEWEST_LOGITS
+    large = a.queries >= FEWEST_QUERIES and a.stack * a.queries * a.keys >= FEWEST_LOGITS
+    return large and max(a.q.width, a.v.width) <= _WIDEST

@@ -9,6 +9,7 @@ of its elements that a block of keys determines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ from volta_fn.dtypes import accumulator
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.runtime.llvm.text import Function, Value, i64, least
 from volta_fn.targets.cpu.attention.blocks import (
-    Blocking,
     Left,
     Packed,
     Panels,
@@ -30,6 +30,7 @@ from volta_fn.targets.cpu.attention.blocks import (
     each_vector,
     fill,
     head_address,
+    largest_number,
     multiply,
     number,
     read,
@@ -86,19 +87,19 @@ class _Operands(NamedTuple):
     k_rows: Value
 
 
-def backward(a: Attention, to_bias: bool) -> Routine:
+def backward(a: Attention, *, to_bias: bool) -> Routine:
     """Return the routine of the gradients.
 
     Operands are q, k, v, the bias, the masks, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
-    return _Writer(a, a.cotangent, to_bias).routine()
+    return _Writer(a, a.cotangent, to_bias=to_bias).routine()
 
 
 class _Writer:
     """Writes the launches."""
 
-    def __init__(self, a: Attention, cotangent: Rows, to_bias: bool) -> None:
+    def __init__(self, a: Attention, cotangent: Rows, *, to_bias: bool) -> None:
         self.a, self.cotangent, self.b = a, cotangent, blocking_of(a)
         self.bias = a.bias if to_bias else None
         self.out, self.gradients = a.operands, a.operands + 3
@@ -149,13 +150,13 @@ class _Writer:
         target = self._statistics(f, pointers[self.workspace], head, first)
 
         def row_of(row: Value, _: list[Value]) -> None:
-            one, other = out.row(f, row), cotangent.row(f, row)
+            of_result, of_cotangent = out.row(f, row), cotangent.row(f, row)
             total = f.alloca(work.vector)
             f.store(work.zero(), total, work.itemsize)
 
             def vector(column: Value, count: Value | None) -> None:
-                x = read(f, a.out.dtype, at(f, one, a.out.dtype.itemsize, column), work.lanes, count)
-                y = read(f, self.cotangent.dtype, at(f, other, self.cotangent.dtype.itemsize, column), work.lanes, count)
+                x = read(f, a.out.dtype, at(f, of_result, a.out.dtype.itemsize, column), work.lanes, count)
+                y = read(f, self.cotangent.dtype, at(f, of_cotangent, self.cotangent.dtype.itemsize, column), work.lanes, count)
                 f.store(work.multiply_add(f, x, y, f.load(work.vector, total, work.itemsize)), total, work.itemsize)
 
             each_vector(f, a.v.width, work.lanes, vector)
@@ -164,8 +165,10 @@ class _Writer:
             source = f.at(pointers[self.out + 1], work.type, f.times(f.plus(f.times(head, a.queries), query), 2))
             largest = f.load(work.type, source, work.itemsize)
             inverse = f.binary("fdiv", number(work, 1.0), f.load(work.type, f.at(source, work.type, i64(1)), work.itemsize))
-            for k, x in enumerate((largest, inverse, delta)):
-                f.store(x, f.at(target, work.type, f.plus(f.times(row, _STATISTICS), i64(k))), work.itemsize)
+            exists = out.exists(f, row)
+            beyond = (largest_number(work), number(work, 0.0), number(work, 0.0))  # so that rows beyond the last have no weights
+            for k, (x, other) in enumerate(zip((largest, inverse, delta), beyond, strict=True)):
+                f.store(f.select(exists, x, other), f.at(target, work.type, f.plus(f.times(row, _STATISTICS), i64(k))), work.itemsize)
 
         f.loop(i64(0), i64(b.queries), 1, [], row_of, nonempty=True)
 
@@ -255,7 +258,9 @@ class _Writer:
 
         self._each_block(f, operands, head, (first_key, count), contribute)
 
-    def _each_block(self, f: Function, operands: _Operands, head: Value, keys: tuple[Value, Value], body) -> None:  # type: ignore[no-untyped-def]
+    def _each_block(
+        self, f: Function, operands: _Operands, head: Value, keys: tuple[Value, Value], body: Callable[[LogitBlock], None]
+    ) -> None:
         """Emit ``body(block)`` for the blocks of queries that a block of keys matters to."""
         a, b = self.a, self.b
         extra = logit_arrays(f, a, operands.pointers, head)
@@ -442,7 +447,11 @@ class _Writer:
         last = f.compare("icmp eq", part, i64(self.key_blocks - 1))
         count = f.select(last, f.minus(i64(columns), begin), i64(b.keys)) if walk.key else i64(columns)
         f.loop(
-            i64(0), i64(rows), 1, [], lambda row, _: fill(f, work, f.at(target, work.type, f.plus(f.times(row, columns), begin)), count),
+            i64(0),
+            i64(rows),
+            1,
+            [],
+            lambda row, _: fill(f, work, f.at(target, work.type, f.plus(f.times(row, columns), begin)), count),
             nonempty=True,
         )
 
@@ -455,7 +464,10 @@ class _Writer:
         source, itemsize = self._part(f, pointers[self.workspace], self.layout.to_bias, i64(0)), walk.dtype.itemsize
 
         def row_of(row: Value, _: list[Value]) -> None:
-            sums, target = f.at(source, work.type, f.times(row, columns)), at(f, pointers[self.gradients + 3], itemsize, f.times(row, width))
+            sums, target = (
+                f.at(source, work.type, f.times(row, columns)),
+                at(f, pointers[self.gradients + 3], itemsize, f.times(row, width)),
+            )
             if not walk.key:
                 total = self._sum(f, f.load(work.vector, sums, work.itemsize))
                 write(f, walk.dtype, self._as(f, total, walk), target)

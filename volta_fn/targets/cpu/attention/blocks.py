@@ -150,6 +150,11 @@ def number(work: ComputeType, x: float) -> Value:
     return Value(work.type, f"0x{np.float64(wide).view(np.uint64):016X}")
 
 
+def largest_number(work: ComputeType, sign: float = 1.0) -> Value:
+    """Return the finite number that is farthest from 0."""
+    return number(work, sign * float(np.finfo(np.float32 if work.type == "float" else np.float64).max))
+
+
 def fill(f: Function, work: ComputeType, pointer: Value, count: Value | int, value: Value | None = None) -> None:
     """Emit the store of copies of a number, or zeros, to whole vectors."""
     vector = work.zero() if value is None else f.splat(value, work.lanes)

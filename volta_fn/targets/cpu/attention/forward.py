@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from volta_fn.compiler.attention import Attention
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
@@ -28,6 +26,7 @@ from volta_fn.targets.cpu.attention.blocks import (
     each_vector,
     fill,
     head_address,
+    largest_number,
     multiply,
     number,
     reserve,
@@ -127,7 +126,8 @@ def _attend(
     a, b = block.a, block.b
     fill(f, b.work, state.sums, b.queries * b.padded(a.v.width))
     fill(f, b.work, state.totals, b.queries * b.work.lanes)
-    f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: f.store(_lowest(b), f.at(state.largest, b.work.type, row), b.work.itemsize))
+    lowest = largest_number(b.work, -1.0)  # from which a logit of -inf still differs by -inf
+    f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: f.store(lowest, f.at(state.largest, b.work.type, row), b.work.itemsize))
     begin, end = i64(0), i64(a.keys)
     if skips and a.window.before is not None:
         begin = f.times(f.quotient(least(f, greatest(f, f.plus(block.query, i64(-a.window.before)), i64(0)), end), b.panel), b.panel)
@@ -160,11 +160,6 @@ def _attend(
         return [f.binary("or", carried[0], may_be_blind(f, a, b, largest))]
 
     return f.loop(i64(0), rows, 1, [Value("i1", "false")], check, nonempty=True)[0] if a.may_be_blind else Value("i1", "false")
-
-
-def _lowest(b: Blocking) -> Value:
-    """Return the least number, from which a logit of -inf still differs by -inf."""
-    return number(b.work, -float(np.finfo(np.float32 if b.work.type == "float" else np.float64).max))
 
 
 def _exponentiate(f: Function, block: LogitBlock, state: _State) -> None:

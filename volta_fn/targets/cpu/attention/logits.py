@@ -17,6 +17,8 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 _EXTRA = 3
 #: How much greater than the logits of hidden keys a query's largest one is if their weights are 0 in float32 and float64.
 _HIDDEN = {"float": 110.0, "double": 750.0}
+#: Writes what is done to a vector of a row: (its offset in the block, its column, carried values) -> carried values.
+VectorBody = Callable[[Value, Value, list[Value]], list[Value]]
 _TRUE, _FALSE = Value("i1", "true"), Value("i1", "false")
 
 
@@ -73,7 +75,9 @@ class LogitBlock(NamedTuple):
         """Emit the number of panels that have the keys."""
         return rounded_up(f, self.count, self.b.panel)
 
-    def each_vector(self, f: Function, row: Value, carried: list[Value], body: Callable[[Value, Value, list[Value]], list[Value]]) -> list[Value]:
+    def each_vector(
+        self, f: Function, row: Value, carried: list[Value], body: Callable[[Value, Value, list[Value]], list[Value]]
+    ) -> list[Value]:
         """Emit ``carried = body(address's offset, column, carried)`` for the vectors of a row of the block."""
         lanes, panel = self.b.work.lanes, self.b.panel
 

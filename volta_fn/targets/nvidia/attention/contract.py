@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
@@ -13,7 +14,6 @@ from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
 from volta_fn.targets.wgsl.attention import attention_gradient as shader_gradient
-from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.targets.wgsl.routine import Routine
 
 

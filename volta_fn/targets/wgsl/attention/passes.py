@@ -86,22 +86,29 @@ class Matrix(NamedTuple):
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
 
-class Mask(NamedTuple):
-    """A mask of one head, and its strides by query and key."""
+class LogitArray(NamedTuple):
+    """A mask or bias of one head, and its strides by query and key."""
 
     array: ShaderArray
     base: str
     query: int
     key: int
 
+    def at(self, b: AttentionShader, query: str, key: str) -> Number:
+        """Load the element of a logit; of one beyond the last query or key, another."""
+        by_query = times(f"min({query}, {b.a.queries - 1}u)", self.query)
+        by_key = times(f"min({key}, {b.a.keys - 1}u)", self.key)
+        return self.array.load(b.f.let("u32", f"{self.base} + {by_query} + {by_key}"))
 
-def masks_of(b: AttentionShader, number: int, head: str) -> list[Mask]:
-    """Return the masks of a head, in the buffers from a number on."""
-    masks = []
-    for k, walk in enumerate(b.a.masks):
-        array = b.f.buffer(number + k, np.dtype(np.bool_))
-        masks.append(Mask(array, strided_offset(b.f, digits(b.f, head, walk.heads.sizes), walk.heads.strides), walk.query, walk.key))
-    return masks
+
+def logit_arrays(b: AttentionShader, head: str) -> list[LogitArray]:
+    """Return the bias and the masks of a head, in the buffers after q, k and v."""
+    arrays = []
+    for k, walk in enumerate([*([] if b.a.bias is None else [b.a.bias]), *b.a.masks]):
+        array = b.f.buffer(3 + k, walk.dtype)
+        base = strided_offset(b.f, digits(b.f, head, walk.heads.sizes), walk.heads.strides)
+        arrays.append(LogitArray(array, base, walk.query, walk.key))
+    return arrays
 
 
 class BlockPosition(NamedTuple):
@@ -115,7 +122,8 @@ class BlockPosition(NamedTuple):
     key: str
     rows: list[str]
     columns: list[str]
-    masks: Sequence[Mask]
+    #: The bias, if there is one, and the masks.
+    arrays: Sequence[LogitArray]
 
     def at(self, row: int, column: int) -> tuple[str, str]:
         """Return the query and the key of a row and a column."""
@@ -145,11 +153,14 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
         conditions.append(f"i32({position.key}) + {keys - 1 - a.window.after} > i32({position.query})")
     if a.window.before is not None:
         conditions.append(f"i32({position.key}) + {a.window.before} < i32({position.query}) + {queries - 1}")
-    if not conditions and not a.masks:
+    if not conditions and not position.arrays:
         return patch
-    with f.block("" if a.masks else f"if ({' || '.join(conditions)})"):
+    with f.block("" if position.arrays else f"if ({' || '.join(conditions)})"):
         for (r, row), (c, column) in product(enumerate(position.rows), enumerate(position.columns)):
-            x, is_seen = component(patch, r, c), seen(b, *position.at(r, c), position.masks)
+            x = component(patch, r, c)
+            if a.bias is not None:
+                f.emit(f"{x} += {_WORK.convert_operand(f, position.arrays[0].at(b, *position.at(r, c)))};")
+            is_seen = seen(b, *position.at(r, c), position.arrays)
             exists = [f"{row} < {all_rows}u"] if ragged[0] else []
             exists += [f"{column} < {all_columns}u"] if ragged[1] else []
             if is_seen:
@@ -166,7 +177,7 @@ def _scaled(a: Attention, products: str) -> str:
     return f"tanh({products} * {literal('f32', a.scale / a.softcap)}) * {literal('f32', a.softcap)}"
 
 
-def seen(b: AttentionShader, query: str, key: str, masks: Sequence[Mask]) -> str:
+def seen(b: AttentionShader, query: str, key: str, arrays: Sequence[LogitArray]) -> str:
     """Return the condition that a query sees a key, as an expression.
 
     It is empty if every query sees every key, and arbitrary beyond the last query or key.
@@ -177,10 +188,7 @@ def seen(b: AttentionShader, query: str, key: str, masks: Sequence[Mask]) -> str
         conditions.append(f"i32({key}) <= i32({query}) + {a.window.after}")
     if a.window.before is not None:
         conditions.append(f"i32({key}) + {a.window.before} >= i32({query})")
-    for mask in masks:
-        by_query = times(f"min({query}, {a.queries - 1}u)", mask.query)
-        by_key = times(f"min({key}, {a.keys - 1}u)", mask.key)
-        conditions.append(mask.array.load(f.let("u32", f"{mask.base} + {by_query} + {by_key}")).text)
+    conditions += [mask.at(b, query, key).text for mask in arrays[a.bias is not None :]]
     return f.let("bool", " && ".join(conditions)) if conditions else ""
 
 
@@ -457,7 +465,7 @@ class AttentionShader:
 def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of attention.
 
-    Operands are q, k, v and the masks; results are attention's, and statistics of each query.
+    Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
     """
     first = a.operands
     b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
@@ -468,7 +476,7 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = Matrix.of(f, first, a.out, head, written=True)
     statistics = f.buffer(first + 1, FLOAT, True)
-    masks = masks_of(b, 3, head)
+    arrays = logit_arrays(b, head)
     begin = f.let("u32", f"{tile} * {schedule.rows}u")
     sums = b.zeros(schedule.vectors(a.v.width))
     maxima = [f.var("f32", LOWEST) for _ in sums]
@@ -480,7 +488,7 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
         products = b.products(stream, begin, key)
         b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
         values = b.load_rows(v, key)
-        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), masks))
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
         _exponentiate(b, weights, maxima, partial_totals, sums)
         b.add_products(sums, weights, v, key, values)
     _exchange(b, partial_totals)
@@ -554,7 +562,7 @@ _INVOCATIONS = 64
 def backward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the gradients.
 
-    Operands are q, k, v, the masks, the result, its statistics (see `forward`) and cotangent.
+    Operands are q, k, v, the bias, the masks, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
     writer = _Writer(a, a.cotangent, capabilities)
@@ -577,7 +585,7 @@ class _Writer:
 
     def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities) -> None:
         self.a, self.cotangent, self.capabilities = a, cotangent, capabilities
-        shift = len(a.masks)
+        shift = a.operands - 3
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
         self.gradients, self.work = 6 + shift, 9 + shift
         self.schedule = backward_schedule(a, capabilities)
@@ -648,9 +656,8 @@ class _Writer:
         count = self.a.shared * self.a.queries * self.vectors
         partial = f.buffer(self.work, FLOAT, True, self.floats).name
         begin = f.let("u32", f"{chunk} * {self.partial}u + {first} * {self.a.queries * self.vectors}u")
-        with f.loop(count, 0, self.schedule.invocations) as i:
-            with f.block(f"if ({i} + local < {count}u)"):
-                f.emit(f"{partial}[{begin} + {i} + local] = vec4<f32>();")
+        with f.loop(count, 0, self.schedule.invocations) as i, f.block(f"if ({i} + local < {count}u)"):
+            f.emit(f"{partial}[{begin} + {i} + local] = vec4<f32>();")
         f.emit("storageBarrier();")
 
     def _head(
@@ -662,12 +669,12 @@ class _Writer:
         """
         a, f, s = self.a, b.f, b.schedule
         q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
-        masks = masks_of(b, 3, head)
+        arrays = logit_arrays(b, head)
         start, end = b.seen_range(begin, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
         for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
         b.load(for_weights, begin, start)
         with f.loop(end, start, s.columns) as query:
-            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), masks)
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), arrays)
             products = b.products(for_weights, begin, query)
             bends = _bends(a, f, products)
             cotangents = b.load_rows(cotangent, query)
@@ -704,7 +711,7 @@ class _Writer:
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""
         a = self.a
-        f, s = Shader(self.capabilities, _INVOCATIONS), self.schedule
+        f = Shader(self.capabilities, _INVOCATIONS)
         partial = f.buffer(self.work, FLOAT, False, self.floats)
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {self.partial}u)"):
@@ -763,6 +770,6 @@ def _slopes(
         if bends:
             slope = f"{slope} * {component(bends, r, c)}"
         if b.a.may_be_blind:
-            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.masks)})"
+            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
         f.emit(f"{x} = {slope};")
     return weights
