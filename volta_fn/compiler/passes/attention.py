@@ -316,7 +316,10 @@ def _whole(window: Window, mask: Atom, masks: tuple[Atom, ...]) -> tuple[Atom, .
 
 
 def _window(program: Lookup, mask: Atom, sizes: Shape) -> Window | None:
-    """Return what matrices of these sizes see that compare indices of rows and columns."""
+    """Return the window of a mask that compares indices of rows and columns.
+
+    Matrices of these sizes are masked. None if it is another mask.
+    """
     eqn = program.producer(mask, "le", "lt", "ge", "gt")
     if eqn is None or mask.aval.shape[-2:] != sizes or any(n != 1 for n in mask.aval.shape[:-2]):
         return None

@@ -156,7 +156,14 @@ class _Head(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """A chunk of classes: the first one, which of them no chunk before has, their weight, and their logits."""
+    """A chunk of classes.
+
+    Attributes:
+        start: the first one.
+        is_new: which of them no chunk before has.
+        weight: their part of the weight.
+        logits: of all rows.
+    """
 
     start: Array
     is_new: Array

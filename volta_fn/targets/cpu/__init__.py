@@ -1,7 +1,7 @@
 """Native machine code for the CPU, generated as LLVM IR.
 
 It needs llvmlite, which is imported on first use. In the order in which to read: `routine` (what is generated for a kernel or an equation),
-what routines are made of — `scalars` (operations on vectors of numbers), `loops` (kernels), `matmul`, `convolution`, `library` (sorts,
-scans, gathers, …), `lapack` (linear algebra), `fourier` — and `target` (all of them by name, and what the compiler needs to know of
-them), and `runtime` (complete programs: memory, threads, the code cache).
+what routines are made of — `scalars` (operations on vectors of numbers), `loops` (kernels), `matmul`, `convolution`, `attention`,
+`library` (sorts, scans, gathers, …), `lapack` (linear algebra), `fourier` — and `target` (all of them by name, and what the compiler needs
+to know of them), and `runtime` (complete programs: memory, threads, the code cache).
 """

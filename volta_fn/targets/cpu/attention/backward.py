@@ -21,11 +21,11 @@ from volta_fn.runtime.llvm.text import Function, Value, i64, least
 from volta_fn.targets.cpu.attention.blocks import (
     Left,
     Packed,
-    Panels,
+    PanelOperand,
     Product,
     RowBlock,
     at,
-    blocking_of,
+    block_sizes,
     copy_rows,
     each_vector,
     fill,
@@ -66,7 +66,11 @@ class _Layout(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A task's matrices: rows of Q and cotangents, weights, their cotangents, the derivatives of bounded logits, and sums."""
+    """A task's matrices on the stack.
+
+    They are a block's queries and cotangents, its weights, the cotangents of its logits, the derivatives of bounded ones, and the sums of
+    the gradients of keys and values.
+    """
 
     queries: Value
     cotangents: Value
@@ -78,7 +82,7 @@ class _Scratch(NamedTuple):
 
 
 class _Operands(NamedTuple):
-    """What a task reads: the buffers, the workspace, and the bases of a group's packed operands."""
+    """What a task reads: buffers, and the bases of a group's packed operands."""
 
     pointers: list[Value]
     workspace: Value
@@ -100,7 +104,7 @@ class _Writer:
     """Writes the launches."""
 
     def __init__(self, a: Attention, cotangent: Rows, *, to_bias: bool) -> None:
-        self.a, self.cotangent, self.b = a, cotangent, blocking_of(a)
+        self.a, self.cotangent, self.b = a, cotangent, block_sizes(a)
         self.bias = a.bias if to_bias else None
         self.out, self.gradients = a.operands, a.operands + 3
         self.workspace = self.gradients + 3 + to_bias
@@ -141,7 +145,7 @@ class _Writer:
     # statistics
 
     def _statistics_task(self, f: Function, pointers: list[Value], task: Value) -> None:
-        """Emit a block of queries' largest logits, inverse totals, and sums of cotangents times results."""
+        """Emit the `_STATISTICS` of a block of queries."""
         a, b, work = self.a, self.b, self.b.work
         head, block = f.divided(task, self.query_blocks)
         first = f.times(block, b.queries)
@@ -235,7 +239,10 @@ class _Writer:
         return self._part(f, workspace, self.layout.partial, f.times(number_, self.rows * self.b.padded(self.a.q.width)))
 
     def _head(self, f: Function, operands: _Operands, scratch: _Scratch, head: Value, keys: tuple[Value, Value, Value]) -> None:
-        """Emit the contributions of a head's queries to the gradients of a block of keys, and to Q's."""
+        """Emit what a head's queries contribute to the gradients of a block of keys.
+
+        From these, Q's follow.
+        """
         a, b = self.a, self.b
         first_key, count, tiles = keys
         chunk = f.remainder(f.quotient(first_key, b.keys), self.chunks)
@@ -246,11 +253,11 @@ class _Writer:
             self._weights(f, operands, scratch, block, head)
             transposed = Left(scratch.weights, 1, b.pitch)
             queries = i64(b.queries)
-            cotangents = Panels(scratch.cotangents, b.panel, v_pitch, a.v.width)
+            cotangents = PanelOperand(scratch.cotangents, b.panel, v_pitch, a.v.width)
             multiply(f, b, transposed, cotangents, queries, Product(scratch.to_v, v_pitch, tiles), add=True)
             self._slopes(f, operands, scratch, block, head)
             transposed = Left(scratch.slopes, 1, b.pitch)
-            rows = Panels(scratch.queries, b.panel, q_pitch, a.q.width)
+            rows = PanelOperand(scratch.queries, b.panel, q_pitch, a.q.width)
             multiply(f, b, transposed, rows, queries, Product(scratch.to_k, q_pitch, tiles), add=True)
             target = Product(f.at(partial, b.work.type, f.times(block.query, q_pitch)), q_pitch, i64(b.queries // b.tile))
             right = self.layout.k_rows.panels_from(f, b, operands.k_rows, block.key)
@@ -318,7 +325,7 @@ class _Writer:
     def _slopes(
         self, f: Function, operands: _Operands, scratch: _Scratch, block: LogitBlock, head: Value, *, of_products: bool = True
     ) -> None:
-        """Emit the cotangents of a block's logits, or of the products that they are made of."""
+        """Emit the cotangents of a block's logits, or of its scaled products."""
         a, b, work = self.a, self.b, self.b.work
         block.multiply(f, scratch.cotangents, self.layout.v_columns, operands.v_columns, scratch.slopes)
         statistics = self._statistics(f, operands.workspace, head, block.query)
@@ -369,7 +376,10 @@ class _Writer:
     # the gradient of the bias
 
     def _bias_sizes(self) -> tuple[int, int, int]:
-        """Return the sizes of the bias's gradient in the workspace: heads, queries, and whole vectors of keys."""
+        """Return the sizes of the bias's gradient in the workspace.
+
+        They are those of heads and queries, and whole vectors of keys.
+        """
         assert self.a.bias is not None
         walk = self.a.bias
         heads = prod([size for size, stride in zip(walk.heads.sizes, walk.heads.strides, strict=True) if stride])
@@ -392,8 +402,8 @@ class _Writer:
         bias_head, part = f.divided(task, parts)
         scratch = self._scratch(f)
         target = self._part(f, pointers[self.workspace], self.layout.to_bias, f.times(bias_head, rows * columns))
-        own = [(size, stride) for size, stride in zip(walk.heads.sizes, walk.heads.strides, strict=True) if stride]
-        coordinates = iter(f.coordinates(bias_head, [size for size, _ in own]))
+        distinct = [(size, stride) for size, stride in zip(walk.heads.sizes, walk.heads.strides, strict=True) if stride]
+        coordinates = iter(f.coordinates(bias_head, [size for size, _ in distinct]))
         fixed = [next(coordinates) if stride else None for stride in walk.heads.strides]
         shared = [size for size, stride in zip(walk.heads.sizes, walk.heads.strides, strict=True) if not stride]
 

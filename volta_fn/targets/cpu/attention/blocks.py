@@ -29,7 +29,7 @@ _MOST_KEYS = 256
 _NULL = Value("ptr", "null")
 
 
-class Blocking(NamedTuple):
+class BlockSizes(NamedTuple):
     """The sizes of blocks: of logits, `queries` rows by `keys` columns."""
 
     work: ComputeType
@@ -46,7 +46,10 @@ class Blocking(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        """Elements from a row of logits to the next; neighbours are in different sets of the caches."""
+        """Elements from a row of logits to the next.
+
+        Neighbours are in different sets of the caches.
+        """
         return self.keys + self.work.lanes
 
     def padded(self, width: int) -> int:
@@ -58,7 +61,7 @@ class Blocking(NamedTuple):
         return -(-count // self.panel)
 
 
-def blocking_of(a: Attention) -> Blocking:
+def block_sizes(a: Attention) -> BlockSizes:
     """Choose the sizes of blocks for a problem."""
     work = compute_type(accumulator(a.q.dtype))
     assert work is not None
@@ -72,7 +75,7 @@ def blocking_of(a: Attention) -> Blocking:
     row_bytes = (keys + a.q.width + a.v.width) * work.itemsize
     most = max(1, _BLOCK_BYTES // (tile * row_bytes))
     blocks = -(-tiles // min(most, 8))
-    return Blocking(work, tile, -(-tiles // blocks) * tile, keys)
+    return BlockSizes(work, tile, -(-tiles // blocks) * tile, keys)
 
 
 # Numbers in the dtype of logits.
@@ -101,7 +104,10 @@ def head_address(f: Function, base: Value, rows: Rows, head: Value) -> Value:
 
 
 def each_vector(f: Function, width: int, lanes: int, body: Callable[[Value, Value | None], None]) -> None:
-    """Emit ``body(column, count)`` for the vectors of a row of `width` numbers; of the last one, `count` exist."""
+    """Emit ``body(column, count)`` for the vectors of a row of `width` numbers.
+
+    Of the last one, `count` numbers exist.
+    """
     if whole := width // lanes * lanes:
         f.loop(i64(0), i64(whole), lanes, [], lambda column, _: body(column, None), nonempty=True)
     if width % lanes:
@@ -125,8 +131,11 @@ class RowBlock(NamedTuple):
         return f.compare("icmp slt", f.plus(self.first, number), i64(self.rows.count))
 
 
-def copy_rows(f: Function, b: Blocking, source: RowBlock, target: Value, scale: float = 1.0) -> None:
-    """Emit the copy of a block of queries, times a factor; rows and columns beyond the last are zero."""
+def copy_rows(f: Function, b: BlockSizes, source: RowBlock, target: Value, scale: float = 1.0) -> None:
+    """Emit the copy of a block of queries, times a factor.
+
+    Rows and columns beyond the last are zero.
+    """
     work, pitch = b.work, b.padded(source.rows.width)
     factor = f.splat(number(work, scale), work.lanes)
 
@@ -166,7 +175,7 @@ def fill(f: Function, work: ComputeType, pointer: Value, count: Value | int, val
 
 
 class Packed(NamedTuple):
-    """A matrix of each head in the workspace: by panels of rows, transposed, or by panels of features.
+    """A matrix of each head in the workspace, by panels of rows or of features.
 
     Attributes:
         rows: the matrices.
@@ -178,32 +187,35 @@ class Packed(NamedTuple):
     start: int
     transposed: bool
 
-    def elements(self, b: Blocking) -> int:
+    def elements(self, b: BlockSizes) -> int:
         """Return the elements of a head's panels."""
         if self.transposed:
             return b.panels(self.rows.count) * b.panel * self.rows.width
         return self.rows.count * b.padded(self.rows.width)
 
-    def base(self, f: Function, b: Blocking, workspace: Value, head: Value) -> Value:
+    def base(self, f: Function, b: BlockSizes, workspace: Value, head: Value) -> Value:
         """Emit the address of a head's panels."""
         begin = f.at(workspace, "i8", i64(self.start))
         return f.at(begin, b.work.type, f.times(head, self.elements(b)))
 
-    def panels_from(self, f: Function, b: Blocking, base: Value, first: Value) -> Panels:
-        """Emit the panels from a row of the matrix on, a multiple of a panel's columns if transposed."""
+    def panels_from(self, f: Function, b: BlockSizes, base: Value, first: Value) -> PanelOperand:
+        """Emit the panels from a row of the matrix on.
+
+        If transposed, its number is a multiple of a panel's columns.
+        """
         if self.transposed:
             pointer = f.at(base, b.work.type, f.times(first, self.rows.width))
-            return Panels(pointer, b.panel * self.rows.width, b.panel, 0)
-        return Panels(base, b.panel * self.rows.count, 0, self.rows.width, first)
+            return PanelOperand(pointer, b.panel * self.rows.width, b.panel, 0)
+        return PanelOperand(base, b.panel * self.rows.count, 0, self.rows.width, first)
 
-    def pack(self, f: Function, b: Blocking, source: Value, base: Value, first: Value) -> None:
+    def pack(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
         """Emit the packing of a panel's worth of rows of a head."""
         if self.transposed:
             self._pack_transposed(f, b, source, base, first)
         else:
             self._pack_rows(f, b, source, base, first)
 
-    def _pack_transposed(self, f: Function, b: Blocking, source: Value, base: Value, first: Value) -> None:
+    def _pack_transposed(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
         lanes, rows, work = b.work.lanes, self.rows, b.work
         target = f.at(base, work.type, f.times(first, rows.width))
 
@@ -218,7 +230,7 @@ class Packed(NamedTuple):
         for row in range(0, b.panel, lanes):
             each_vector(f, rows.width, lanes, lambda feature, count, row=row: square(row, feature, count))  # type: ignore[misc]
 
-    def _pack_rows(self, f: Function, b: Blocking, source: Value, base: Value, first: Value) -> None:
+    def _pack_rows(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
         rows, work = self.rows, b.work
         padded = b.padded(rows.width)
 
@@ -235,7 +247,7 @@ class Packed(NamedTuple):
         f.loop(first, least(f, f.plus(first, i64(b.panel)), i64(rows.count)), 1, [], pack)
 
 
-class Panels(NamedTuple):
+class PanelOperand(NamedTuple):
     """The right factor of a product.
 
     Attributes:
@@ -276,7 +288,15 @@ class Product(NamedTuple):
 
 
 def multiply(
-    f: Function, b: Blocking, left: Left, right: Panels, depth: Value, result: Product, *, panels: Value | None = None, add: bool = False
+    f: Function,
+    b: BlockSizes,
+    left: Left,
+    right: PanelOperand,
+    depth: Value,
+    result: Product,
+    *,
+    panels: Value | None = None,
+    add: bool = False,
 ) -> None:
     """Emit the product of matrices, or its addition to what there is.
 

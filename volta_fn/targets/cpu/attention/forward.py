@@ -15,13 +15,13 @@ from volta_fn.dtypes import accumulator
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least
 from volta_fn.targets.cpu.attention.blocks import (
-    Blocking,
+    BlockSizes,
     Left,
     Packed,
     Product,
     RowBlock,
     at,
-    blocking_of,
+    block_sizes,
     copy_rows,
     each_vector,
     fill,
@@ -44,7 +44,7 @@ STEP, PACKING = 0.2, 0.4
 _PACKED_ROWS = 512
 
 
-def pack_ahead(writer: RoutineWriter, b: Blocking, packed: list[tuple[int, Packed]], groups: int, workspace: int) -> None:
+def pack_ahead(writer: RoutineWriter, b: BlockSizes, packed: list[tuple[int, Packed]], groups: int, workspace: int) -> None:
     """Add the launch that packs operands, each by the number of its buffer."""
     keys = packed[0][1].rows.count
     panels = b.panels(keys)
@@ -71,7 +71,10 @@ def _shared(p: Packed) -> int:
 
 
 class _State(NamedTuple):
-    """A task's matrices on the stack: queries, logits, sums, and each row's largest logit and partial totals."""
+    """A task's matrices on the stack.
+
+    They are a block's queries, logits and sums, and each row's largest logit and partial totals.
+    """
 
     queries: Value
     logits: Value
@@ -85,7 +88,7 @@ def forward(a: Attention) -> Routine:
 
     Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
     """
-    b = blocking_of(a)
+    b = block_sizes(a)
     k, v = Packed(a.k, 0, transposed=True), Packed(a.v, 0, transposed=False)
     starts = reserve([a.groups * p.elements(b) * b.work.itemsize for p in (k, v)])
     v = v._replace(start=starts[1])
@@ -119,9 +122,9 @@ def forward(a: Attention) -> Routine:
 def _attend(
     f: Function, block: LogitBlock, state: _State, packed: tuple[Packed, Packed], bases: tuple[Value, Value], *, skips: bool
 ) -> Value:
-    """Emit the sums of a block of queries over keys; return whether hidden keys count for one.
+    """Emit the sums of a block of queries over keys.
 
-    If it `skips`, these are the keys that some of the queries see, or else all of them.
+    Return whether hidden keys count for a query. If it `skips`, keys are those that some of the queries see, or else all of them.
     """
     a, b = block.a, block.b
     fill(f, b.work, state.sums, b.queries * b.padded(a.v.width))
@@ -208,7 +211,7 @@ def _exponentiate(f: Function, block: LogitBlock, state: _State) -> None:
     f.loop(i64(0), i64(b.queries), 1, [], row_of, nonempty=True)
 
 
-def _scale(f: Function, b: Blocking, address: Value, factor: Value) -> None:
+def _scale(f: Function, b: BlockSizes, address: Value, factor: Value) -> None:
     f.store(f.binary("fmul", f.load(b.work.vector, address, b.work.itemsize), factor), address, b.work.itemsize)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, LogitWalk
 from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, least, vector_of
-from volta_fn.targets.cpu.attention.blocks import Blocking, Left, Packed, Panels, Product, at, multiply, number, read, rounded_up
+from volta_fn.targets.cpu.attention.blocks import BlockSizes, Left, Packed, PanelOperand, Product, at, multiply, number, read, rounded_up
 from volta_fn.targets.cpu.scalars import Number, apply, load
 from volta_fn.targets.cpu.scalars.values import Lanes
 
@@ -28,8 +28,11 @@ class LogitArray(NamedTuple):
     walk: LogitWalk
     base: Value
 
-    def vector(self, f: Function, b: Blocking, query: Value, key: Value, keys: int) -> Value:
-        """Emit the elements of a query, from a key on; those beyond the last key are arbitrary."""
+    def vector(self, f: Function, b: BlockSizes, query: Value, key: Value, keys: int) -> Value:
+        """Emit the elements of a query, from a key on.
+
+        Those beyond the last key are arbitrary.
+        """
         lanes, itemsize = b.work.lanes, self.walk.dtype.itemsize
         start = at(f, self.base, itemsize, f.plus(f.times(query, self.walk.query), f.times(key, self.walk.key)))
         if not self.walk.key:
@@ -44,7 +47,7 @@ class LogitArray(NamedTuple):
             lambda: [self._load(f, b, start, lanes, greatest(f, rest, i64(0)))],
         )[0]
 
-    def _load(self, f: Function, b: Blocking, start: Value, lanes: int, count: Value | None) -> Value:
+    def _load(self, f: Function, b: BlockSizes, start: Value, lanes: int, count: Value | None) -> Value:
         if self.walk.dtype == np.bool_:
             return load(f, self.walk.dtype, start, lanes, count=count).value
         x = read(f, self.walk.dtype, start, lanes, count)
@@ -64,7 +67,7 @@ class LogitBlock(NamedTuple):
     """
 
     a: Attention
-    b: Blocking
+    b: BlockSizes
     bias: LogitArray | None
     masks: tuple[LogitArray, ...]
     query: Value
@@ -78,7 +81,10 @@ class LogitBlock(NamedTuple):
     def each_vector(
         self, f: Function, row: Value, carried: list[Value], body: Callable[[Value, Value, list[Value]], list[Value]]
     ) -> list[Value]:
-        """Emit ``carried = body(address's offset, column, carried)`` for the vectors of a row of the block."""
+        """Emit ``carried = body(offset, column, carried)`` for a row's vectors.
+
+        The offset is that of the vector in the block.
+        """
         lanes, panel = self.b.work.lanes, self.b.panel
 
         def panel_of(column: Value, values: list[Value]) -> list[Value]:
@@ -171,15 +177,16 @@ class LogitBlock(NamedTuple):
     def multiply(self, f: Function, queries: Value, packed: Packed, base: Value, result: Value) -> None:
         """Emit the products of rows, of width `packed.rows.width`, with the block's keys."""
         b = self.b
-        right: Panels = packed.panels_from(f, b, base, self.key)
+        right: PanelOperand = packed.panels_from(f, b, base, self.key)
         left = Left(queries, b.padded(packed.rows.width), 1)
         product = Product(result, b.pitch, i64(b.queries // b.tile))
         multiply(f, b, left, right, i64(packed.rows.width), product, panels=self.panels(f))
 
     def finish(self, f: Function, logits: Value, bends: Value | None = None) -> None:
-        """Emit logits in place of scaled products, and derivatives of bounded ones by these.
+        """Emit logits in place of scaled products.
 
-        They are `a.unseen` where a query does not see a key, and -inf beyond the last key.
+        `bends` get the derivatives of bounded ones by these. Logits are `a.unseen` where a query does not see a key, and -inf beyond the
+        last key.
         """
         a, b = self.a, self.b
         work = b.work
@@ -217,11 +224,11 @@ class LogitBlock(NamedTuple):
         return f.binary("fmul", bounded, cap)
 
 
-def _rows(f: Function, b: Blocking, body: Callable[[Value, list[Value]], None]) -> None:
+def _rows(f: Function, b: BlockSizes, body: Callable[[Value, list[Value]], None]) -> None:
     f.loop(i64(0), i64(b.queries), 1, [], body, nonempty=True)
 
 
-def may_be_blind(f: Function, a: Attention, b: Blocking, largest: Value) -> Value:
+def may_be_blind(f: Function, a: Attention, b: BlockSizes, largest: Value) -> Value:
     """Emit whether hidden keys may have weights besides a query's largest logit."""
     return f.compare("fcmp ole", largest, number(b.work, a.unseen + _HIDDEN[b.work.type]))
 

@@ -277,9 +277,10 @@ class AttentionShader:
         return [self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for j in range(s.across) for e in range(4)]
 
     def seen_range(self, begin: str, size: int, window: Window, count: int, step: int) -> tuple[str, str]:
-        """Return the range, from a multiple of `step` on, that a block from `begin` on sees.
+        """Return the range that a block from `begin` on sees.
 
-        That are keys, seen by queries, or queries, for which `window` is reversed. If a query may be blind, that are all.
+        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed. If a query may be
+        blind, they are all.
         """
         f, a = self.f, self.a
         start, end = "0u", f"{count}u"
