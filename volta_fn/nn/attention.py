@@ -285,7 +285,8 @@ def dot_product_attention(
     if key_value_seq_lengths is not None:
         masks.append(vnp.arange(s) < _per_entry(key_value_seq_lengths))
     logits = LogitOptions(scale, _window(local_window_size, is_causal), logits_soft_cap or 0.0)
-    out, statistics = attention_with_statistics(*(x.swapaxes(1, 2) for x in (q, k, v)), bias, masks, logits)
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    out, statistics = attention_with_statistics(q, k, v, bias, masks, logits)
     out = out.swapaxes(1, 2)
     exists = None
     if query_seq_lengths is not None:
@@ -295,7 +296,7 @@ def dot_product_attention(
         return out if batched else out[0]
     residual = (statistics[..., 0] + vnp.log(statistics[..., 1])).swapaxes(1, 2)
     if exists is not None:
-        residual = vnp.where(exists[..., 0], residual, least_logit(residual.dtype) + math.log(max(s, 1)))
+        residual = vnp.where(exists[..., 0], residual, float(least_logit(residual.dtype)) + math.log(max(s, 1)))
     residual = stop_gradient(residual.astype(k.dtype))
     return (out, residual) if batched else (out[0], residual[0])
 

@@ -223,7 +223,8 @@ class Logits(NamedTuple):
 
 def logits_of(program: Lookup, x: Var) -> Logits | None:
     """Return a variable as logits, if it may be logits."""
-    unseen, window, masks = _LEAST_LOGIT, Window(), ()
+    unseen, window = _LEAST_LOGIT, Window()
+    masks: tuple[Atom, ...] = ()
     value: Atom = x
     chosen = program.producer(value, "select_n")
     if chosen is not None:
@@ -239,11 +240,9 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
         least = -0.7 * float(np.finfo(x.aval.dtype).max)
         unseen = max(other, least)
     addition = program.producer(value, "add")
-    sums = [(value, None)] if addition is None else [addition.invars, addition.invars[::-1]]
-    for products, bias in sums:
+    for products, bias in [(value, None)] if addition is None else [addition.invars, addition.invars[::-1]]:
         product, scale, softcap = _unbounded(program, products)
-        is_sum = bias is not None
-        if product_of(program, product) is not None and (not is_sum or _may_be_bias(products, bias, x)):
+        if product_of(program, product) is not None and (bias is None or _may_be_bias(products, bias, x)):
             return Logits(product, scale, softcap, bias, window, masks, unseen)
     return None
 

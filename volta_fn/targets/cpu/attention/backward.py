@@ -122,7 +122,8 @@ class _Writer:
         numbers += [self.chunks * a.stack * self.rows * b.padded(a.q.width), a.stack * self.rows * _STATISTICS]
         numbers += [prod(self._bias_sizes()) if self.bias else 0]
         starts = reserve([n * b.work.itemsize for n in numbers])
-        return _Layout(*[p._replace(start=start) for p, start in zip(packed, starts, strict=False)], *starts[3:])
+        k_columns, v_columns, k_rows = (p._replace(start=start) for p, start in zip(packed, starts, strict=False))
+        return _Layout(k_columns, v_columns, k_rows, *starts[3:])
 
     def routine(self) -> Routine:
         """Write the code."""
@@ -261,7 +262,7 @@ class _Writer:
             multiply(f, b, transposed, rows, queries, Product(scratch.to_k, q_pitch, tiles), add=True)
             target = Product(f.at(partial, b.work.type, f.times(block.query, q_pitch)), q_pitch, i64(b.queries // b.tile))
             right = self.layout.k_rows.panels_from(f, b, operands.k_rows, block.key)
-            multiply(f, b, Left(scratch.slopes, b.pitch, 1), right, block.count, target, add=True)
+            multiply(f, b, Left(scratch.slopes, b.pitch, 1), right, block.width, target, add=True)
 
         self._each_block(f, operands, head, (first_key, count), contribute)
 

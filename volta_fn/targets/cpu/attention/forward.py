@@ -110,7 +110,7 @@ def forward(a: Attention) -> Routine:
         block = LogitBlock(a, b, *extra, first, i64(0), i64(0))
         attend = partial(_attend, f, block, state, (k, v), bases)
         if a.may_be_blind:
-            f.branch(attend(skips=True), lambda: [attend(skips=False), None][:0])
+            f.branch(attend(skips=True), lambda: [attend(skips=False)][:0])
         else:
             attend(skips=True)
         _store(f, block, state, pointers[out : out + 2], head)
@@ -138,7 +138,7 @@ def _attend(
         end = least(f, f.plus(block.query, i64(b.queries + a.window.after)), end)
 
     def keys_from(key: Value, _: list[Value]) -> None:
-        here = block._replace(key=key, count=least(f, f.minus(end, key), i64(b.keys)))
+        here = block._replace(key=key, width=least(f, f.minus(end, key), i64(b.keys)))
 
         def accumulate() -> None:
             here.multiply(f, state.queries, packed[0], bases[0], state.logits)
@@ -146,7 +146,7 @@ def _attend(
             _exponentiate(f, here, state)
             rows = i64(b.queries // b.tile)
             right = packed[1].panels_from(f, b, bases[1], key)
-            multiply(f, b, Left(state.logits, b.pitch, 1), right, here.count, Product(state.sums, b.padded(a.v.width), rows), add=True)
+            multiply(f, b, Left(state.logits, b.pitch, 1), right, here.width, Product(state.sums, b.padded(a.v.width), rows), add=True)
 
         if skips and a.masks:
             f.branch(here.is_seen(f), accumulate)

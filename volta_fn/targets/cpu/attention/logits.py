@@ -63,7 +63,7 @@ class LogitBlock(NamedTuple):
         masks: of the head.
         query: the first query.
         key: the first key.
-        count: the number of keys, up to that of a block.
+        width: the number of keys, up to that of a block.
     """
 
     a: Attention
@@ -72,11 +72,11 @@ class LogitBlock(NamedTuple):
     masks: tuple[LogitArray, ...]
     query: Value
     key: Value
-    count: Value
+    width: Value
 
     def panels(self, f: Function) -> Value:
         """Emit the number of panels that have the keys."""
-        return rounded_up(f, self.count, self.b.panel)
+        return rounded_up(f, self.width, self.b.panel)
 
     def each_vector(
         self, f: Function, row: Value, carried: list[Value], body: Callable[[Value, Value, list[Value]], list[Value]]
@@ -102,7 +102,7 @@ class LogitBlock(NamedTuple):
         a, b = self.a, self.b
         if self.bias is not None or self.masks or a.softcap:
             return _TRUE
-        conditions = [] if a.keys % b.panel == 0 else [f.compare("icmp sgt", f.plus(self.key, i64(b.panel - 1), self.count), i64(a.keys))]
+        conditions = [] if a.keys % b.panel == 0 else [f.compare("icmp sgt", f.plus(self.key, i64(b.panel - 1), self.width), i64(a.keys))]
         last_key = f.plus(self.key, f.times(self.panels(f), b.panel))
         if a.window.after is not None:
             conditions.append(f.compare("icmp sgt", last_key, f.plus(self.query, i64(a.window.after + 1))))
@@ -118,7 +118,7 @@ class LogitBlock(NamedTuple):
         if a.window.after is not None:
             conditions.append(f.compare("icmp sle", self.key, f.plus(last, i64(a.window.after))))
         if a.window.before is not None:
-            end = f.plus(self.key, self.count, i64(a.window.before - 1))
+            end = f.plus(self.key, self.width, i64(a.window.before - 1))
             conditions.append(f.compare("icmp sge", end, self.query))
         by_position = _all(f, conditions)
         if not self.masks:
@@ -144,7 +144,7 @@ class LogitBlock(NamedTuple):
     def _is_key(self, f: Function, column: Value) -> Value:
         """Emit the lanes whose keys belong to the block."""
         lanes = self.b.work.lanes
-        return f.compare("icmp slt", f.binary("add", f.splat(column, lanes), counting(lanes)), f.splat(self.count, lanes))
+        return f.compare("icmp slt", f.binary("add", f.splat(column, lanes), counting(lanes)), f.splat(self.width, lanes))
 
     def _masked(self, f: Function, row: Value, column: Value) -> Value:
         """Emit where all masks let a query see keys."""
