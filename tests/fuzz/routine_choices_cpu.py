@@ -193,7 +193,7 @@ CHOICES: dict[str, Choices] = {
 #: elsewhere.
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("__init__:_WIDEST", "backward:_STATISTICS", "backward:_SUM", "blocks:_VECTORS")),
-    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "logits:_EXTRA", "logits:_HIDDEN")),
+    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "logits:_EXTRA")),
     *(f"attention.__init__:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution.{name}" for name in ("blocking:NANOSECONDS", "choice:_CYCLE", "choice:_OVERHEAD")),
     *(f"fourier.{name}" for name in ("routine:_LONGEST_PRIME", "routine:_LONGEST_UNROLLED", "routine:_PASS", "signals:_NUMBER")),

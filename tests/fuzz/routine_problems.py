@@ -96,7 +96,14 @@ class Problem(NamedTuple):
 
 def problem(text: str) -> Problem:
     """The problem of an expression."""
-    names = {"Problem": Problem, "Operand": Operand, "GatherDimensionNumbers": GatherDimensionNumbers, "Form": Form, "Axes": Axes}
+    names = {
+        "Problem": Problem,
+        "Operand": Operand,
+        "GatherDimensionNumbers": GatherDimensionNumbers,
+        "Form": Form,
+        "Axes": Axes,
+        "Window": Window,
+    }
     return eval(text, {**names, "ScatterDimensionNumbers": ScatterDimensionNumbers, "MODE": GatherScatterMode, "dtype": np.dtype})
 
 

@@ -17,6 +17,9 @@ TABLE = RNG.normal(size=(11, 3)).astype(np.float32)
 INDICES = [np.int32([[4, 0, 4], [-1, 10, 4]]), np.int32([2]), np.zeros((0,), np.int32), np.arange(11, dtype=np.uint8)]
 
 
+SGD = optim.sgd(0.1)
+
+
 def slopes(indices: np.ndarray) -> np.ndarray:
     return RNG.normal(size=(*indices.shape, 3)).astype(np.float32)
 
@@ -80,12 +83,12 @@ def test_no_array_of_the_size_of_the_table() -> None:
     "call, error, words",
     [
         (
-            lambda: optim.update_rows(optim.sgd(0.1), TABLE, optim.sgd(0.1).init(TABLE), np.float32([0.5]), TABLE[:1]),
+            lambda: optim.update_rows(SGD, TABLE, SGD.init(TABLE), np.float32([0.5]), TABLE[:1]),
             DTypeError,
             "integers",
         ),
         (
-            lambda: optim.update_rows(optim.sgd(0.1), TABLE, optim.sgd(0.1).init(TABLE), np.int32([0, 1]), TABLE[:1]),
+            lambda: optim.update_rows(SGD, TABLE, SGD.init(TABLE), np.int32([0, 1]), TABLE[:1]),
             ShapeError,
             r"\(2, 3\)",
         ),

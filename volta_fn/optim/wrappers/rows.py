@@ -1,4 +1,4 @@
-"""Updates of the rows of a table that a batch has used, without a gradient of the whole table."""
+"""Updates of some rows of a table, without a gradient of the whole table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["update_rows"]
 def update_rows(
     optimizer: GradientTransformation, table: Any, state: Any, indices: Any, gradients: Any, **extra_args: Any
 ) -> tuple[Array, Any]:
-    """Update the rows of a table that have gradients, and leave all others as they are.
+    """Update the rows of a table that have gradients.
+
+    All others remain as they are.
 
     An embedding of a large vocabulary uses few of its rows in a step. Take the gradient by the rows, ``table[indices]``, instead of by the
     table, and no array of the table's size is computed; in a jitted step with donated arguments rows are replaced in place. Gradients of

@@ -150,6 +150,46 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {"local_window_size": (20, 4)},
+    {"local_window_size": (3, 0), "is_causal": True},
+    {"logits_soft_cap": 1.5, "is_causal": True},
+    {"bias": np.random.default_rng(1).standard_normal((2, 1, 70), np.float32)},
+    {"bias": np.random.default_rng(1).standard_normal((2, 40, 70), np.float32), "key_value_seq_lengths": np.int32([33])},
+    {
+        "mask": np.random.default_rng(1).random((1, 1, 1, 70)) < 0.5,
+        "query_seq_lengths": np.int32([30]),
+        "key_value_seq_lengths": np.int32([9]),
+    },
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+def test_options_agree_with_the_cpu(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, n, 2, 16), np.float32) for n in (40, 70, 70)]
+
+    def loss(*arrays: Any) -> Any:
+        return vnp.sum(vf.nn.dot_product_attention(*arrays, **options) ** 2)
+
+    results = []
+    for device in (vf.devices("cpu")[0], GPU):
+        with vf.default_device(device):
+            value, gradients = vf.jit(vf.value_and_grad(loss, argnums=(0, 1, 2)))(*[vnp.asarray(x) for x in arrays])
+            results.append([np.asarray(x) for x in (value, *gradients)])
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-4, atol=2e-5)
+
+
+def test_a_window_takes_no_array_of_all_weights() -> None:
+    rows = vf.ShapeDtypeStruct((1, 4096, 4, 64), "float32")
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return vnp.sum(vf.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=(256, 0)))
+
+    assert vf.jit(vf.grad(loss, argnums=(0, 1, 2))).lower(rows, rows, rows).plan("webgpu").peak_memory < 4 * 4096**2 * 4
+
+
 def test_operands_whose_features_are_not_last_in_memory() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((1, 16, 2, 40), np.float32) for _ in range(3)]
