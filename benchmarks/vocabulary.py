@@ -1,4 +1,6 @@
-"""Large vocabularies: time and memory of a last layer's loss, and of an embedding's update, beside the plain forms and PyTorch.
+"""Large vocabularies: the loss of a last layer, and the update of an embedding.
+
+Both are measured beside their plain forms, and the loss beside PyTorch's.
 
     python -m benchmarks.vocabulary [--rows 1024] [--width 256] [--vocabulary 50257] [--rounds 5]
 
@@ -21,7 +23,10 @@ from volta_fn import nn, optim
 
 
 def _ours(function: Callable[..., Any], *arrays: Any, donate: tuple[int, ...] = ()) -> tuple[Callable[[], Any], int]:
-    """Return a call that waits for its result, and the bytes of temporaries. Donated arguments are the results of the call before."""
+    """Return a call that waits for its result, and the bytes of temporaries.
+
+    Donated arguments are the results of the call before.
+    """
     jitted = vf.jit(function, donate_argnums=donate)
     memory = jitted.lower(*arrays).memory().temporaries
     current = list(arrays)

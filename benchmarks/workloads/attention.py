@@ -46,7 +46,10 @@ def attention_gradient(rng: np.random.Generator, batch: int, tokens: int, heads:
 
 
 def windowed_attention(rng: np.random.Generator, batch: int, tokens: int, heads: int, width: int, before: int) -> Case:
-    """Attend to the last `before` tokens (Beltagy et al. 2020), which PyTorch is told by a mask."""
+    """Attend to the last `before` tokens (Beltagy et al. 2020).
+
+    PyTorch has a mask for that.
+    """
 
     def functional(lib: Library) -> Any:
         return lambda *qkv: lib.nn.dot_product_attention(*qkv, is_causal=True, local_window_size=(before, 0))
