@@ -25,6 +25,7 @@ def routines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have attention of any size compute block by block, in programs that no other test traces."""
     monkeypatch.setattr(attention, "FEWEST_QUERIES", 1)
     monkeypatch.setattr(attention, "FEWEST_LOGITS", 1)
+    monkeypatch.setenv("VOLTA_CACHE_DIR", "")  # where programs are known by what was traced
     vf.clear_caches()
     yield
     vf.clear_caches()
