@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.wgsl.attention import attention, attention_gradient
 
 _LEAST = 0.7 * float(np.finfo(np.float32).min)
@@ -43,7 +43,7 @@ def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[
     """Return the seconds of the forward and of the backward routine."""
     rows = ShapedArray(shape, np.dtype(np.float32))
     axes = Axes((0, 1), 2, 3)
-    form = Form(axes, axes, axes, axes, shape[3] ** -0.5, _LEAST, causal, masked=False)
+    form = Form(axes, axes, axes, axes, shape[3] ** -0.5, _LEAST, CAUSAL if causal else Window())
     rng = np.random.default_rng(0)
     q, k, v, d = (bench.put(rng.standard_normal(shape, np.float32)) for _ in range(4))
     size = 4 * int(np.prod(shape))

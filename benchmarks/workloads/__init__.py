@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.workloads import calls, convolutions, derivatives, large, linear_algebra, networks, operations, products, sequences
+from benchmarks.workloads import (
+    attention,
+    calls,
+    convolutions,
+    derivatives,
+    large,
+    linear_algebra,
+    networks,
+    operations,
+    products,
+    sequences,
+)
 from benchmarks.workloads.case import Workload
 
 WORKLOADS: list[Workload] = [
@@ -10,6 +21,7 @@ WORKLOADS: list[Workload] = [
     *sequences.WORKLOADS,
     *derivatives.WORKLOADS,
     *operations.WORKLOADS,
+    *attention.WORKLOADS,
     *products.WORKLOADS,
     *convolutions.WORKLOADS,
     *linear_algebra.WORKLOADS,

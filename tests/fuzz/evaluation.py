@@ -268,12 +268,12 @@ class Evaluator:
         shared = q.shape[-3] // max(1, k.shape[-3])
         keys, values = np.repeat(k, shared, -3), np.repeat(v, shared, -3)
         with np.errstate(all="ignore"):
-            weights = expansions.attention_weights(q, keys, operands[3] if form.masked else None, form)[0]
+            weights = expansions.attention_weights(q, keys, operands[3:-3], form).weights
             missing = (cotangent * (weights @ values - out)).sum(-1, keepdims=True) * form.scale
             slopes = weights * missing
             of_keys = (slopes.swapaxes(-1, -2) @ q).reshape(*k.shape[:-2], shared, *k.shape[-2:]).sum(-3)
-        changes = [(slopes @ keys).transpose(form.q.inverse), of_keys.transpose(form.k.inverse), 0.0]
-        return [x + change for x, change in zip(results, [c for c, is_moved in zip(changes, moved, strict=True) if is_moved], strict=True)]
+        changes = [(slopes @ keys).transpose(form.q.inverse), of_keys.transpose(form.k.inverse), 0.0, 0.0]
+        return [x + change for x, change in zip(results, [c for c, is_moved in zip(changes, moved, strict=False) if is_moved], strict=True)]
 
     def _apply(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         in_own_dtype = eqn.primitive.name in _IN_OWN_DTYPE

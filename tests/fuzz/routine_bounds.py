@@ -168,9 +168,15 @@ def _attention(problem: Problem, inputs: list[np.ndarray]) -> list[Want]:
     q, k, v = (_wide(x).transpose(axes.order) for x, axes in zip(inputs, (form.q, form.k, form.v), strict=False))
     each, (t, s) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
     keys, items = np.repeat(k, each, 1), np.repeat(v, each, 1)
-    seen = np.tri(t, s, dtype=np.bool_) if form.causal else np.ones((t, s), np.bool_)
-    seen = seen & inputs[3] if form.masked else seen
-    logits = np.where(seen, q @ keys.swapaxes(2, 3) * form.scale, form.unseen)
+    before, after = (t + s if n is None else n for n in form.window)
+    ahead = np.arange(s) - np.arange(t)[:, None]
+    seen = (-before <= ahead) & (ahead <= after)
+    for mask in inputs[3 + form.biased : form.operands]:
+        seen = seen & mask
+    logits = q @ keys.swapaxes(2, 3) * form.scale
+    bounded = np.tanh(logits / form.softcap) if form.softcap else np.zeros(())
+    logits = bounded * form.softcap if form.softcap else logits
+    logits = np.where(seen, logits + (_wide(inputs[3]) if form.biased else 0), form.unseen)
     top = logits.max(-1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True)
@@ -181,10 +187,14 @@ def _attention(problem: Problem, inputs: list[np.ndarray]) -> list[Want]:
         results = [(out.transpose(form.q.inverse), None), (statistics, np.abs(statistics))]
     else:
         d = _wide(inputs[-1]).transpose(form.cotangent.order)
-        slopes = np.where(seen, weights * (d @ items.swapaxes(2, 3) - (d * out).sum(-1, keepdims=True)), 0) * form.scale
+        slopes = np.where(seen, weights * (d @ items.swapaxes(2, 3) - (d * out).sum(-1, keepdims=True)), 0)
+        shared = tuple([a for a, size in enumerate(inputs[3].shape) if size == 1])
+        to_bias = [(slopes.sum(shared, keepdims=True), None)] if form.to_bias else []
+        slopes = slopes * (1 - bounded * bounded) * form.scale
         to_k, to_v = slopes.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d
         to_k, to_v = (x.reshape(*k.shape[:2], each, *x.shape[2:]).sum(2) for x in (to_k, to_v))
         results = [(x.transpose(axes.inverse), None) for x, axes in ((slopes @ keys, form.q), (to_k, form.k), (to_v, form.v))]
+        results += to_bias
     rounding = 100 * epsilon(np.float32) + 8 * epsilon(inputs[0].dtype)
     return [Want(x, rounding * (np.full(x.shape, max(1.0, _norm(x))) if size is None else 1 + size)) for x, size in results]
 

@@ -180,6 +180,11 @@ CHOICES: dict[str, Choices] = {
         *each("convolution.emission", _UNROLLED=(1,)),
         *each("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
     ],
+    "attention": [
+        *each("attention.blocks", _BLOCK_BYTES=(1, _BIG), _MOST_KEYS=(1,)),
+        *each("attention.forward", _PACKED_ROWS=(1, _BIG)),
+        *each("attention.backward", _ENOUGH=(1, _BIG), _SUMMED_ROWS=(1, _BIG)),
+    ],
     "fourier": [
         *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
         *each("fourier.routine", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
@@ -193,6 +198,9 @@ CHOICES: dict[str, Choices] = {
 #: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed
 #: elsewhere.
 NO_CHOICES = {
+    *(f"attention.{name}" for name in ("__init__:_WIDEST", "backward:_STATISTICS", "backward:_SUM", "blocks:_VECTORS")),
+    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "logits:_EXTRA")),
+    *(f"attention.__init__:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution.{name}" for name in ("blocking:NANOSECONDS", "choice:_CYCLE", "choice:_OVERHEAD")),
     *(f"fourier.{name}" for name in ("routine:_LONGEST_PRIME", "routine:_LONGEST_UNROLLED", "routine:_PASS", "signals:_NUMBER")),
     *(f"lapack.calls:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),

@@ -17,7 +17,7 @@ from volta_fn import dtypes
 from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, cholesky_panel_p, result_avals
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import Axes, Form, Window
 from volta_fn.primitives.convolution import window_counts
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.numpy import backend as _kernels  # noqa: F401  # declares all primitives
@@ -96,7 +96,14 @@ class Problem(NamedTuple):
 
 def problem(text: str) -> Problem:
     """The problem of an expression."""
-    names = {"Problem": Problem, "Operand": Operand, "GatherDimensionNumbers": GatherDimensionNumbers, "Form": Form, "Axes": Axes}
+    names = {
+        "Problem": Problem,
+        "Operand": Operand,
+        "GatherDimensionNumbers": GatherDimensionNumbers,
+        "Form": Form,
+        "Axes": Axes,
+        "Window": Window,
+    }
     return eval(text, {**names, "ScatterDimensionNumbers": ScatterDimensionNumbers, "MODE": GatherScatterMode, "dtype": np.dtype})
 
 
@@ -516,8 +523,10 @@ def attention(rng: Rng, room: int) -> Problem:
         *(pick(rng, _LAYOUTS) for _ in range(4)),
         width**-0.5,
         -0.7 * float(np.finfo(np.float32).max),
+        Window(*(pick(rng, [None, None, 0, 1, 7, 40]) for _ in range(2))),
+        pick(rng, [0.0, 0.0, 2.0]),
         bool(rng.integers(2)),
-        bool(rng.integers(2)),
+        int(rng.integers(3)),
     )
 
     def rows(axes: Axes, heads: int, count: int, features: int) -> Operand:
@@ -525,12 +534,17 @@ def attention(rng: Rng, room: int) -> Problem:
         return operand(rng, tuple([sizes[i] for i in axes.inverse]), dtype, ("normal",))
 
     some = [rows(form.q, groups * shared, t, width), rows(form.k, groups, s, width), rows(form.v, groups, s, v_width)]
-    if form.masked:
-        some.append(operand(rng, (pick(rng, [1, batch]), pick(rng, [1, groups * shared]), pick(rng, [1, t]), s), "bool"))
+    for kind in ["float32"] * form.biased + ["bool"] * form.masks:
+        shape = (pick(rng, [1, batch]), pick(rng, [1, groups * shared]), pick(rng, [1, t]), pick(rng, [1, s, s]))
+        some.append(operand(rng, shape, kind, ("normal",)) if kind == "float32" else operand(rng, shape, kind))
     if rng.integers(2):
         return Problem("attention_routine", tuple(some), {"form": form._replace(cotangent=None)})
     assert form.cotangent is not None
-    return Problem("attention_gradient_routine", (*some, rows(form.cotangent, groups * shared, t, v_width)), {"form": form})
+    return Problem(
+        "attention_gradient_routine",
+        (*some, rows(form.cotangent, groups * shared, t, v_width)),
+        {"form": form._replace(to_bias=form.biased and bool(rng.integers(2)))},
+    )
 
 
 def condensed(rng: Rng, room: int) -> Problem:
@@ -562,6 +576,6 @@ FAMILIES: dict[str, Callable[[Rng, int], Problem]] = {
 }  # fmt: skip
 #: Those of a target: the others are kernels there, or products.
 FAMILIES_OF = {
-    "cpu": tuple(f for f in FAMILIES if f not in ("attention", "pad")),
+    "cpu": tuple(f for f in FAMILIES if f != "pad"),
     "wgsl": tuple(f for f in FAMILIES if f not in ("fourier", "condensed")),
 }

@@ -15,7 +15,7 @@ from tests.stress.amount import rounds
 CORPUS = [block.split("\n") for block in routines.CORPUS.read_text().strip().split("\n\n")]
 
 #: Folders whose choices are forced here; those of products and of loops are those of kernels.
-FOLDERS = {"cpu": ["library", "convolution", "fourier", "lapack"], "wgsl": ["library", "convolution", "attention"]}
+FOLDERS = {"cpu": ["library", "convolution", "attention", "fourier", "lapack"], "wgsl": ["library", "convolution", "attention"]}
 
 #: Problems of a family in a sample, per target.
 SAMPLE = {"cpu": 4, "wgsl": 1}

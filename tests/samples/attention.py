@@ -45,7 +45,7 @@ SAMPLES = [
     Sample("attention", lambda q, k, v: attend(q, k, v), (_Q, _K, _V), _attention, dtypes=("float32", "float64")),
     Sample("attention", lambda q, k, v: attend(q, k, v), (_Q, *_SHARED), _attention, label="shared"),
     Sample(
-        "attention", lambda q, k, v: attend(q, k, v, seen=vf.numpy.asarray(_MASK)), (_Q, _K, _V), lambda *a: _attention(*a, _MASK),
+        "attention", lambda q, k, v: attend(q, k, v, masks=[vf.numpy.asarray(_MASK)]), (_Q, _K, _V), lambda *a: _attention(*a, _MASK),
         label="mask",
     ),
     Sample("attention", lambda q, k, v: attend(q, k, v, is_causal=True), (_Q, _K, _V), lambda *a: _attention(*a, _CAUSAL), label="causal"),

@@ -4,5 +4,5 @@ In the order in which to read: `pipeline` names every pass in order. `target` sa
 program is. `passes` rewrite a jaxpr into a simpler one, `ir` defines kernels (loop nests over scalar operations), `fusion` groups equations
 into kernels, and `lowering` makes kernels of equations. `buffers` assigns memory to values, `emission` writes a lowered program as
 commands, and `plans` makes the programs that NumPy runs. `contractions` describes matrix products for all targets, `correlations` describes
-convolutions, and `verification` and `memory_verification` check the results of all of these.
+convolutions, `attention` problems of attention, and `verification` and `memory_verification` check the results of all of these.
 """

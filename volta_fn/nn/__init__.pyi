@@ -24,6 +24,7 @@ from volta_fn.nn.layers.normalization import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.losses.classification import *
+from volta_fn.nn.losses.linear_cross_entropy import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -18,9 +19,10 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import current_trace
 from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.layers.arguments import broadcasts_to
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.primitives.call import Axes, Form, attention_p, attention_params
-from volta_fn.scipy.special.exponential import logsumexp, softmax
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window, attention_p, attention_params
+from volta_fn.scipy.special.exponential import softmax
 from volta_fn.transforms.custom_derivatives import custom_vjp
 
 __all__ = ["dot_product_attention", "get_scaled_dot_general_config", "scaled_dot_general", "scaled_matmul"]
@@ -234,12 +236,16 @@ def dot_product_attention(
     query_seq_lengths: Any = None,
     key_value_seq_lengths: Any = None,
     local_window_size: int | tuple[int, int] | None = None,
+    logits_soft_cap: float | None = None,
     implementation: Literal["xla", "cudnn"] | None = None,
     return_residual: bool = False,
 ) -> Any:
     """Compute softmax(scale query key^T + bias) value for each head.
 
-    See Vaswani et al. (2017). float16 and bfloat16 compute logits and softmax in float32.
+    See Vaswani et al. (2017). float16 and bfloat16 compute logits and softmax in float32. Long sequences go block by block with a running
+    softmax, and their gradients recompute weights (FlashAttention-2, Dao 2023): memory grows with T + S, not with their product, and
+    blocks of keys that no query of a block sees cost nothing. A bias and a mask take the memory of their own shapes: that of ALiBi is
+    ``slopes[:, None, None] * arange(S)``, as what all logits of a query have in common does not change its weights.
 
     Args:
         query: shape (batch, T, heads, features), or without the batch.
@@ -252,12 +258,15 @@ def dot_product_attention(
         query_seq_lengths: int32 per batch entry; queries beyond are padding, whose result is 0.
         key_value_seq_lengths: int32 per batch entry; keys beyond are padding, which no query sees.
         local_window_size: how many keys to the left and right of its own position a query sees; one number for both sides.
+        logits_soft_cap: bounds scaled logits smoothly, before the bias: x becomes ``cap tanh(x / cap)`` (Gemma 2, 2024).
         implementation: accepted for compatibility; there is one implementation.
         return_residual: return the pair of the result and the logsumexp of the logits, of shape (batch, T, heads), which has no
             gradient.
 
     Raises:
-        ShapeError: the shapes do not fit. DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
+        ShapeError: the shapes do not fit.
+        DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
+        ArgumentError: `logits_soft_cap` is not positive, or `implementation` is unknown.
 
     >>> q = vf.numpy.ones((2, 5, 4, 8))
     >>> vf.nn.dot_product_attention(q, q, q, is_causal=True).shape
@@ -265,24 +274,30 @@ def dot_product_attention(
     """
     if implementation not in (None, "xla", "cudnn"):
         raise ArgumentError(f"dot_product_attention: implementation is None, 'xla' or 'cudnn', got {implementation!r}")
+    if logits_soft_cap is not None and not logits_soft_cap > 0:
+        raise ArgumentError(f"dot_product_attention: logits_soft_cap is None or a positive number, got {logits_soft_cap!r}")
     arrays = [as_value(x) for x in (query, key, value)]
     batched = arrays[0].ndim == 4
     q, k, v = arrays if batched else [x[None] for x in arrays]
     _check(q, k, v, mask, batched)
     t, s = q.shape[1], k.shape[1]
-    seen = _visible(t, s, mask, query_seq_lengths, key_value_seq_lengths, local_window_size)
+    masks = [] if mask is None else [as_value(mask)]
+    if key_value_seq_lengths is not None:
+        masks.append(vnp.arange(s) < _per_entry(key_value_seq_lengths))
+    logits = LogitOptions(scale, _window(local_window_size, is_causal), logits_soft_cap or 0.0)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
-    if return_residual:
-        seen = _both(seen, causal_condition(t, s) if is_causal else None)
-        out, logits = expanded_attention(q, k, v, bias, seen, scale)
-    else:
-        out = attend(q, k, v, bias, seen, scale, is_causal=is_causal)
+    out, statistics = attention_with_statistics(q, k, v, bias, masks, logits)
     out = out.swapaxes(1, 2)
+    exists = None
     if query_seq_lengths is not None:
-        out = vnp.where(vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
+        exists = vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths)
+        out = vnp.where(exists, out, 0)
     if not return_residual:
         return out if batched else out[0]
-    residual = stop_gradient(logsumexp(logits, -1).astype(k.dtype).transpose(0, 2, 1))
+    residual = (statistics[..., 0] + vnp.log(statistics[..., 1])).swapaxes(1, 2)
+    if exists is not None:
+        residual = vnp.where(exists[..., 0], residual, float(least_logit(residual.dtype)) + math.log(max(s, 1)))
+    residual = stop_gradient(residual.astype(k.dtype))
     return (out, residual) if batched else (out[0], residual[0])
 
 
@@ -292,9 +307,30 @@ def least_logit(dtype: np.dtype) -> np.generic:
     return least
 
 
-def causal_condition(t: int, s: int) -> Array:
-    """Return the mask under which query i sees keys up to i."""
-    return vnp.arange(s)[None, :] <= vnp.arange(t)[:, None]
+class LogitOptions(NamedTuple):
+    """How logits follow from products of queries and keys.
+
+    Attributes:
+        scale: their factor (None: 1 / sqrt(features)).
+        window: the keys that a query sees by their positions.
+        softcap: the bound of scaled logits (0: none).
+    """
+
+    scale: Any = None
+    window: Window = Window()
+    softcap: float = 0.0
+
+
+def _window(size: int | tuple[int, int] | None, is_causal: bool) -> Window:
+    before, after = (None, None) if size is None else (size, size) if isinstance(size, int) else size
+    return Window(before, (0 if after is None else min(after, 0)) if is_causal else after)
+
+
+def window_conditions(window: Window, t: int, s: int) -> list[Array]:
+    """Return the masks (t, s) of the keys that queries see by their positions."""
+    rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
+    masks = [] if window.before is None else [columns >= rows - window.before]
+    return masks if window.after is None else [*masks, columns <= (rows + window.after if window.after else rows)]
 
 
 def attend(
@@ -302,37 +338,60 @@ def attend(
     k: Array,
     v: Array,
     bias: Any = None,
-    seen: Any = None,
+    masks: Sequence[Any] = (),
     scale: Any = None,
     drop: Callable[[Array], Array] | None = None,
     is_causal: bool = False,
 ) -> Array:
     """Return softmax(scale q kᵀ + bias) v, of shape (batch, heads, T, value features).
 
-    All functions and layers of attention use this one. Without a bias and dropout it is the primitive of attention, for which targets may
-    have routines.
-
     Args:
         q: shape (batch, heads, T, features).
         k: shape (batch, groups, S, features).
         v: shape (batch, groups, S, value features).
         bias: added to the logits; broadcasts to (batch, heads, T, S).
-        seen: bool, broadcasts likewise; False hides a key from a query.
+        masks: bool, each broadcasts likewise; False hides a key from a query.
         scale: factor of the logits (default 1 / sqrt(features)).
         drop: a function of the weights, such as dropout.
-        is_causal: query t sees keys up to t only, and only where `seen` allows it.
+        is_causal: query t sees keys up to t only, and only where `masks` allow it.
     """
-    plain = bias is None and drop is None and q.dtype in FLOATS and (scale is None or isinstance(scale, (int, float)))
-    if not plain or 0 in (*q.shape, *k.shape, *v.shape):
-        condition = causal_condition(q.shape[2], k.shape[2]) if is_causal else None
-        return expanded_attention(q, k, v, bias, _both(seen, condition), scale, drop)[0]
-    masks = [] if seen is None else [as_value(seen).reshape((1,) * (4 - seen.ndim) + seen.shape)]
-    factor = 1 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
-    form = Form(_HEADS_FIRST, _HEADS_FIRST, _HEADS_FIRST, None, factor, float(least_logit(accumulator(q.dtype))), is_causal, bool(masks))
-    operands = (q, k, v, *masks)
+    logits = LogitOptions(scale, CAUSAL if is_causal else Window())
+    if drop is not None:
+        return _expanded(q, k, v, bias, masks, logits, drop)[0]
+    return attention_with_statistics(q, k, v, bias, masks, logits)[0]
+
+
+def attention_with_statistics(q: Array, k: Array, v: Array, bias: Any, masks: Sequence[Any], options: LogitOptions) -> tuple[Array, Array]:
+    """Return the result of `attend`, and the statistics of the softmax.
+
+    These are each query's largest logit and the sum of its weights relative to that, of shape (batch, heads, T, 2). All functions and
+    layers of attention without dropout use this one. It is the primitive of attention, for which targets may have routines.
+    """
+    logits_shape = (*q.shape[:3], k.shape[2])
+    conditions = [_with_four_axes(as_value(mask)) for mask in masks]
+    extra = [] if bias is None else [_bias(as_value(bias), accumulator(q.dtype))]
+    plain = q.dtype in FLOATS and (options.scale is None or isinstance(options.scale, (int, float)))
+    if not plain or 0 in (*q.shape, *k.shape, *v.shape) or not all(broadcasts_to(x.shape, logits_shape) for x in (*extra, *conditions)):
+        out, logits = _expanded(q, k, v, bias, masks, options)
+        return out, _statistics(logits) if logits.size else vnp.zeros((*q.shape[:3], 2), logits.dtype)
+    factor = 1 / math.sqrt(max(q.shape[3], 1)) if options.scale is None else float(options.scale)
+    least = float(least_logit(accumulator(q.dtype)))
+    axes = (_HEADS_FIRST, _HEADS_FIRST, _HEADS_FIRST, None)
+    form = Form(*axes, factor, least, options.window, float(options.softcap), bool(extra), len(conditions))
+    operands = (q, k, v, *extra, *conditions)
     program = _expansion(form, tuple([ShapedArray(x.shape, x.dtype) for x in operands]))
-    out: Array = current_trace().process(attention_p, operands, program)[0]
-    return out
+    out, statistics = current_trace().process(attention_p, operands, program)
+    return out, statistics
+
+
+def _with_four_axes(x: Array) -> Array:
+    return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim < 4 else x
+
+
+def _bias(bias: Array, wide: np.dtype) -> Array:
+    """Return a bias as floats that are no wider than the logits."""
+    narrow = bias.dtype in FLOATS and bias.dtype.itemsize <= wide.itemsize
+    return _with_four_axes(bias if narrow else bias.astype(wide))
 
 
 #: Arrays (batch, heads, rows, features).
@@ -343,17 +402,27 @@ _HEADS_FIRST = Axes((0, 1), 2, 3)
 def _expansion(form: Form, avals: tuple[ShapedArray, ...]) -> SharedParams:
     """Return the parameters of attention for operands of these types."""
 
-    def expand(q: Array, k: Array, v: Array, *masks: Array) -> list[Array]:
-        condition = causal_condition(q.shape[2], k.shape[2]) if form.causal else None
-        out, logits = expanded_attention(q, k, v, None, _both(masks[0] if masks else None, condition), form.scale)
-        top = logits.max(-1, keepdims=True)
-        return [out, vnp.concatenate([top, vnp.exp(logits - top).sum(-1, keepdims=True)], -1)]
+    def expand(q: Array, k: Array, v: Array, *others: Array) -> list[Array]:
+        bias, masks = others[0] if form.biased else None, others[form.biased :]
+        out, logits = _expanded(q, k, v, bias, masks, LogitOptions(form.scale, form.window, form.softcap))
+        return [out, _statistics(logits)]
 
     return SharedParams(attention_params(trace_to_jaxpr(expand, avals, "attention"), form))
 
 
-def expanded_attention(
-    q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
+def _statistics(logits: Array) -> Array:
+    top = logits.max(-1, keepdims=True)
+    return vnp.concatenate([top, vnp.exp(logits - top).sum(-1, keepdims=True)], -1)
+
+
+def _expanded(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Any,
+    masks: Sequence[Any],
+    options: LogitOptions,
+    drop: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array]:
     """Return the result of `attend` by products and a softmax, and the logits."""
     batch, heads, t, features = q.shape
@@ -361,11 +430,14 @@ def expanded_attention(
     wide = accumulator(q.dtype)
     grouped = q.reshape(batch, groups, heads // max(groups, 1) * t, features)
     logits = vnp.matmul(grouped, k.swapaxes(2, 3), preferred_element_type=wide).reshape(batch, heads, t, s)
-    logits = logits * (1 / math.sqrt(max(features, 1)) if scale is None else scale)
+    logits = logits * (1 / math.sqrt(max(features, 1)) if options.scale is None else options.scale)
+    if options.softcap:
+        logits = vnp.tanh(logits / options.softcap) * options.softcap
     if bias is not None:
         logits = (logits + bias).astype(wide)
-    if seen is not None:
-        logits = vnp.where(seen, logits, least_logit(wide))
+    conditions = [*masks, *window_conditions(options.window, t, s)]
+    if conditions:
+        logits = vnp.where(functools.reduce(operator.and_, conditions), logits, least_logit(wide))
     weights = softmax(logits).astype(v.dtype)
     weights = weights if drop is None else drop(weights)
     out = vnp.matmul(weights.reshape(batch, groups, heads // max(groups, 1) * t, s), v)
@@ -391,24 +463,3 @@ def _check(q: Array, k: Array, v: Array, mask: Any, batched: bool) -> None:
         raise DTypeError(f"dot_product_attention: query, key and value have dtypes {names}; convert them to one")
     if mask is not None and as_value(mask).dtype not in BOOL:
         raise DTypeError(f"dot_product_attention: the mask is bool, got {as_value(mask).aval}; numbers to add to the logits go into bias")
-
-
-def _visible(t: int, s: int, mask: Any, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
-    """Return a mask of the keys that each query sees, or None for all."""
-    rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
-    conditions = [] if mask is None else [as_value(mask)]
-    if window is not None:
-        left, right = (window, window) if isinstance(window, int) else window
-        conditions.append((columns >= rows - left) & (columns <= rows + right))
-    if query_lengths is not None:
-        conditions.append(rows < _per_entry(query_lengths))
-    if key_lengths is not None:
-        conditions.append(columns < _per_entry(key_lengths))
-    seen = None
-    for condition in conditions:
-        seen = _both(seen, condition)
-    return seen
-
-
-def _both(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else one & other

@@ -44,12 +44,12 @@ def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
 #
 # Each of the three calls holds its expansion as a program (`jaxpr`), and a description for targets with routines (`Form`):
 #
-# - ``attention(q, k, v[, mask])`` gives the result, and the statistics of the softmax: for each query its largest logit and the sum of its
-# weights relative to that, of shape (*heads, queries, 2).
-# - ``attention_tangent(q, k, v[, mask], result, statistics, *tangents)`` gives the result's tangent, and is linear in the tangents, one
-# for each of q, k and v that `moved` marks.
-# - ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
-# tangent's transpose; with the statistics a routine needs no array of all weights.
+# - ``attention(q, k, v[, bias], *masks)`` gives the result, and the statistics of the softmax: for each query its largest logit and the
+# sum of its weights relative to that, of shape (*heads, queries, 2).
+# - ``attention_tangent(q, k, v[, bias], *masks, result, statistics, *tangents)`` gives the result's tangent, and is linear in the
+# tangents, one for each of q, k, v and the bias that `moved` marks.
+# - ``attention_gradient(q, k, v[, bias], *masks, result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k, v and
+# the bias. It is the tangent's transpose; with the statistics a routine needs no array of all weights.
 #
 # Their derivatives and batching rules are in `volta_fn.transforms.rules.calls`.
 
@@ -76,6 +76,17 @@ class Axes(NamedTuple):
         return Axes((0, *[a + 1 for a in self.heads]), self.rows + 1, self.features + 1)
 
 
+class Window(NamedTuple):
+    """How many keys before and after its own position a query sees; None: all."""
+
+    before: int | None = None
+    after: int | None = None
+
+
+#: Queries see the keys up to their own position.
+CAUSAL = Window(None, 0)
+
+
 class Form(NamedTuple):
     """The layout and options of an attention, for routines.
 
@@ -90,9 +101,20 @@ class Form(NamedTuple):
     #: The scale of logits, and their value where a query does not see a key.
     scale: float
     unseen: float
-    #: Whether the mask is causal, and whether there is another one, which broadcasts to (*heads, queries, keys).
-    causal: bool
-    masked: bool
+    #: The keys that a query sees by their positions.
+    window: Window = Window()
+    #: The bound of logits, which become ``softcap tanh(logit / softcap)`` before the bias is added; 0: none.
+    softcap: float = 0.0
+    #: Whether there is a bias, and how many masks there are. Each broadcasts to (*heads, queries, keys).
+    biased: bool = False
+    masks: int = 0
+    #: Whether a gradient is that of the bias, too.
+    to_bias: bool = False
+
+    @property
+    def operands(self) -> int:
+        """How many operands there are: q, k, v, the bias and the masks."""
+        return 3 + self.biased + self.masks
 
 
 attention_p = call_primitive("attention")

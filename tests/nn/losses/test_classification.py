@@ -136,6 +136,9 @@ def test_ignored_labels():
     assert np.isnan(vf.jit(lambda y: nn.cross_entropy(logits, y, ignore_index=None, reduction="sum"))(nothing))
     half = np.where(np.arange(8) < 4, LABELS["rows"], -100)
     np.testing.assert_allclose(nn.cross_entropy(logits, half), nn.cross_entropy(logits[:4], half[:4]), rtol=1e-12)
+    for run in (vf.grad(nn.cross_entropy), vf.jit(vf.grad(nn.cross_entropy))):
+        np.testing.assert_allclose(run(logits, half)[:4], vf.grad(nn.cross_entropy)(logits[:4], half[:4]), rtol=1e-12)
+        np.testing.assert_array_equal(run(logits, half)[4:], 0)
 
 
 @pytest.mark.wide

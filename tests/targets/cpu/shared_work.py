@@ -42,7 +42,12 @@ def routines() -> dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]:
     def pooled(x: Any) -> Any:
         return vf.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3, 3), (1, 1, 2, 2), "VALID") ** 2).sum())(x)
 
+    def attention(q: Any, bias: Any) -> Any:
+        run = lambda q, bias: nn.dot_product_attention(q, q, q, bias, is_causal=True)
+        return run(q, bias), vf.vjp(run, q, bias)[1](jnp.ones(q.shape, "float32"))
+
     return {
+        "attention": (attention, (draw(1, 600, 4, 32), draw(4, 1, 600))),
         "sums": (lambda x, y: (x.sum(), jnp.mean(y, 0), jnp.var(y, 1), jnp.max(y)), (long, rows)),
         "rows": (lambda x: (nn.softmax(x), nn.log_softmax(x, 0), jnp.linalg.norm(x, axis=1)), (rows,)),
         "gelu": (nn.gelu, (long,)),

@@ -7,12 +7,13 @@ expanded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.attention import sees_some
 from volta_fn.compiler.ir.kernel import DefUse
 from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.compiler.passes.loops import simplify_nested
@@ -20,7 +21,7 @@ from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, inline_calls
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, attention_p
+from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, Window, attention_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p
 from volta_fn.primitives.elementwise import arithmetic, selection
@@ -203,76 +204,131 @@ class Result(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """The product of queries and keys, its scale and its mask."""
+    """The product of queries and keys, and what becomes of it."""
 
     product: Atom
     scale: float
-    #: Where a query sees a key, as the program has it; logits elsewhere; and what that means: causal, or a mask.
-    seen: Atom | None
+    softcap: float
+    bias: Atom | None
+    #: What queries see by positions and by masks, and logits elsewhere.
+    window: Window
+    masks: tuple[Atom, ...]
     unseen: float
-    causal: bool
-    mask: Atom | None
+
+    @property
+    def extra(self) -> list[Atom]:
+        """The bias and the masks."""
+        return [*([] if self.bias is None else [self.bias]), *self.masks]
 
 
 def logits_of(program: Lookup, x: Var) -> Logits | None:
     """Return a variable as logits, if it may be logits."""
-    seen, unseen, causal, mask = None, _LEAST_LOGIT, False, None
+    unseen, window = _LEAST_LOGIT, Window()
+    masks: tuple[Atom, ...] = ()
     value: Atom = x
     chosen = program.producer(value, "select_n")
     if chosen is not None:
         seen, other, value = chosen.invars[0], number(chosen.invars[1]), chosen.invars[2] if len(chosen.invars) == 3 else x
         if other is None or seen.aval.dtype != np.bool_ or value.aval.shape != x.aval.shape:
             return None
-        causal, mask = _visible(program, seen, x.aval.shape[-2:])
-        if causal and other > -1e30 and np.isfinite(other):  # not so small that causal blocks may be left out
-            causal, mask = False, seen
-        if not np.isfinite(other) and not (causal and mask is None and other < 0):  # a query might see nothing
+        window, masks = _visible(program, seen, x.aval.shape[-2:])
+        if window != Window() and other > -1e30 and np.isfinite(other):  # not so small that hidden blocks may be left out
+            window, masks = Window(), (seen,)
+        sees_all = not masks and other < 0 and sees_some(window, *x.aval.shape[-2:])
+        if not np.isfinite(other) and not sees_all:  # a query might see nothing
             return None
-        unseen = max(other, _LEAST_LOGIT)
-    value, scale = unscaled(program, value)
-    return Logits(value, scale, seen, unseen, causal, mask)
+        least = -0.7 * float(np.finfo(x.aval.dtype).max)
+        unseen = max(other, least)
+    addition = program.producer(value, "add")
+    for products, bias in [(value, None)] if addition is None else [addition.invars, addition.invars[::-1]]:
+        product, scale, softcap = _unbounded(program, products)
+        if product_of(program, product) is not None and (bias is None or _may_be_bias(products, bias, x)):
+            return Logits(product, scale, softcap, bias, window, masks, unseen)
+    return None
+
+
+def _may_be_bias(products: Atom, bias: Atom, x: Var) -> bool:
+    """Return True for an array of floats that broadcasts to the logits."""
+    narrow = bias.aval.dtype in dtypes.FLOATS and bias.aval.dtype.itemsize <= x.aval.dtype.itemsize
+    return narrow and products.aval.shape == x.aval.shape
+
+
+def _unbounded(program: Lookup, x: Atom) -> tuple[Atom, float, float]:
+    """Return the product of which an atom is a multiple, the factor, and its bound.
+
+    A bounded atom is ``cap tanh(product / cap)``.
+    """
+    inner, cap = unscaled(program, x)
+    bounded = program.producer(inner, "tanh")
+    if bounded is None:
+        return inner, cap, 0.0
+    product, scale = unscaled(program, bounded.invars[0])
+    while (outer := unscaled(program, product))[1] != 1:
+        product, scale = outer[0], scale * outer[1]
+    return (product, scale * cap, cap) if cap > 0 else (x, 1.0, 0.0)
 
 
 def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     """Return a scaled variable's operand and the scale."""
     eqn = program.producer(x, "mul", "div")
     if eqn is not None:
-        factor = number(eqn.invars[1])
-        if factor is not None:
-            return eqn.invars[0], factor if eqn.primitive is arithmetic.mul.primitive else 1 / factor
+        is_product = eqn.primitive is arithmetic.mul.primitive
+        for value, other in (eqn.invars, eqn.invars[::-1]) if is_product else (eqn.invars,):
+            if (factor := number(other)) is not None:
+                return value, factor if is_product else 1 / factor
     return x, 1.0
 
 
-def _visible(program: Lookup, mask: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
-    """Return whether a mask is causal, and its remaining part.
+def _visible(program: Lookup, mask: Atom, sizes: Shape) -> tuple[Window, tuple[Atom, ...]]:
+    """Return what a mask says by positions, and its remaining parts.
 
     There are `sizes` queries and keys.
     """
     chosen = program.producer(mask, "select_n")
     if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
         mask = chosen.invars[0]
-    if _is_causal(program, mask, sizes):
-        return True, None
+    window = _window(program, mask, sizes)
+    if window is not None:
+        return window, ()
     both = program.producer(mask, "and")
-    if both is not None:
-        for one, other in (both.invars, both.invars[::-1]):
-            if _is_causal(program, one, sizes):
-                return True, other
-    return False, mask
+    if both is None:
+        return Window(), (mask,)
+    (one, masks), (other, further) = (_visible(program, part, sizes) for part in both.invars)
+    window = Window(_least(one.before, other.before), _least(one.after, other.after))
+    if len(masks) + len(further) > 1 and not _saves(both, masks + further):
+        return window, _whole(window, mask, masks + further)
+    return window, masks + further
 
 
-def _is_causal(program: Lookup, mask: Atom, sizes: Shape) -> bool:
-    """Return True if matrices of these sizes compare indices: column <= row."""
+def _least(x: int | None, y: int | None) -> int | None:
+    return y if x is None else x if y is None else min(x, y)
+
+
+def _saves(both: Equation, masks: Sequence[Atom]) -> bool:
+    """Return True if masks are smaller than their conjunction."""
+    return sum(mask.aval.size for mask in masks) < both.outvars[0].aval.size
+
+
+def _whole(window: Window, mask: Atom, masks: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Return one mask instead of several, if it has no positions in it."""
+    return (mask,) if window == Window() else masks
+
+
+def _window(program: Lookup, mask: Atom, sizes: Shape) -> Window | None:
+    """Return the window of a mask that compares indices of rows and columns.
+
+    Matrices of these sizes are masked. None if it is another mask.
+    """
     eqn = program.producer(mask, "le", "lt", "ge", "gt")
-    if eqn is None or mask.aval.shape[-2:] != sizes:
-        return False
+    if eqn is None or mask.aval.shape[-2:] != sizes or any(n != 1 for n in mask.aval.shape[:-2]):
+        return None
     le, lt, gt = selection.le.primitive, selection.lt.primitive, selection.gt.primitive
     low, high = eqn.invars if eqn.primitive in (le, lt) else eqn.invars[::-1]
-    key, query = _index_along(program, low), _index_along(program, high)
-    if key is None or query is None:
-        return False
-    most = query[1] - key[1] - (1 if eqn.primitive in (lt, gt) else 0)
-    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in mask.aval.shape[:-2])
+    low_index, high_index = _index_along(program, low), _index_along(program, high)
+    if low_index is None or high_index is None:
+        return None
+    most = high_index[1] - low_index[1] - (1 if eqn.primitive in (lt, gt) else 0)
+    return {(1, 2): Window(None, most), (2, 1): Window(most, None)}.get((low_index[0], high_index[0]))
 
 
 def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
@@ -320,7 +376,7 @@ class Match(NamedTuple):
     @property
     def operands(self) -> list[Atom]:
         """The operands of the attention equation."""
-        return [self.q.atom, self.k.atom, self.v.atom, *([] if self.logits.mask is None else [self.logits.mask])]
+        return [self.q.atom, self.k.atom, self.v.atom, *self.logits.extra]
 
 
 def match(program: Lookup, division: Equation) -> Match | None:
@@ -378,13 +434,14 @@ def _rows_first(product: Equation, pair: tuple[Side, Side]) -> Shape:
 def attends(attention: Match) -> bool:
     """Return True for floats of one dtype, for which attention routines exist."""
     kinds = {m.atom.aval.dtype for m in (attention.q, attention.k, attention.v)}
-    narrow = attention.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")
+    kind = kinds.pop()
+    narrow = kind in dtypes.FLOATS and attention.logits.product.aval.dtype.itemsize <= dtypes.accumulator(kind).itemsize
     return narrow and not kinds and all(m.atom.aval.size for m in (attention.q, attention.k, attention.v))
 
 
 # Replacing recognised attention by one equation.
 
-#: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
+#: Tells whether attention is worth its own routine: (types of q, k, v, the bias and the masks, form).
 Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
 
 
@@ -407,9 +464,8 @@ def replace_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJ
 
 def _form(attention: Match) -> Form:
     logits = attention.logits
-    return Form(
-        attention.q.axes, attention.k.axes, attention.v.axes, None, logits.scale, logits.unseen, logits.causal, logits.mask is not None
-    )
+    axes = attention.q.axes, attention.k.axes, attention.v.axes, None
+    return Form(*axes, logits.scale, logits.unseen, logits.window, logits.softcap, logits.bias is not None, len(logits.masks))
 
 
 def _equations(attention: Match) -> list[Equation]:
@@ -454,35 +510,42 @@ def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxp
         return inlined
     eqns: list[Equation] = []
     for eqn in inlined.eqns:
-        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), eqn.params["form"])
+        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), _form_of_call(eqn))
         eqns += _routine(eqn) if fits else [eqn]
     jaxpr = inlined.jaxpr
     return _lay_out(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), inlined.consts))
 
 
 def _operand_avals(eqn: Equation) -> tuple[ShapedArray, ...]:
-    """Return the types of q, k, v and the mask."""
-    return tuple([v.aval for v in eqn.invars[: 3 + eqn.params["form"].masked]])
+    """Return the types of q, k, v, the bias and the masks."""
+    return tuple([v.aval for v in eqn.invars[: eqn.params["form"].operands]])
+
+
+def _form_of_call(eqn: Equation) -> Form:
+    """Return the form of a call, which says whether the bias has a gradient."""
+    form: Form = eqn.params["form"]
+    return form._replace(to_bias=form.cotangent is not None and any(eqn.params["moved"][3:]))
 
 
 def _is_supported(eqn: Equation) -> bool:
-    return all(v.aval.dtype.name in ("float32", "float16", "bfloat16") for v in eqn.invars[:3])
+    return all(v.aval.dtype in dtypes.FLOATS for v in eqn.invars[:3]) and len({v.aval.dtype for v in eqn.invars[:3]}) == 1
 
 
 def _routine(eqn: Equation) -> list[Equation]:
     """Return a call's equations; a routine's statistics have one axis of heads."""
-    form: Form = eqn.params["form"]
-    operands = eqn.invars[: 3 + form.masked]
+    form = _form_of_call(eqn)
+    operands = eqn.invars[: form.operands]
     if eqn.primitive is attention_p:
         flat = Var(result_avals(form, operands[0].aval, operands[2].aval)[1])
         call = Equation(attention_routine_p, operands, [eqn.outvars[0], flat], {"form": form}, eqn.position)
         return [call, _apply("reshape", flat, eqn.outvars[1], eqn, new_sizes=eqn.outvars[1].aval.shape)]
-    out, statistics, cotangent = eqn.invars[3 + form.masked :]
+    out, statistics, cotangent = eqn.invars[form.operands :]
     shape: Shape = statistics.aval.shape
     flat = Var(statistics.aval.update(shape=(math.prod(shape[:-2]), *shape[-2:])))
     results = iter(eqn.outvars)
-    gradients = [next(results) if moved else Var(x.aval) for x, moved in zip(operands[:3], eqn.params["moved"], strict=True)]
-    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], gradients, {"form": form}, eqn.position)
+    gradients = [next(results) if moved else Var(x.aval) for x, moved in zip(operands, eqn.params["moved"], strict=False)]
+    outvars = gradients[: 3 + form.to_bias]
+    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], outvars, {"form": form}, eqn.position)
     return [_apply("reshape", statistics, flat, eqn, new_sizes=flat.aval.shape), gradient]
 
 
@@ -507,22 +570,22 @@ def _lay_out(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     form: Form = eqn.params["form"]
     q, k, v = (_with_rows(program, x, axes) for x, axes in zip(eqn.invars[:3], (form.q, form.k, form.v), strict=True))
-    masks = eqn.invars[3 : 3 + form.masked]
+    extra = eqn.invars[3 : form.operands]
     if eqn.primitive is attention_routine_p:
         changed = form._replace(q=q.axes, k=k.axes, v=v.axes)
         laid_out = Var(result_avals(changed, q.atom.aval, v.atom.aval)[0])
-        call = eqn.replace(invars=[q.atom, k.atom, v.atom, *masks], outvars=[laid_out, eqn.outvars[1]], params={"form": changed})
+        call = eqn.replace(invars=[q.atom, k.atom, v.atom, *extra], outvars=[laid_out, eqn.outvars[1]], params={"form": changed})
         return [call, _view(laid_out, q.axes, form.q, eqn.outvars[0], eqn)]
-    result, statistics_, cotangent = eqn.invars[3 + form.masked :]
+    result, statistics_, cotangent = eqn.invars[form.operands :]
     assert form.cotangent is not None
     out_matrix, cotangent_matrix = _with_rows(program, result, form.q), _with_rows(program, cotangent, form.cotangent)
     if out_matrix.axes != q.axes:  # it is laid out as q is
         return [eqn]
     changed = form._replace(q=q.axes, k=k.axes, v=v.axes, cotangent=cotangent_matrix.axes)
-    found_vars = [Var(m.atom.aval) for m in (q, k, v)]
-    operands = [q.atom, k.atom, v.atom, *masks, out_matrix.atom, statistics_, cotangent_matrix.atom]
-    views = zip(found_vars, (q, k, v), (form.q, form.k, form.v), eqn.outvars, strict=True)
-    call = eqn.replace(invars=operands, outvars=found_vars, params={"form": changed})
+    gradients = [Var(m.atom.aval) for m in (q, k, v)]
+    operands = [q.atom, k.atom, v.atom, *extra, out_matrix.atom, statistics_, cotangent_matrix.atom]
+    views = zip(gradients, (q, k, v), (form.q, form.k, form.v), eqn.outvars[:3], strict=True)
+    call = eqn.replace(invars=operands, outvars=[*gradients, *eqn.outvars[3:]], params={"form": changed})
     return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
 
 

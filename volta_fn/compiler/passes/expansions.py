@@ -6,7 +6,7 @@ Equations without a routine become simpler ones, or primitives that only passes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +39,10 @@ from volta_fn.primitives.quantized import expanded, quantized_dot_p
 
 # Attention and its gradient: the primitives of the attention pass.
 #
-# ``attention(q, k, v[, mask])`` gives the result and, for each query, its largest logit and the sum of its weights relative to that, as
-# float32 of the shape (heads, queries, 2). ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents
-# of q, k and v. Results have the layout of the operand they belong to: the first that of q, gradients that of their primal.
-
-_FLOAT = np.dtype(np.float32)
+# ``attention(q, k, v[, bias], *masks)`` gives the result and, for each query, its largest logit and the sum of its weights relative to
+# that, as an array (heads, queries, 2) of the dtype of logits. ``attention_gradient(q, k, v[, bias], *masks, result, statistics,
+# cotangent)`` gives the cotangents of q, k and v, and that of the bias if the form says so. Results have the layout of the operand they
+# belong to: the first that of q, gradients that of their primal.
 
 
 def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
@@ -51,38 +50,67 @@ def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArra
     shape = list(q.shape)
     shape[form.q.features] = v.shape[form.v.features]
     rows = [math.prod(q.shape[a] for a in form.q.heads), q.shape[form.q.rows]]
-    return ShapedArray(tuple(shape), q.dtype), ShapedArray((*rows, 2), _FLOAT)
+    return ShapedArray(tuple(shape), q.dtype), ShapedArray((*rows, 2), dtypes.accumulator(q.dtype))
 
 
 def _attention_avals(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
     return result_avals(form, q, v)
 
 
+def _gradient_avals(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
+    return (q, k, v, others[0]) if form.to_bias else (q, k, v)
+
+
 def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
-    """Return float32 matrices (…, heads, rows, features), heads repeated to a number."""
-    matrices = np.asarray(x, _FLOAT).transpose(axes.order)
+    """Return wide matrices (…, heads, rows, features), heads repeated to a number."""
+    matrices = np.asarray(x, dtypes.accumulator(x.dtype)).transpose(axes.order)
     return np.repeat(matrices, heads // matrices.shape[-3], -3) if heads else matrices
 
 
-def attention_weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the weights, the statistics, and the mask of visible keys."""
-    logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
+class AttentionWeights(NamedTuple):
+    """The weights of attention, and what gradients need besides.
+
+    Attributes:
+        weights: by head, query and key.
+        statistics: each query's largest logit and the sum of its weights relative to that.
+        visible: where a query sees a key.
+        slope: the derivative of logits by scaled products.
+    """
+
+    weights: np.ndarray
+    statistics: np.ndarray
+    visible: np.ndarray
+    slope: Any
+
+
+def attention_weights(q: np.ndarray, k: np.ndarray, others: Sequence[np.ndarray], form: Form) -> AttentionWeights:
+    """Return the weights of matrices of queries and keys."""
+    wide = q.dtype
+    logits = q @ k.swapaxes(-1, -2) * wide.type(form.scale)
     t, s = logits.shape[-2:]
-    visible = np.ones((t, s), np.bool_) if mask is None else mask
-    if form.causal:
-        visible = visible & np.tri(t, s, dtype=np.bool_)
-    logits = np.where(visible, logits, np.float32(form.unseen))
+    slope: Any = 1
+    if form.softcap:
+        bounded = np.tanh(logits / wide.type(form.softcap))
+        logits, slope = bounded * wide.type(form.softcap), 1 - bounded * bounded
+    if form.biased:
+        logits = logits + others[0].astype(wide)
+    ahead = np.arange(s) - np.arange(t)[:, None]
+    visible = np.ones((t, s), np.bool_) if form.window.before is None else ahead >= -form.window.before
+    visible = visible if form.window.after is None else visible & (ahead <= form.window.after)
+    for mask in others[form.biased : form.biased + form.masks]:
+        visible = visible & mask
+    logits = np.where(visible, logits, wide.type(form.unseen))
     top = logits.max(-1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True)
-    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), visible
+    return AttentionWeights(weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), visible, slope)
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
     queries = _rows(q, form.q)
     heads = queries.shape[-3]
-    weights, statistics, _ = attention_weights(queries, _rows(k, form.k, heads), others[0] if form.masked else None, form)
-    return (weights @ _rows(v, form.v, heads)).transpose(form.q.inverse).astype(q.dtype), statistics
+    results = attention_weights(queries, _rows(k, form.k, heads), others, form)
+    return (results.weights @ _rows(v, form.v, heads)).transpose(form.q.inverse).astype(q.dtype), results.statistics
 
 
 def _attention_gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, ...]:
@@ -90,10 +118,11 @@ def _attention_gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np
     queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
     heads = queries.shape[-3]
     keys, values = _rows(k, form.k, heads), _rows(v, form.v, heads)
-    weights, _, visible = attention_weights(queries, keys, others[0] if form.masked else None, form)
+    weights, _, visible, slope = attention_weights(queries, keys, others, form)
     slopes = cotangent @ values.swapaxes(-1, -2)
-    slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
-    slopes = np.where(visible, slopes, 0) * np.float32(form.scale)
+    slopes = np.where(visible, weights * (slopes - (slopes * weights).sum(-1, keepdims=True)), 0)
+    bias_gradient = [_sum_to(slopes, others[0])] if form.to_bias else []
+    slopes = slopes * slope * queries.dtype.type(form.scale)
 
     def summed(x: np.ndarray, like: np.ndarray, axes: AttentionAxes) -> np.ndarray:
         """Sum over the heads that share a key or value."""
@@ -102,16 +131,19 @@ def _attention_gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np
         return total.transpose(axes.inverse).astype(like.dtype)
 
     to_k, to_v = slopes.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ cotangent
-    return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v)
+    return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v), *bias_gradient
+
+
+def _sum_to(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Sum over the axes along which an array was broadcast."""
+    shape = (1,) * (x.ndim - like.ndim) + like.shape
+    axes = tuple([a for a, size in enumerate(shape) if size == 1])
+    return x.sum(axes, keepdims=True).reshape(like.shape).astype(like.dtype)
 
 
 attention_routine_p = Primitive("attention_routine", _attention_avals, evaluate=_attention, multiple_results=True, listed=False)
 attention_gradient_routine_p = Primitive(
-    "attention_gradient_routine",
-    lambda q, k, v, *others, form: (q, k, v),
-    evaluate=_attention_gradient,
-    multiple_results=True,
-    listed=False,
+    "attention_gradient_routine", _gradient_avals, evaluate=_attention_gradient, multiple_results=True, listed=False
 )
 
 

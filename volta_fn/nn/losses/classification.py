@@ -386,6 +386,9 @@ def _of_numbers(
 ) -> Array:
     check_reduction(loss, reduction)
     check_classes(loss, labels, scores.shape[dim], ignore_index)
+    counted = None if ignore_index is None else labels != ignore_index
+    if counted is not None:
+        labels = vnp.where(counted, labels, 0)  # a class, so that no NaN gets into gradients
     score, share = pick(scores, labels, dim)
     if factors is not None:
         share = share * vnp.take(factors, labels, mode="clip")
@@ -393,8 +396,7 @@ def _of_numbers(
     if smoothing:
         spread = vnp.where(vnp.isnan(share), math.nan, -vnp.mean(_weighted(scores, factors, dim), dim))
         values = (1 - smoothing) * values + smoothing * spread
-    if ignore_index is not None:
-        counted = labels != ignore_index
+    if counted is not None:
         values, share = vnp.where(counted, values, 0.0), vnp.where(counted, share, 0.0)
     if reduction == "none":
         return values

@@ -277,17 +277,17 @@ def masked_attention(
     lead = q.shape[:-3]
     shape = (*q.shape[:-1], k.shape[-2])
     q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))
-    bias = seen = None
+    bias, conditions = None, []
     for mask in masks:
         fitted = _fit(mask, shape)
         if mask.dtype in BOOL:
-            seen = fitted if seen is None else seen & fitted
+            conditions.append(fitted)
         else:
             bias = fitted if bias is None else bias + fitted
     if bias is not None:
         wide = accumulator(q.dtype)
         bias = vnp.maximum(bias.astype(vnp.promote_types(bias.dtype, wide)), least_logit(wide))
-    out = attend(q, k, v, bias, seen, scale, drop, is_causal)
+    out = attend(q, k, v, bias, conditions, scale, drop, is_causal)
     return out.reshape(*lead, *out.shape[1:])
 
 

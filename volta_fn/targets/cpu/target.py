@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import expand_quantized_products, keep_negative_indices, read_narrow_operands
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
-from volta_fn.core.jaxpr import Equation
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul, quantized
+from volta_fn.targets.cpu import attention, convolution, fourier, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
@@ -19,10 +20,18 @@ from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {
-    **matmul.ROUTINES, **quantized.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES, **fourier.ROUTINES,
-}  # fmt: skip
+    **matmul.ROUTINES,
+    **quantized.ROUTINES,
+    **convolution.ROUTINES,
+    **attention.ROUTINES,
+    **library.ROUTINES,
+    **lapack.ROUTINES,
+    **fourier.ROUTINES,
+}
 #: The operands whose memory results may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
+
+_keep_attention = program_cache(partial(keep_attention, worthwhile=attention.worthwhile))
 
 
 class CpuTarget(Target):
@@ -57,11 +66,17 @@ class CpuTarget(Target):
             if (routine := loops.routine(kernel, options)) is not None:
                 yield f"loops: {forced(options)}", routine
 
+    def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Return the program with equations for calls of attention worth a routine."""
+        return _keep_attention(closed)
+
     def passes(self) -> Sequence[Pass]:
         """Return the passes that the CPU adds."""
-        keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
+        recognize = partial(replace_attention, worthwhile=attention.worthwhile)
         by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
+        keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
         return [
+            ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
             ProgramPass("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True),
             ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
             ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),

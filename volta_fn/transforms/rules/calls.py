@@ -256,11 +256,11 @@ def _attention_jvp(
 ) -> tuple[Sequence[Array], list[Any]]:
     out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
     zeros = [Zero(x.aval.tangent_aval()) for x in (out, statistics)]
-    nonzero = nonzero_marks(tangents[:3])  # of q, k and v; a mask has none
+    nonzero = nonzero_marks(tangents[: 3 + form.biased])  # of q, k, v and the bias; masks have none
     if not any(nonzero):
         return (out, statistics), zeros
     body = _attention_tangent_program(jaxpr, nonzero)
-    operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
+    operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[: len(nonzero)], nonzero)])
     (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
     return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
 
@@ -276,10 +276,10 @@ def _derived_attention_jvp(
 def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
     """Derive the expansion of the tangent.
 
-    It is ``(q, k, v[, mask], result, statistics, *nonzero tangents) -> result's tangent``.
+    It is ``(q, k, v[, bias], *masks, result, statistics, *nonzero tangents) -> result's tangent``.
     """
     count = len(jaxpr.in_avals)
-    derived, _ = jvp_jaxpr(jaxpr, [*nonzero, *[False] * (count - 3)], [True, False])
+    derived, _ = jvp_jaxpr(jaxpr, [*nonzero, *[False] * (count - len(nonzero))], [True, False])
     flat = inline_calls(derived, jit_p)  # so that an equation is either known or linear
     pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
     inner = pruned.jaxpr
@@ -319,11 +319,18 @@ def _attention_batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
-        """Batch a call: the examples count as heads."""
-        body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
+        """Batch a call: the examples count as heads.
+
+        Masks that all examples share remain as they are; so does such a bias, unless it has a gradient for each example.
+        """
+        shared = range(3 if not any(moved[3:]) else 4, form.operands)
+        batched = [dims[i] is not None or i not in shared for i in range(len(args))]
+        body, _ = batch_jaxpr(jaxpr, axis, batched, [True] * len(jaxpr.out_avals))
         cotangent = None if form.cotangent is None else form.cotangent.batched()
         stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
-        outs = bind(primitive, *stacked_in_front(axis, args, dims), **attention_params(body, stacked, moved))
+        in_front = iter(stacked_in_front(axis, marked(args, batched), marked(dims, batched)))
+        operands = [next(in_front) if is_batched else arg for arg, is_batched in zip(args, batched, strict=True)]
+        outs = bind(primitive, *operands, **attention_params(body, stacked, moved))
         return outs, [0] * len(outs)
 
     return batch

@@ -16,6 +16,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.primitives.call import Window
 from volta_fn.targets.numpy.backend import NumpyBackend
 
 T, S = 6, 9
@@ -68,7 +69,7 @@ def compare(old: ClosedJaxpr, new: ClosedJaxpr, actual: dict[str, int], *arrays:
     """Do the same for two programs."""
     counts = Counter(eqn.primitive.name for eqn in new.eqns)
     assert {name: counts[name] for name in BOTH if counts[name]} == actual
-    large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.ndim > 2 and v.aval.shape[-2:] == (T, S)]
+    large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.size > T * S and v.aval.shape[-2:] == (T, S)]
     assert not large or actual != BOTH
     wanted, arguments = (NumpyBackend().compile(closed, (), pipeline).run(False, *arrays) for closed in (old, new))
     for x, y in zip(arguments, wanted, strict=True):
@@ -148,12 +149,80 @@ def test_layers() -> None:
 
 def test_what_is_left_as_it_is() -> None:
     key = vf.random.key(0)
-    check(gradient(dot_product(bias=RNG.standard_normal((T, S), np.float32))), {}, Q, K, V)
     check(gradient(heads_first(lambda *a: nn.scaled_dot_product_attention(*a, dropout_p=0.5, key=key))), {}, Q, K, V)
     check(gradient(lambda *a: by_einsum(*a, mask=MASK | (np.arange(S) == 0))), {}, Q, K, V)  # minus infinity, by a mask of any kind
     check(lambda q, k, v: vf.jvp(lambda q: nn.dot_product_attention(q, k, v), (q,), (q,)), {"attention_routine": 1}, Q, K, V)
     check(by_hand, {"attention_routine": 1}, Q, K, V)
     check(gradient(by_hand), {}, Q, K, V)
+
+
+BIAS = RNG.standard_normal((4, 1, S), np.float32)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        dot_product(bias=BIAS),
+        dot_product(bias=BIAS[0], mask=MASK, is_causal=True),
+        dot_product(local_window_size=(2, 1)),
+        dot_product(local_window_size=2, is_causal=True, key_value_seq_lengths=np.array([3, 9])),
+        dot_product(logits_soft_cap=1.5, query_seq_lengths=np.array([6, 2])),
+    ],
+)
+def test_options(function: Callable[..., Any]) -> None:
+    check(gradient(function), BOTH, Q, K, V, tolerance=1e-5)
+
+
+def test_gradient_of_a_bias() -> None:
+    for bias in (BIAS, RNG.standard_normal((T, S), np.float32), np.float32(0.5)):
+        run = vf.grad(lambda b, *arrays: (nn.dot_product_attention(*arrays, b) ** 3).sum())
+        check(run, BOTH, bias, Q, K, V, tolerance=1e-5)
+    several = vf.vmap(run, (0, None, None, None))
+    check(several, BOTH, np.stack([BIAS, BIAS + 1]), Q, K, V, tolerance=1e-5)
+
+
+def test_masks_that_examples_share_are_not_repeated() -> None:
+    mask = RNG.random((T, S)) < 0.5
+    closed = vf.jit(vf.vmap(lambda q, k, v: nn.dot_product_attention(q, k, v, mask=mask))).lower(Q, K, V).jaxpr
+    retained = simplify(keep_attention(closed, lambda avals, form: True))
+    (eqn,) = (e for e in retained.eqns if e.primitive.name == "attention_routine")
+    assert eqn.invars[3].aval.size == T * S
+
+
+def written_out(q: Any, k: Any, v: Any, change: Callable[[Any], Any]) -> Any:
+    """Attention of as many queries as keys, whose logits are changed."""
+    logits = change(jnp.einsum("bthd,bshd->bhts", q, k) * 0.35)
+    return jnp.einsum("bhts,bshd->bthd", nn.softmax(logits), v)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    {
+        "a bias": (lambda x: x + jnp.asarray(BIAS), {"biased": True}),
+        "a bound": (lambda x: 2.0 * jnp.tanh(x / 2.0), {"softcap": 2.0}),
+        "a bound and a bias": (lambda x: jnp.tanh(x / 2.0) * 2.0 + jnp.asarray(BIAS), {"softcap": 2.0, "biased": True}),
+        "a window": (lambda x: jnp.where((_columns() > _rows() - 3) & (_columns() <= _rows()), x, -1e38), {"window": Window(2, 0)}),
+        "both sides": (lambda x: jnp.where((_columns() >= _rows() - 3) & (_columns() < _rows() + 2), x, -np.inf), {"window": Window(3, 1)}),
+        "a window and a mask": (
+            lambda x: jnp.where((_columns() <= _rows()) & jnp.asarray(MASK[:, :, :1]), x, -1e38),
+            {"window": Window(None, 0), "masks": 1},
+        ),
+    }.values(),
+)
+def test_what_is_written_out(change: Callable[[Any], Any], expected: dict[str, Any]) -> None:
+    arrays = K, K + 1, V
+    old, new = programs(lambda *a: written_out(*a, change), *arrays)
+    (eqn,) = (e for e in new.eqns if e.primitive.name == "attention_routine")
+    assert {name: getattr(eqn.params["form"], name) for name in expected} == expected
+    compare(old, new, {"attention_routine": 1}, *arrays)
+
+
+def _rows() -> Any:
+    return jnp.arange(S)[:, None]
+
+
+def _columns() -> Any:
+    return jnp.arange(S)[None, :]
 
 
 def test_masks_of_other_numbers() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.targets.nvidia.emulation import Emulator
+from volta_fn.compiler.attention import attention_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
-from volta_fn.targets.wgsl.attention.problem import attention_of
 from volta_fn.targets.wgsl.routine import Dispatch
 
 LEAST = -0.7 * float(np.finfo(np.float32).max)
@@ -88,7 +88,7 @@ def problem_of(case: Case) -> Problem:
     slopes = weights * (wide_d @ values.swapaxes(2, 3) - (wide_d * out).sum(-1, keepdims=True)) * scale
     by_head = slopes.swapaxes(2, 3) @ wide_q, weights.swapaxes(2, 3) @ wide_d
     to_k, to_v = [x.reshape(case.batch, case.groups, each, *x.shape[2:]).sum(2) for x in by_head]
-    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, scale, LEAST, case.causal, masked=False)
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, scale, LEAST, CAUSAL if case.causal else Window())
     operands = [q, np.ascontiguousarray(k.swapaxes(1, 2)), v]
     statistics = np.concatenate([top, total], -1).reshape(-1, case.queries, 2)
     gradients = [slopes @ keys, to_k.swapaxes(1, 2), to_v]

@@ -12,12 +12,12 @@ from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES, attention, attention_gradient, worthwhile
 from volta_fn.targets.nvidia.kernel import header_of
 
 ROWS_FIRST = Axes((0, 2), 1, 3)
-FORM = Form(ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, 0.125, -1e38, causal=True, masked=False)
+FORM = Form(ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, ROWS_FIRST, 0.125, -1e38, window=CAUSAL)
 
 
 def rows(queries: int = 1000, width: int = 64, dtype: str = "bfloat16") -> ShapedArray:
@@ -52,7 +52,9 @@ def test_what_matrix_units_compute() -> None:
     assert not worthwhile((rows(width=80),) * 3, form, AMPERE)
     assert not worthwhile((rows(queries=16),) * 3, form, AMPERE)
     assert not worthwhile((x,) * 3, form._replace(scale=-1.0), AMPERE)
-    assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masked=True), AMPERE)
+    assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masks=1), AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(window=Window(100, 0)), AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(softcap=2.0), AMPERE)
     transposed = Axes((0, 2), 3, 1)
     assert not worthwhile((ShapedArray((4, 64, 12, 1000), x.dtype),) * 3, form._replace(q=transposed, k=transposed, v=transposed), AMPERE)
 

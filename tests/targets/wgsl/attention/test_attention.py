@@ -12,12 +12,12 @@ import volta_fn.numpy as vnp
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import capabilities, run_routine
+from volta_fn.compiler.attention import attention_of
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
-from volta_fn.targets.wgsl.attention.problem import attention_of
 
 GPU = vf.devices("gpu")[0]
 LEAST = -0.7 * float(np.finfo(np.float32).max)
@@ -79,7 +79,7 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
     monkeypatch.setattr(problem, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
-    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
+    a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, window=CAUSAL))
     for result, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
         assert 16 * result.memory(width, transposed=transposed) <= memory
         assert result.y <= result.value_rows <= 4 * min(result.x, result.y) // result.passes
@@ -101,7 +101,7 @@ def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **lim
     masked, causal = kind in ("masked", "both"), kind in ("causal", "both")
     seen = mask if masked else np.ones((t, s), np.bool_)
     seen = seen & (np.arange(s) <= np.arange(t)[:, None]) if causal else seen
-    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, width**-0.5, LEAST, causal, masked)
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, width**-0.5, LEAST, CAUSAL if causal else Window(), masks=int(masked))
 
     def avals(arrays: list[np.ndarray]) -> tuple[ShapedArray, ...]:
         return tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
@@ -122,7 +122,7 @@ def test_worth_while() -> None:
     def judged(axes: Axes, rows: int, width: int) -> bool:
         shape = (8, 16, rows, width) if axes is HEADS_FIRST else (8, rows, 16, width)
         array = ShapedArray(shape, np.dtype(np.float32))
-        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, causal=True, masked=False), TargetCapabilities())
+        return worthwhile((array,) * 3, Form(axes, axes, axes, axes, 1.0, LEAST, window=CAUSAL), TargetCapabilities())
 
     assert judged(HEADS_FIRST, 1024, 64)
     assert judged(ROWS_FIRST, 1024, 128)
@@ -148,6 +148,46 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
         result = arrays_in(contestant("volta_fn", case).call())
     for x, y in zip(result, expected_, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"local_window_size": (20, 4)},
+    {"local_window_size": (3, 0), "is_causal": True},
+    {"logits_soft_cap": 1.5, "is_causal": True},
+    {"bias": np.random.default_rng(1).standard_normal((2, 1, 70), np.float32)},
+    {"bias": np.random.default_rng(1).standard_normal((2, 40, 70), np.float32), "key_value_seq_lengths": np.int32([33])},
+    {
+        "mask": np.random.default_rng(1).random((1, 1, 1, 70)) < 0.5,
+        "query_seq_lengths": np.int32([30]),
+        "key_value_seq_lengths": np.int32([9]),
+    },
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+def test_options_agree_with_the_cpu(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, n, 2, 16), np.float32) for n in (40, 70, 70)]
+
+    def loss(*arrays: Any) -> Any:
+        return vnp.sum(vf.nn.dot_product_attention(*arrays, **options) ** 2)
+
+    results = []
+    for device in (vf.devices("cpu")[0], GPU):
+        with vf.default_device(device):
+            value, gradients = vf.jit(vf.value_and_grad(loss, argnums=(0, 1, 2)))(*[vnp.asarray(x) for x in arrays])
+            results.append([np.asarray(x) for x in (value, *gradients)])
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-4, atol=2e-5)
+
+
+def test_a_window_takes_no_array_of_all_weights() -> None:
+    rows = vf.ShapeDtypeStruct((1, 4096, 4, 64), "float32")
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return vnp.sum(vf.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=(256, 0)))
+
+    assert vf.jit(vf.grad(loss, argnums=(0, 1, 2))).lower(rows, rows, rows).plan("webgpu").peak_memory < 4 * 4096**2 * 4
 
 
 def test_operands_whose_features_are_not_last_in_memory() -> None:

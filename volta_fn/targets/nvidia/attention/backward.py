@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 
+from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked, seen_tile
 from volta_fn.targets.nvidia.attention.tiles import ELEMENTS, FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT
-from volta_fn.targets.wgsl.attention.problem import Attention, Rows
 from volta_fn.targets.wgsl.routine import Dispatch
 
 # The buffers of the routine.

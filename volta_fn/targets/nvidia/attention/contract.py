@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.call import Form
+from volta_fn.primitives.call import CAUSAL, Form, Window
 from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
 from volta_fn.targets.wgsl.attention import attention_gradient as shader_gradient
-from volta_fn.targets.wgsl.attention.problem import Attention, attention_of
 from volta_fn.targets.wgsl.routine import Routine
 
 
@@ -51,7 +51,8 @@ _SHORTEST = 32
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
     """Return whether matrix units serve these operands."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
-    if not device.matrix_units or form.masked or form.scale <= 0 or any(a.features != len(a.order) - 1 for a in axes):
+    plain = form.operands == 3 and not form.softcap and form.window in (Window(), CAUSAL)
+    if not device.matrix_units or not plain or form.scale <= 0 or any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
     return _is_computed(a, device) and min(a.queries, a.keys) >= _SHORTEST

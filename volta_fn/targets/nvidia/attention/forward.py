@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-from volta_fn.targets.wgsl.attention.problem import Attention
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Less than any product, including those of keys that are not seen.

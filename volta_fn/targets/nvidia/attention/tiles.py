@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.attention import Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT
-from volta_fn.targets.wgsl.attention.problem import Rows
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8

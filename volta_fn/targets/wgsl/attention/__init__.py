@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from volta_fn.compiler.attention import attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import Form
 from volta_fn.targets.wgsl.attention.passes import backward, forward
-from volta_fn.targets.wgsl.attention.problem import attention_of
 from volta_fn.targets.wgsl.routine import Routine
 
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
 _WIDEST, _SHORTEST = 128, 16
+#: The most masks and biases that a shader binds.
+_MOST_EXTRA = 2
 
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
@@ -36,7 +38,12 @@ ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attent
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, capabilities: TargetCapabilities) -> bool:
     """Return whether the routines serve these operands with mostly full blocks."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
-    if any(a.features != len(a.order) - 1 for a in axes):
+    if (
+        form.to_bias
+        or form.biased + form.masks > _MOST_EXTRA
+        or avals[0].dtype.itemsize > 4
+        or any(a.features != len(a.order) - 1 for a in axes)
+    ):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
     largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))

@@ -10,16 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention.problem import (
-    Attention,
-    AttentionSchedule,
-    PaddedRows,
-    Rows,
-    backward_schedule,
-    chunks,
-    forward_schedule,
-)
+from volta_fn.primitives.call import Window
+from volta_fn.targets.wgsl.attention.problem import AttentionSchedule, PaddedRows, backward_schedule, chunks, forward_schedule
 from volta_fn.targets.wgsl.matmul.results import digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.matmul.tiles import patch
@@ -92,19 +86,29 @@ class Matrix(NamedTuple):
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
 
-class Mask(NamedTuple):
-    """The mask of one head; without an array, there is none."""
+class LogitArray(NamedTuple):
+    """A mask or bias of one head, and its strides by query and key."""
 
-    array: ShaderArray | None
+    array: ShaderArray
     base: str
+    query: int
+    key: int
+
+    def at(self, b: AttentionShader, query: str, key: str) -> Number:
+        """Load the element of a logit; of one beyond the last query or key, another."""
+        by_query = times(f"min({query}, {b.a.queries - 1}u)", self.query)
+        by_key = times(f"min({key}, {b.a.keys - 1}u)", self.key)
+        return self.array.load(b.f.let("u32", f"{self.base} + {by_query} + {by_key}"))
 
 
-def mask_of(b: AttentionShader, number: int, head: str) -> Mask:
-    """Return the mask of a head, in the buffer of a number."""
-    if b.a.mask is None:
-        return Mask(None, "0u")
-    array = b.f.buffer(number, np.dtype(np.bool_))
-    return Mask(array, strided_offset(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
+def logit_arrays(b: AttentionShader, head: str) -> list[LogitArray]:
+    """Return the bias and the masks of a head, in the buffers after q, k and v."""
+    arrays = []
+    for k, walk in enumerate([*([] if b.a.bias is None else [b.a.bias]), *b.a.masks]):
+        array = b.f.buffer(3 + k, walk.dtype)
+        base = strided_offset(b.f, digits(b.f, head, walk.heads.sizes), walk.heads.strides)
+        arrays.append(LogitArray(array, base, walk.query, walk.key))
+    return arrays
 
 
 class BlockPosition(NamedTuple):
@@ -118,7 +122,8 @@ class BlockPosition(NamedTuple):
     key: str
     rows: list[str]
     columns: list[str]
-    mask: Mask
+    #: The bias, if there is one, and the masks.
+    arrays: Sequence[LogitArray]
 
     def at(self, row: int, column: int) -> tuple[str, str]:
         """Return the query and the key of a row and a column."""
@@ -137,19 +142,25 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
     They are `a.unseen` where a query does not see a key, and `LOWEST` beyond the last query or key.
     """
     f, s, a = b.f, b.schedule, b.a
-    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in row_values] for row_values in products]
+    patch = [[f.var("vec4<f32>", _scaled(a, vector)) for vector in row_values] for row_values in products]
     sides = (position.query, a.queries), (position.key, a.keys)
     (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
     ragged = all_rows % s.rows, all_columns % s.columns
     conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
     conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
-    if a.causal:
-        conditions.append(f"{position.key} + {s.columns if position.by_queries else s.rows}u > {position.query} + 1u")
-    if not conditions and a.mask is None:
+    queries, keys = (s.rows, s.columns) if position.by_queries else (s.columns, s.rows)
+    if a.window.after is not None:
+        conditions.append(f"i32({position.key}) + {keys - 1 - a.window.after} > i32({position.query})")
+    if a.window.before is not None:
+        conditions.append(f"i32({position.key}) + {a.window.before} < i32({position.query}) + {queries - 1}")
+    if not conditions and not position.arrays:
         return patch
-    with f.block("" if a.mask is not None else f"if ({' || '.join(conditions)})"):
+    with f.block("" if position.arrays else f"if ({' || '.join(conditions)})"):
         for (r, row), (c, column) in product(enumerate(position.rows), enumerate(position.columns)):
-            x, is_seen = component(patch, r, c), seen(b, *position.at(r, c), position.mask)
+            x = component(patch, r, c)
+            if a.bias is not None:
+                f.emit(f"{x} += {_WORK.convert_operand(f, position.arrays[0].at(b, *position.at(r, c)))};")
+            is_seen = seen(b, *position.at(r, c), position.arrays)
             exists = [f"{row} < {all_rows}u"] if ragged[0] else []
             exists += [f"{column} < {all_columns}u"] if ragged[1] else []
             if is_seen:
@@ -159,18 +170,25 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
     return patch
 
 
-def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
+def _scaled(a: Attention, products: str) -> str:
+    """Return scaled products, bounded if the problem says so, as an expression."""
+    if not a.softcap:
+        return f"{products} * {literal('f32', a.scale)}"
+    return f"tanh({products} * {literal('f32', a.scale / a.softcap)}) * {literal('f32', a.softcap)}"
+
+
+def seen(b: AttentionShader, query: str, key: str, arrays: Sequence[LogitArray]) -> str:
     """Return the condition that a query sees a key, as an expression.
 
     It is empty if every query sees every key, and arbitrary beyond the last query or key.
     """
     f, a = b.f, b.a
-    conditions = [f"{key} <= {query}"] if a.causal else []
-    array, base = mask
-    if array is not None and a.mask is not None:
-        by_query = times(f"min({query}, {a.queries - 1}u)", a.mask.query)
-        by_key = times(f"min({key}, {a.keys - 1}u)", a.mask.key)
-        conditions.append(array.load(f.let("u32", f"{base} + {by_query} + {by_key}")).text)
+    conditions = []
+    if a.window.after is not None:
+        conditions.append(f"i32({key}) <= i32({query}) + {a.window.after}")
+    if a.window.before is not None:
+        conditions.append(f"i32({key}) + {a.window.before} >= i32({query})")
+    conditions += [mask.at(b, query, key).text for mask in arrays[a.bias is not None :]]
     return f.let("bool", " && ".join(conditions)) if conditions else ""
 
 
@@ -257,6 +275,20 @@ class AttentionShader:
         """Return the indices of an invocation's columns in a block of logits."""
         s = self.schedule
         return [self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for j in range(s.across) for e in range(4)]
+
+    def seen_range(self, begin: str, size: int, window: Window, count: int, step: int) -> tuple[str, str]:
+        """Return the range that a block from `begin` on sees.
+
+        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed. If a query may be
+        blind, they are all.
+        """
+        f, a = self.f, self.a
+        start, end = "0u", f"{count}u"
+        if not a.may_be_blind and window.before is not None:
+            start = f.let("u32", f"({begin} - min({begin}, {window.before}u)) / {step}u * {step}u")
+        if not a.may_be_blind and window.after is not None:
+            end = f.let("u32", f"min({begin} + {size + window.after}u, {count}u)")
+        return start, end
 
     def features(self, vectors: int) -> list[str]:
         """Return the index of the first feature of each vector of a row of an invocation."""
@@ -434,9 +466,9 @@ class AttentionShader:
 def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of attention.
 
-    Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
+    Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
     """
-    first = 3 if a.mask is None else 4
+    first = a.operands
     b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
@@ -445,19 +477,19 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = Matrix.of(f, first, a.out, head, written=True)
     statistics = f.buffer(first + 1, FLOAT, True)
-    mask = mask_of(b, 3, head)
+    arrays = logit_arrays(b, head)
     begin = f.let("u32", f"{tile} * {schedule.rows}u")
     sums = b.zeros(schedule.vectors(a.v.width))
     maxima = [f.var("f32", LOWEST) for _ in sums]
     partial_totals = [f.var("f32", "0.0f") for _ in sums]
-    end = f"min({begin} + {schedule.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+    start, end = b.seen_range(begin, schedule.rows, a.window, a.keys, schedule.columns)
     stream = b.stream(q, k)
-    b.load(stream, begin, "0u")
-    with f.loop(end, 0, schedule.columns) as key:
+    b.load(stream, begin, start)
+    with f.loop(end, start, schedule.columns) as key:
         products = b.products(stream, begin, key)
         b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
         values = b.load_rows(v, key)
-        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), mask))
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
         _exponentiate(b, weights, maxima, partial_totals, sums)
         b.add_products(sums, weights, v, key, values)
     _exchange(b, partial_totals)
@@ -531,7 +563,7 @@ _INVOCATIONS = 64
 def backward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the gradients.
 
-    Operands are q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
+    Operands are q, k, v, the bias, the masks, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
     writer = _Writer(a, a.cotangent, capabilities)
@@ -554,7 +586,7 @@ class _Writer:
 
     def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities) -> None:
         self.a, self.cotangent, self.capabilities = a, cotangent, capabilities
-        shift = 0 if a.mask is None else 1
+        shift = a.operands - 3
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
         self.gradients, self.work = 6 + shift, 9 + shift
         self.schedule = backward_schedule(a, capabilities)
@@ -564,7 +596,8 @@ class _Writer:
         self.partial = a.stack * a.queries * self.vectors
         self.chunks = chunks(a, self.schedule, capabilities)
         self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
-        self.causal = a.causal and a.mask is None
+        #: Whether later blocks of keys of a chunk are seen by queries that do not see its first one.
+        self.zeroes = not a.may_be_blind and a.window.before is not None
 
     def statistics(self) -> Dispatch:
         """Write each query's `_Statistics`."""
@@ -605,6 +638,8 @@ class _Writer:
         first = f.let("u32", f"{group} * {a.shared}u")
         k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
         to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
+        if self.zeroes:
+            self._zero(f, chunk, first)
         with f.loop(-(-self.tiles // self.chunks)) as iteration:
             # Alternately from both ends, to balance the load: the first blocks of keys are seen by most queries.
             tile = f.let("u32", f"{iteration} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {iteration} % 2u == 1u)")
@@ -617,6 +652,15 @@ class _Writer:
                 b.store(to_v, begin, v_sums)
         return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
 
+    def _zero(self, f: Shader, chunk: str, first: str) -> None:
+        """Set the partial gradients of a workgroup's heads to zero."""
+        count = self.a.shared * self.a.queries * self.vectors
+        partial = f.buffer(self.work, FLOAT, True, self.floats).name
+        begin = f.let("u32", f"{chunk} * {self.partial}u + {first} * {self.a.queries * self.vectors}u")
+        with f.loop(count, 0, self.schedule.invocations) as i, f.block(f"if ({i} + local < {count}u)"):
+            f.emit(f"{partial}[{begin} + {i} + local] = vec4<f32>();")
+        f.emit("storageBarrier();")
+
     def _head(
         self, b: AttentionShader, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
     ) -> None:
@@ -626,13 +670,14 @@ class _Writer:
         """
         a, f, s = self.a, b.f, b.schedule
         q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
-        mask = mask_of(b, 3, head)
-        start = f.let("u32", f"{begin} / {s.columns}u * {s.columns}u" if self.causal else "0u")
+        arrays = logit_arrays(b, head)
+        start, end = b.seen_range(begin, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
         for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
         b.load(for_weights, begin, start)
-        with f.loop(a.queries, start, s.columns) as query:
-            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
+        with f.loop(end, start, s.columns) as query:
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), arrays)
             products = b.products(for_weights, begin, query)
+            bends = _bends(a, f, products)
             cotangents = b.load_rows(cotangent, query)
             statistics = self._load_statistics(b, head, position.columns)
             weights = _weights(b, logits(b, products, position), position, statistics)
@@ -640,7 +685,7 @@ class _Writer:
             b.add_products(sums[1], weights, cotangent, query, cotangents)
             products = b.products(for_slopes, begin, query)
             queries = b.load_rows(q, query)
-            slopes = _slopes(b, weights, products, position, statistics)
+            slopes = _slopes(b, weights, products, position, (statistics, bends))
             b.add_products(sums[0], slopes, q, query, queries)
             keys = b.load_rows(k, begin)
             b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
@@ -660,25 +705,32 @@ class _Writer:
         for (row, sums), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
             with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
                 at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
-                with f.block(f"if ({iteration} > 0u)"):
+                with f.block("" if self.zeroes else f"if ({iteration} > 0u)"):
                     f.emit(f"{sums[n]} += {partial}[{at}];")
                 f.emit(f"{partial}[{at}] = {sums[n]};")
 
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""
         a = self.a
-        f, s = Shader(self.capabilities, _INVOCATIONS), self.schedule
+        f = Shader(self.capabilities, _INVOCATIONS)
         partial = f.buffer(self.work, FLOAT, False, self.floats)
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {self.partial}u)"):
             head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
             sum_ = f.var("vec4<f32>", "vec4<f32>()")
             for chunk in range(self.chunks):
-                first = chunk * s.rows // s.columns * s.columns if self.causal else 0
+                first = self._first_query(chunk)
                 with f.block(f"if ({row} >= {first}u)" if first else ""):
                     f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
         return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+    def _first_query(self, chunk: int) -> int:
+        """Return the first query to whose gradient a chunk contributes."""
+        a, s = self.a, self.schedule
+        if self.zeroes or a.may_be_blind or a.window.after is None:
+            return 0
+        return max(chunk * s.rows - a.window.after, 0) // s.columns * s.columns
 
     def _load_statistics(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
         """Load the statistics of a head's queries; those beyond the last get its own."""
@@ -699,13 +751,26 @@ def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, statisti
     return patch
 
 
-def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
+def _bends(a: Attention, f: Function, products: Patch) -> Patch:
+    """Declare the derivatives of logits by scaled products, if these are bounded."""
+    if not a.softcap:
+        return []
+    bounded = [[f.let("vec4<f32>", f"tanh({x} * {literal('f32', a.scale / a.softcap)})") for x in row] for row in products]
+    return [[f.let("vec4<f32>", f"vec4<f32>(1.0f) - {x} * {x}") for x in row] for row in bounded]
+
+
+def _slopes(
+    b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, derivatives: tuple[dict[str, _Statistics], Patch]
+) -> Patch:
     """Replace the weights by the cotangents of logits (times the scale)."""
     f, scale = b.f, literal("f32", b.a.scale)
+    statistics, bends = derivatives
     for r, c in product(range(len(weights)), range(len(position.columns))):
         x, (query, key) = component(weights, r, c), position.at(r, c)
         slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta}) * {scale}"
-        if b.a.mask is not None:
-            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.mask)})"
+        if bends:
+            slope = f"{slope} * {component(bends, r, c)}"
+        if b.a.may_be_blind:
+            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
         f.emit(f"{x} = {slope};")
     return weights

@@ -1,146 +1,14 @@
-"""A problem of attention: ``softmax(scale q kᵀ + mask) v`` for many heads.
+"""The division of a problem of attention on GPUs.
 
 A schedule divides its blocks among workgroups, and a block among invocations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from math import prod
-from operator import mul
 from typing import NamedTuple
 
-import numpy as np
-
-from volta_fn.compiler.contractions import Walk
+from volta_fn.compiler.attention import Attention
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.primitives.call import Axes, Form
-
-# Describe a problem: ``softmax(scale q kᵀ + mask) v`` for many heads.
-#
-# Arrays have contiguous rows.
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Matrices in an array, one for each head of each batch entry.
-
-    Each has `count` rows of `width` contiguous elements, with a stride of `step` elements.
-    """
-
-    dtype: np.dtype
-    elements: int
-    heads: Walk
-    count: int
-    step: int
-    width: int
-
-    @property
-    def by_vectors(self) -> bool:
-        """Whether rows can be read four elements at a time, as aligned vectors."""
-        return all(n % 4 == 0 for n in (self.elements, self.step, self.width, *self.heads.strides))
-
-
-class MaskWalk(NamedTuple):
-    """The strides of a mask: by head, by query and by key."""
-
-    heads: Walk
-    query: int
-    key: int
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The problem. Results have the layout of `out`, gradients that of their operands."""
-
-    q: Rows
-    k: Rows
-    v: Rows
-    out: Rows
-    #: The result's cotangent; None in the forward computation.
-    cotangent: Rows | None
-    scale: float
-    #: The logit where a query does not see a key.
-    unseen: float
-    #: Whether query t only sees the keys up to t.
-    causal: bool
-    #: None without a mask.
-    mask: MaskWalk | None
-    #: Consecutive heads of q that share one of k and v.
-    shared: int
-
-    @property
-    def groups(self) -> int:
-        """Heads of k and v, of all batch entries."""
-        return self.stack // self.shared
-
-    @property
-    def stack(self) -> int:
-        """Heads of all batch entries."""
-        return self.q.heads.size
-
-    @property
-    def queries(self) -> int:
-        """Queries of a head."""
-        return self.q.count
-
-    @property
-    def keys(self) -> int:
-        """Keys of a head."""
-        return self.k.count
-
-    @property
-    def products(self) -> int:
-        """Multiplications, if all keys are seen."""
-        return self.stack * self.queries * self.keys * (self.q.width + self.v.width)
-
-
-def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
-    """Return the problem of an equation with operands of these types."""
-    q, k, v = avals[:3]
-    heads = tuple([q.shape[a] for a in form.q.heads])
-    shared = heads[-1] // k.shape[form.k.heads[-1]]
-    out = list(q.shape)
-    out[form.q.features] = v.shape[form.v.features]
-    mask = _mask(avals[3].shape, heads) if form.masked else None
-    cotangent = None if form.cotangent is None else _rows(avals[-1].shape, q.dtype, form.cotangent)
-    return Attention(
-        q=_rows(q.shape, q.dtype, form.q),
-        k=_rows(k.shape, k.dtype, form.k, shared),
-        v=_rows(v.shape, v.dtype, form.v, shared),
-        out=_rows(tuple(out), q.dtype, form.q),
-        cotangent=cotangent,
-        scale=form.scale,
-        unseen=form.unseen,
-        causal=form.causal,
-        mask=mask,
-        shared=shared,
-    )
-
-
-def _strides(shape: Shape) -> list[int]:
-    """Return the strides of a contiguous array, in elements."""
-    return [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1] if shape else []
-
-
-def _rows(shape: Shape, dtype: np.dtype, axes: Axes, shared: int = 1) -> Rows:
-    """Return the matrices of an array, each serving `shared` consecutive heads."""
-    steps = _strides(shape)
-    sizes, strides = [shape[a] for a in axes.heads], [steps[a] for a in axes.heads]
-    if shared > 1:
-        sizes, strides = [*sizes, shared], [*strides, 0]
-    return Rows(dtype, prod(shape), Walk(tuple(sizes), tuple(strides)), shape[axes.rows], steps[axes.rows], shape[axes.features])
-
-
-def _mask(shape: Shape, heads: Shape) -> MaskWalk:
-    """Return a mask whose shape broadcasts to (heads, queries, keys)."""
-    padded = (1,) * (len(heads) + 2 - len(shape)) + shape
-    *stack, query, key = [0 if size == 1 else step for size, step in zip(padded, _strides(padded), strict=True)]
-    return MaskWalk(Walk(heads, tuple(stack)), query, key)
-
 
 # Divide the blocks of attention among workgroups, and a block among invocations.
 #

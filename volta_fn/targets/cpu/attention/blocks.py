@@ -1,0 +1,345 @@
+"""Blocks of attention on the CPU: their sizes, packed operands, and products.
+
+Matrices in memory are in the dtype of logits, and padded to whole vectors. A *panel* has a row of two vectors for each k, which the
+micro-kernel multiplies by a tile of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import lcm
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.attention import Attention, Rows
+from volta_fn.dtypes import accumulator
+from volta_fn.runtime.llvm.text import Function, Value, i64, least
+from volta_fn.targets.cpu.library.emission import converted
+from volta_fn.targets.cpu.loops.emit import transposed
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, compute_type, micro_kernel, tile_shapes
+from volta_fn.targets.cpu.scalars import Number, load, store
+
+#: Vectors of a panel's row.
+_VECTORS = 2
+#: Bytes of a block's matrices, which stay in the level-2 cache and on a thread's stack.
+_BLOCK_BYTES = 96 << 10
+#: The most keys of a block: more would not be multiplied faster, and more of them be hidden ones.
+_MOST_KEYS = 256
+_NULL = Value("ptr", "null")
+
+
+class BlockSizes(NamedTuple):
+    """The sizes of blocks: of logits, `queries` rows by `keys` columns."""
+
+    work: ComputeType
+    #: Rows of a tile, which divide those of a block.
+    tile: int
+    queries: int
+    #: Whole panels, and whole tiles.
+    keys: int
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return _VECTORS * self.work.lanes
+
+    @property
+    def pitch(self) -> int:
+        """Elements from a row of logits to the next.
+
+        Neighbours are in different sets of the caches.
+        """
+        return self.keys + self.work.lanes
+
+    def padded(self, width: int) -> int:
+        """Return a width rounded up to whole vectors."""
+        return -(-width // self.work.lanes) * self.work.lanes
+
+    def panels(self, count: int) -> int:
+        """Return how many panels have `count` columns."""
+        return -(-count // self.panel)
+
+
+def block_sizes(a: Attention) -> BlockSizes:
+    """Choose the sizes of blocks for a problem."""
+    work = compute_type(accumulator(a.q.dtype))
+    assert work is not None
+    tallest = tile_shapes()[_VECTORS]
+    tiles = -(-a.queries // tallest)
+    tile = -(-a.queries // tiles)
+    unit = lcm(_VECTORS * work.lanes, tile)
+    if unit > _MOST_KEYS:  # of few queries
+        tile, unit = tallest, lcm(_VECTORS * work.lanes, tallest)
+    keys = max(1, min(_MOST_KEYS, -(-a.keys // unit) * unit) // unit) * unit
+    row_bytes = (keys + a.q.width + a.v.width) * work.itemsize
+    most = max(1, _BLOCK_BYTES // (tile * row_bytes))
+    blocks = -(-tiles // min(most, 8))
+    return BlockSizes(work, tile, -(-tiles // blocks) * tile, keys)
+
+
+# Numbers in the dtype of logits.
+
+
+def read(f: Function, dtype: np.dtype, pointer: Value, lanes: int, count: Value | None = None) -> Value:
+    """Emit the load of numbers in the dtype of logits; zero beyond `count`."""
+    return converted(f, load(f, dtype, pointer, lanes, count=count), accumulator(dtype)).value
+
+
+def write(f: Function, dtype: np.dtype, value: Value, pointer: Value, count: Value | None = None) -> None:
+    """Emit the store of numbers, rounded to a dtype."""
+    wide = accumulator(dtype)
+    number = Number(dtype, (value,)) if dtype.itemsize < wide.itemsize else Number(wide, (value,))
+    store(f, number, pointer, count=count)
+
+
+def at(f: Function, base: Value, itemsize: int, offset: Value) -> Value:
+    """Emit the address of an element."""
+    return f.at(base, f"[{itemsize} x i8]", offset)
+
+
+def head_address(f: Function, base: Value, rows: Rows, head: Value) -> Value:
+    """Emit the address of the rows of a head."""
+    return at(f, base, rows.dtype.itemsize, f.dotted(f.coordinates(head, rows.heads.sizes), rows.heads.strides))
+
+
+def each_vector(f: Function, width: int, lanes: int, body: Callable[[Value, Value | None], None]) -> None:
+    """Emit ``body(column, count)`` for the vectors of a row of `width` numbers.
+
+    Of the last one, `count` numbers exist.
+    """
+    if whole := width // lanes * lanes:
+        f.loop(i64(0), i64(whole), lanes, [], lambda column, _: body(column, None), nonempty=True)
+    if width % lanes:
+        body(i64(whole), i64(width % lanes))
+
+
+class RowBlock(NamedTuple):
+    """Neighbouring rows of a head: the address of the head, and the first row."""
+
+    rows: Rows
+    head: Value
+    first: Value
+
+    def row(self, f: Function, number: Value) -> Value:
+        """Emit the address of a row of the block; those beyond the last row get its own."""
+        index = least(f, f.plus(self.first, number), i64(self.rows.count - 1))
+        return at(f, self.head, self.rows.dtype.itemsize, f.times(index, self.rows.step))
+
+    def exists(self, f: Function, number: Value) -> Value:
+        """Emit whether the block has a row."""
+        return f.compare("icmp slt", f.plus(self.first, number), i64(self.rows.count))
+
+
+def copy_rows(f: Function, b: BlockSizes, source: RowBlock, target: Value, scale: float = 1.0) -> None:
+    """Emit the copy of a block of queries, times a factor.
+
+    Rows and columns beyond the last are zero.
+    """
+    work, pitch = b.work, b.padded(source.rows.width)
+    factor = f.splat(number(work, scale), work.lanes)
+
+    def copy(row: Value, _: list[Value]) -> None:
+        address = source.row(f, row)
+        exists = f.splat(source.exists(f, row), work.lanes)
+
+        def vector(column: Value, count: Value | None) -> None:
+            x = read(f, source.rows.dtype, at(f, address, source.rows.dtype.itemsize, column), work.lanes, count)
+            x = x if scale == 1.0 else f.binary("fmul", x, factor)
+            f.store(f.select(exists, x, work.zero()), f.at(target, work.type, f.plus(f.times(row, pitch), column)), work.itemsize)
+
+        each_vector(f, source.rows.width, work.lanes, vector)
+
+    f.loop(i64(0), i64(b.queries), 1, [], copy, nonempty=True)
+
+
+def number(work: ComputeType, x: float) -> Value:
+    """Return a constant in the dtype of logits."""
+    wide = np.float32(x) if work.type == "float" else np.float64(x)
+    return Value(work.type, f"0x{np.float64(wide).view(np.uint64):016X}")
+
+
+def largest_number(work: ComputeType, sign: float = 1.0) -> Value:
+    """Return the finite number that is farthest from 0."""
+    return number(work, sign * float(np.finfo(np.float32 if work.type == "float" else np.float64).max))
+
+
+def fill(f: Function, work: ComputeType, pointer: Value, count: Value | int, value: Value | None = None) -> None:
+    """Emit the store of copies of a number, or zeros, to whole vectors."""
+    vector = work.zero() if value is None else f.splat(value, work.lanes)
+    end = i64(count) if isinstance(count, int) else count
+    f.loop(i64(0), end, work.lanes, [], lambda i, _: f.store(vector, f.at(pointer, work.type, i), work.itemsize))
+
+
+# Operands packed ahead, for all blocks.
+
+
+class Packed(NamedTuple):
+    """A matrix of each head in the workspace, by panels of rows or of features.
+
+    Attributes:
+        rows: the matrices.
+        start: where they begin in the workspace, in bytes.
+        transposed: whether a panel's columns are rows of the matrix, not features.
+    """
+
+    rows: Rows
+    start: int
+    transposed: bool
+
+    def elements(self, b: BlockSizes) -> int:
+        """Return the elements of a head's panels."""
+        if self.transposed:
+            return b.panels(self.rows.count) * b.panel * self.rows.width
+        return self.rows.count * b.padded(self.rows.width)
+
+    def base(self, f: Function, b: BlockSizes, workspace: Value, head: Value) -> Value:
+        """Emit the address of a head's panels."""
+        begin = f.at(workspace, "i8", i64(self.start))
+        return f.at(begin, b.work.type, f.times(head, self.elements(b)))
+
+    def panels_from(self, f: Function, b: BlockSizes, base: Value, first: Value) -> PanelOperand:
+        """Emit the panels from a row of the matrix on.
+
+        If transposed, its number is a multiple of a panel's columns.
+        """
+        if self.transposed:
+            pointer = f.at(base, b.work.type, f.times(first, self.rows.width))
+            return PanelOperand(pointer, b.panel * self.rows.width, b.panel, 0)
+        return PanelOperand(base, b.panel * self.rows.count, 0, self.rows.width, first)
+
+    def pack(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
+        """Emit the packing of a panel's worth of rows of a head."""
+        if self.transposed:
+            self._pack_transposed(f, b, source, base, first)
+        else:
+            self._pack_rows(f, b, source, base, first)
+
+    def _pack_transposed(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
+        lanes, rows, work = b.work.lanes, self.rows, b.work
+        target = f.at(base, work.type, f.times(first, rows.width))
+
+        def square(row: int, feature: Value, count: Value | None) -> None:
+            block = RowBlock(rows, source, first)
+            vectors = [
+                read(f, rows.dtype, at(f, block.row(f, i64(row + k)), rows.dtype.itemsize, feature), lanes, count) for k in range(lanes)
+            ]
+            for j, vector in enumerate(transposed(f, vectors)[: lanes if count is None else f.known(count)]):
+                f.store(vector, f.at(target, work.type, f.plus(f.times(f.plus(feature, i64(j)), b.panel), i64(row))), work.itemsize)
+
+        for row in range(0, b.panel, lanes):
+            each_vector(f, rows.width, lanes, lambda feature, count, row=row: square(row, feature, count))  # type: ignore[misc]
+
+    def _pack_rows(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
+        rows, work = self.rows, b.work
+        padded = b.padded(rows.width)
+
+        def pack(row: Value, _: list[Value]) -> None:
+            address = at(f, source, rows.dtype.itemsize, f.times(row, rows.step))
+            for panel, start in enumerate(range(0, padded, b.panel)):
+                width = min(b.panel, padded - start)
+                target = f.at(base, work.type, f.plus(i64(panel * b.panel * rows.count), f.times(row, width)))
+                for column in range(start, start + width, work.lanes):
+                    count = None if column + work.lanes <= rows.width else i64(rows.width - column)
+                    vector = read(f, rows.dtype, at(f, address, rows.dtype.itemsize, i64(column)), work.lanes, count)
+                    f.store(vector, f.at(target, work.type, i64(column - start)), work.itemsize)
+
+        f.loop(first, least(f, f.plus(first, i64(b.panel)), i64(rows.count)), 1, [], pack)
+
+
+class PanelOperand(NamedTuple):
+    """The right factor of a product.
+
+    Attributes:
+        pointer: the address of the first panel.
+        stride: elements from a panel to the next.
+        inner: elements from a row of a panel to the next; 0: as many as it has columns.
+        width: the columns of all panels; 0: as many as a product asks for.
+        first: the row from which on a panel is read.
+    """
+
+    pointer: Value
+    stride: int
+    inner: int
+    width: int = 0
+    first: Value | None = None
+
+
+class Left(NamedTuple):
+    """The left factor of a product by (row, k), and its strides in elements."""
+
+    pointer: Value
+    row: int
+    k: int
+
+
+class Product(NamedTuple):
+    """The rows of a result in memory.
+
+    Attributes:
+        pointer: the address of the first one.
+        pitch: elements from a row to the next.
+        tiles: how many tiles of rows there are.
+    """
+
+    pointer: Value
+    pitch: int
+    tiles: Value
+
+
+def multiply(
+    f: Function,
+    b: BlockSizes,
+    left: Left,
+    right: PanelOperand,
+    depth: Value,
+    result: Product,
+    *,
+    panels: Value | None = None,
+    add: bool = False,
+) -> None:
+    """Emit the product of matrices, or its addition to what there is.
+
+    There are `panels` of columns, or those of the right factor's width. No column of a panel is left out: there is room for whole
+    vectors.
+    """
+    work = b.work
+
+    def strip(panel: Value, width: int) -> None:
+        kind = MicroKernel(work, b.tile, width, left.row, left.k, right.inner or width, padded=True)
+        kernel = micro_kernel(kind)
+        start = f.at(right.pointer, work.type, f.times(panel, right.stride))
+        if right.first is not None:
+            start = f.at(start, work.type, f.times(right.first, right.inner or width))
+        target = f.at(result.pointer, work.type, f.times(panel, b.panel))
+
+        def tile(number: Value, _: list[Value]) -> None:
+            row = f.at(left.pointer, work.type, f.times(number, b.tile * left.row))
+            to = f.at(target, work.type, f.times(number, b.tile * result.pitch))
+            stride = i64(result.pitch * work.itemsize)
+            f.run_shared(kernel, row, i64(0), start, depth, to if add else _NULL, stride, to, stride)
+
+        f.loop(i64(0), result.tiles, 1, [], tile)
+
+    if panels is not None:
+        f.loop(i64(0), panels, 1, [], lambda panel, _: strip(panel, b.panel))
+        return
+    padded = b.padded(right.width)
+    whole = padded // b.panel
+    if whole:
+        f.loop(i64(0), i64(whole), 1, [], lambda panel, _: strip(panel, b.panel), nonempty=True)
+    if padded % b.panel:
+        strip(i64(whole), padded % b.panel)
+
+
+def rounded_up(f: Function, x: Value, unit: int) -> Value:
+    """Emit how many units of a size have `x` elements."""
+    return f.quotient(f.plus(x, i64(unit - 1)), unit)
+
+
+def reserve(sizes: Sequence[int]) -> list[int]:
+    """Return where parts of these bytes begin, and the end; aligned to cache lines."""
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + size + -size % 64)
+    return starts
