@@ -19,6 +19,7 @@ from volta_fn.nn.language.rotary import Rotation, rotary_rotation
 from volta_fn.nn.layers.arguments import check_sizes
 from volta_fn.nn.layers.linear import Embedding
 from volta_fn.nn.module import Module, static
+from volta_fn.primitives.call import CAUSAL, Window
 from volta_fn.transforms.checkpoint import checkpoint
 
 __all__ = ["CausalLM", "Decoder", "DecoderLayer", "StackedLayers"]
@@ -43,22 +44,28 @@ class Step(NamedTuple):
     placement: Placement | None
     window: Array | None = None
 
-    def seen(self, window: int | None, slots: Array | None) -> Array | None:
-        """Return the mask of keys in slots; None: of the new tokens, which are causal."""
+    def seen(self, window: int | None, slots: Array | None) -> tuple[list[Array], Window]:
+        """Return masks of keys in slots, and which keys are seen by their positions.
+
+        Slots of None are those of the new tokens, which are causal.
+        """
         queries = self.query_slots[:, None, :, None]
         keys = (self.query_slots if slots is None else slots[None])[:, None, None]
-        conditions = []
+        masks, by_position = [], CAUSAL
         if slots is not None:
-            conditions.append((keys >= 0) & (keys <= queries))
+            masks.append((keys >= 0) & (keys <= queries))
+            by_position = Window()
         if self.window is not None:
-            conditions.append(keys > queries - self.window)
-        elif window is not None and (slots is not None or keys.shape[-1] > window):
-            conditions.append(keys > queries - window)
+            masks.append(keys > queries - self.window)
+        elif window is not None and slots is None:
+            by_position = Window(window - 1, 0)
+        elif window is not None:
+            masks.append(keys > queries - window)
         if self.start is not None:
-            conditions.append(keys >= self.start[:, None, None, None])
+            masks.append(keys >= self.start[:, None, None, None])
         if self.key_mask is not None:
-            conditions.append(self.key_mask[:, None, None])
-        return functools.reduce(lambda a, b: a & b, conditions) if conditions else None
+            masks.append(self.key_mask[:, None, None])
+        return masks, by_position
 
 
 class DecoderLayer(Module):

@@ -12,7 +12,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import gelu, relu, silu
-from volta_fn.nn.attention import attend, causal_condition, least_logit
+from volta_fn.nn.attention import LogitOptions, attention_with_statistics
 from volta_fn.nn.language.caches import FullCache, PagedCache, Placement, RollingCache
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.rotary import Rotation
@@ -20,7 +20,7 @@ from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.transformer.multi_head_attention import KeysValues, rotate_pairs
-from volta_fn.scipy.special.exponential import softmax
+from volta_fn.primitives.call import Window
 
 __all__ = ["DecoderAttention", "DecoderMLP", "Projection", "RMSNormPlusOne"]
 
@@ -212,7 +212,7 @@ class DecoderAttention(Module):
         self,
         x: Array,
         rotation: Rotation | None,
-        seen: Callable[[Array | None], Array | None],
+        seen: Callable[[Array | None], tuple[list[Array], Window]],
         cache: Cache | None = None,
         placement: Placement | None = None,
         prefill: bool = False,
@@ -222,8 +222,8 @@ class DecoderAttention(Module):
         Args:
             x: shape (batch, T, hidden_size).
             rotation: that of the tokens' positions, or None.
-            seen: returns the mask of keys, bool, that broadcasts to (batch, heads, T, S), by the keys' slots; by None, that of the new
-                tokens among themselves in addition to the causal one, or None.
+            seen: returns masks of keys, bool, that broadcast to (batch, heads, T, S), and the window of those that are seen by their
+                positions, by the keys' slots; by None, those of the new tokens among themselves.
             cache, placement: earlier keys and values, and where the new ones go.
             prefill: the cache is empty: new tokens attend to one another.
         """
@@ -233,26 +233,8 @@ class DecoderAttention(Module):
         if cache is not None and placement is not None:
             cache, stored, slots = cache.update(new, placement)
             attended, slots = (new, None) if prefill else (stored, slots)
-        mask = seen(slots)
+        masks, window = seen(slots)
         k, v = (a.astype(q.dtype) for a in attended)
-        if self.softcap is None:
-            out = attend(q, k, v, None, mask, self.scale, is_causal=slots is None)
-        else:
-            out = capped_attention(q, k, v, mask, self.scale, self.softcap, is_causal=slots is None)
+        out, _ = attention_with_statistics(q, k, v, None, masks, LogitOptions(self.scale, window, self.softcap or 0.0))
         out = out.swapaxes(1, 2)
         return self.o_proj(out.reshape(*out.shape[:2], self.num_heads * self.head_dim)), cache
-
-
-def capped_attention(q: Array, k: Array, v: Array, mask: Array | None, scale: float, softcap: float, is_causal: bool) -> Array:
-    """Return softmax(softcap tanh(scale q kᵀ / softcap)) v; see `attend`."""
-    batch, heads, t, features = q.shape
-    groups, s = k.shape[1:3]
-    wide = accumulator(q.dtype)
-    logits = vnp.matmul(q.reshape(batch, groups, heads // groups * t, features), k.swapaxes(2, 3), preferred_element_type=wide)
-    logits = softcap * vnp.tanh(logits.reshape(batch, heads, t, s) * (scale / softcap))
-    if is_causal:
-        causal = causal_condition(t, s)
-        mask = causal if mask is None else mask & causal
-    logits = logits if mask is None else vnp.where(mask, logits, least_logit(wide))
-    weights = softmax(logits).astype(v.dtype).reshape(batch, groups, heads // groups * t, s)
-    return vnp.matmul(weights, v).reshape(batch, heads, t, v.shape[3])
