@@ -227,3 +227,16 @@ def test_operators_of_bfloat16_run(name, tmp_path):
 
 def test_choices_between_booleans(tmp_path):
     agree(tmp_path, lambda _, x: vnp.where(x > 0, x > 1, x < -1), None, (ShapeDtypeStruct((3, 4), "float32"),), [(normal(5, 3, 4),)])
+
+
+def test_quantised_weights_stay_quantised(tmp_path):
+    numbers = np.random.default_rng(0).integers(-127, 128, (64, 64)).astype(np.int8)
+    params = {"weight": vnp.asarray(numbers), "scale": vnp.full(64, 0.01)}
+    agree(
+        tmp_path,
+        lambda p, x: x @ (p["weight"].astype("float32") * p["scale"]),
+        params,
+        (ShapeDtypeStruct((*export.symbolic_shape("b"), 64), "float32"),),
+        [(normal(1, n, 64),) for n in (2, 4)],
+    )
+    assert numbers.tobytes() in (tmp_path / "model.onnx").read_bytes()

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from volta_fn import dtypes, image, nn
+from volta_fn import dtypes, image
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.arguments import narrowed
+from volta_fn.numpy.arguments import INDEX, narrowed
 from volta_fn.vision.transforms.color import as_floats, as_images, clipped
 
 __all__ = [
@@ -394,19 +394,35 @@ def _mapped(function: str, images: Array, size: Sequence[int], source: Any, inte
     """Return images of a size whose pixel at (x, y) is that at ``source(x, y)``."""
     if interpolation not in ("nearest", "bilinear"):
         raise ArgumentError(f"{function}: interpolation is 'nearest' or 'bilinear', got {interpolation!r}")
-    height, width = images.shape[-2:]
     if 0 in images.shape:
         return vnp.zeros((*images.shape[:-2], *size), images.dtype)
-    floats = as_floats(images)
-    flat = floats.reshape(1, -1, height, width)  # all images share the positions
     x, y = vnp.arange(size[1], dtype=np.float32) + 0.5, vnp.arange(size[0], dtype=np.float32)[:, None] + 0.5
-    positions = [vnp.broadcast_to(p * (2 / n) - 1, size) for p, n in zip(source(x, y), (width, height), strict=True)]
-    grid = vnp.stack(positions, -1).astype(floats.dtype)[None]
-    colour = vnp.asarray(fill).astype(floats.dtype)
+    across, down = (vnp.broadcast_to(position - 0.5, size) for position in source(x, y))
+    colour = vnp.asarray(fill).astype(as_floats(images).dtype)
     if colour.ndim and colour.shape != (images.shape[-3],):
         raise ShapeError(f"{function}: fill is a number or one for each of {images.shape[-3]} channels, got shape {colour.shape}")
     colour = colour[:, None, None] if colour.ndim else colour
-    # Outside the image, samples are 0: the difference from the colour is.
-    moved = (floats - colour).reshape(flat.shape)
-    sampled = nn.grid_sample(moved, grid, interpolation).reshape(*images.shape[:-2], *size)
-    return restored(sampled + colour, images)
+    if interpolation == "nearest":
+        pixels, inside = _pixels(images, vnp.round(across), vnp.round(down))
+        return vnp.where(inside, pixels, colour.astype(images.dtype))
+    left, top = vnp.floor(across), vnp.floor(down)
+    total: Any = colour
+    for column, horizontal in ((left, 1 - (across - left)), (left + 1, across - left)):
+        for row, vertical in ((top, 1 - (down - top)), (top + 1, down - top)):
+            pixels, inside = _pixels(images, column, row)
+            total = total + (as_floats(pixels) - colour) * vnp.where(inside, horizontal * vertical, 0).astype(colour.dtype)
+    return restored(total, images)
+
+
+def _pixels(images: Array, column: Array, row: Array) -> tuple[Array, Array]:
+    """Return the pixels at whole positions, shared by all images, and whether they are inside.
+
+    `nn.grid_sample` computes positions for each channel; here they are the same, which takes an eighth of the time.
+    """
+    height, width = images.shape[-2:]
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    # NaN, of a perspective's horizon, is outside, and has to have a position.
+    numbers = (vnp.clip(vnp.nan_to_num(p), 0, n - 1).astype(INDEX) for p, n in ((row, height), (column, width)))
+    index = next(numbers) * width + next(numbers)
+    flat = images.reshape(*images.shape[:-2], height * width)
+    return vnp.take(flat, index.ravel(), -1, mode="clip").reshape(*images.shape[:-2], *index.shape), inside
