@@ -20,7 +20,7 @@ from volta_fn.vision import ops, transforms
 
 
 class Row(NamedTuple):
-    """A function of both libraries, of the same arrays; results may differ by `tolerance`."""
+    """A function of both libraries; results may differ by `tolerance`."""
 
     name: str
     function: Callable[..., Any]
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def rows(small: bool) -> list[Row]:
-    """Return the functions to time; sizes are those of detectors, and of a batch for training."""
+    """Return the functions to time, of sizes that are usual."""
     random = np.random.default_rng(0)
     count, size, batch = (40, 32, 2) if small else (1000, 224, 16)
     corner = random.uniform(0, 500, (count, 2))

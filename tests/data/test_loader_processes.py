@@ -179,6 +179,9 @@ def test_bad_arguments():
         data.DataLoader(Images(), 4, workers=1, processes="thread")
     with pytest.raises(ArgumentError, match="at the top of a module"):
         next(iter(data.DataLoader(Images(), 4, workers=1, processes="spawn", collate=lambda examples: examples)))
+    for augment in (data.random_horizontal_flip(), vf.jit(data.random_horizontal_flip())):
+        with pytest.raises(ArgumentError, match="by def"):
+            next(iter(data.DataLoader(Images(), 4, key=0, workers=1, processes="spawn", augment=augment)))
     with pytest.raises(DataError, match="Python objects"):
         next(iter(data.DataLoader(Images(), 4, workers=1, processes="fork", collate=lambda _: np.array([None]))))
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing import resource_tracker
@@ -138,11 +139,17 @@ class _Worker:
         self._free: list[int] = []
         self._blocks: list[SharedMemory | None] = []
         try:
-            self._process.start()
-        except (AttributeError, TypeError, ValueError) as error:  # what pickling raises, by the kind of object
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forks beside other threads; those of this package begin anew in a fork.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._process.start()
+        except OSError:  # no process could be started
+            raise
+        except Exception as error:  # what sending raises depends on the object
             raise ArgumentError(
                 f"DataLoader: processes={context.get_start_method()!r} sends dataset, collate and augment to the workers, and one of them "
-                f"cannot be sent ({error}). Define their functions and classes at the top of a module, or use processes='fork'"
+                f"cannot be sent ({error}). Define their functions and classes by def and class at the top of a module, or use "
+                "processes='fork'"
             ) from error
         finally:
             other.close()  # so that no worker that starts later holds it open

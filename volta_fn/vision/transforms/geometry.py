@@ -415,9 +415,9 @@ def _mapped(function: str, images: Array, size: Sequence[int], source: Any, inte
 
 
 def _pixels(images: Array, column: Array, row: Array) -> tuple[Array, Array]:
-    """Return the pixels at whole positions, shared by all images, and whether they are inside.
+    """Return the pixels at whole positions, and whether these are inside.
 
-    `nn.grid_sample` computes positions for each channel; here they are the same, which takes an eighth of the time.
+    The positions are shared by all images. `nn.grid_sample` computes them for each channel, which takes eight times as long.
     """
     height, width = images.shape[-2:]
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
