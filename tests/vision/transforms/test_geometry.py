@@ -182,5 +182,8 @@ def test_resized_crops_are_crops_resized(interpolation, antialias):
         lambda top, left, height, width: transforms.resized_crop(FLOATS, top, left, height, width, (4, 9), interpolation, antialias)
     )
     np.testing.assert_allclose(function(2, 3, 5, 6), wanted, atol=2e-6)
+    tall = np.random.default_rng(1).uniform(size=(2, 90, 11)).astype(np.float32)  # more rows to add than are added one by one
+    wanted = transforms.resize(tall[:, 3:87, 1:9], (2, 5), interpolation, antialias)
+    np.testing.assert_allclose(transforms.resized_crop(tall, 3, 1, 84, 8, (2, 5), interpolation, antialias), wanted, atol=2e-6)
     with pytest.raises(ArgumentError, match="antialias"):
         transforms.resized_crop(FLOATS, 0, 0, 2, 2, 2, "bicubic", antialias=False)
