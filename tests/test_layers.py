@@ -27,7 +27,7 @@ LAYERS = [
     {"targets"},
     {"jit"},
     {"numpy", "lax", "random", "scipy", "ops", "image", "flatten_util", "sharding", "distributed"},
-    {"nn", "optim", "io", "data", "test_util", "info", "cache", "export"},
+    {"nn", "optim", "io", "data", "vision", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx", "chat"},
     {"dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
     {"compat", "debug", "experimental", "example_libraries", "extend"},

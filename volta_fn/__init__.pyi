@@ -29,6 +29,7 @@ from volta_fn import stages as stages
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
+from volta_fn import vision as vision
 from volta_fn import web as web
 from volta_fn.compat import config as config
 from volta_fn.compat.config import checking_leaks as checking_leaks

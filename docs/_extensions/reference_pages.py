@@ -40,6 +40,8 @@ PAGES = [
     Page("volta_fn.optim.losses", "Optax's loss functions."),
     Page("volta_fn.optim.tree_utils", "Arithmetic on pytrees."),
     Page("volta_fn.optim.contrib", "Optimizers from recent papers."),
+    Page("volta_fn.vision.ops", "Boxes and regions of images."),
+    Page("volta_fn.vision.transforms", "Changes of images, and random ones for training."),
     Page("volta_fn.data", "Datasets, loaders and progress bars."),
     Page("volta_fn.io", "State dicts, safetensors, checkpoints, and loggers."),
     Page("volta_fn.chat", "Conversations with language models."),

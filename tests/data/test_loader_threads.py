@@ -139,7 +139,7 @@ def test_a_workers_exception_reaches_the_consumer(workers):
         for batch in loader:
             seen.extend(batch.tolist())
     assert seen == [0, 1, 2, 3]
-    assert caught.value.__notes__ == ["while loading batch 2 of epoch 0, examples 4, 5"]
+    assert caught.value.__notes__ == ["while reading example 5", "while loading batch 2 of epoch 0, examples 4, 5"]
     functions = [frame.name for frame in traceback.extract_tb(caught.tb)]
     assert functions[-1] == "__getitem__"
     state = loader.state()

@@ -378,6 +378,20 @@ def test_a_fresh_process_needs_no_source(tmp_path: Path, monkeypatch: pytest.Mon
     assert not refused
 
 
+def test_quantised_weights_stay_quantised() -> None:
+    """Constants of int8 are in the file as they are, and widened by the program."""
+    numbers = np.random.default_rng(0).integers(-127, 128, (64, 64)).astype(np.int8)
+    weight, scale = vnp.asarray(numbers), vnp.full(64, 0.01)
+
+    def narrow(x: Any) -> Any:
+        return x @ (weight.astype("float32") * scale)
+
+    x = random.normal(random.key(0), (3, 64))
+    data = export.export(vf.jit(narrow))(x).serialize()
+    assert 64 * 64 < len(data) < 2 * 64 * 64
+    np.testing.assert_allclose(export.deserialize(data).call(x), x @ (numbers * np.float32(0.01)), rtol=1e-4, atol=1e-5)
+
+
 def test_importing_the_package_does_not_import_export() -> None:
     code = "import sys, volta_fn; sys.exit(any(m.startswith(('volta_fn.export', 'volta_fn.onnx')) for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -144,6 +144,23 @@ def test_programs_beyond_the_limits_are_refused_and_larger_limits_asked_for(tmp_
     assert manifest_of(exported.files[0])["limits"] == {"maxBufferSize": big.size * 4}
 
 
+@pytest.mark.parametrize("where", ["state", "constants"])
+def test_quantised_weights_stay_quantised(where: str, tmp_path: Path) -> None:
+    """A page stores int8 weights in a byte each, and widens them on the GPU."""
+    numbers = np.random.default_rng(0).integers(-127, 128, (128, 128)).astype(np.int8)
+    weight, scale = vnp.asarray(numbers), vnp.full(128, 0.01)
+    state = {"model": {"weight": weight, "scale": scale} if where == "state" else {"scale": scale}}
+
+    def predict(model: Any, x: Any) -> Any:
+        return x @ (model.get("weight", weight).astype("float32") * model["scale"])
+
+    function = vf.web.Function(predict, ["model", vf.ShapeDtypeStruct((4, 128), "float32")], ["y"])
+    vf.export_web(tmp_path / "page.mjs", state=state, functions={"predict": function}, format="module")
+    (data,) = tmp_path.glob("*.bin")
+    stored = data.read_bytes()
+    assert numbers.tobytes() in (gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored)
+
+
 def test_small_programs_ask_for_no_limits() -> None:
     assert required_limits([], 100) == {}
 

@@ -213,7 +213,16 @@ def gather(dataset: Examples, indices: Indices) -> Any:
     volta_fn.errors.DTypeError: stack: example 0 is of type str, not an array or a number...
     """
     method = getattr(dataset, "gather", None)
-    return stack([dataset[int(i)] for i in indices]) if method is None else method(indices)
+    return stack([example(dataset, int(i)) for i in indices]) if method is None else method(indices)
+
+
+def example(dataset: Examples, index: int) -> Any:
+    """Return an example; add its number to an exception."""
+    try:
+        return dataset[index]
+    except Exception as error:
+        error.add_note(f"while reading example {index}")
+        raise
 
 
 def stack(examples: Sequence[Any]) -> Any:

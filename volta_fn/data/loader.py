@@ -14,15 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from volta_fn import advice, random, tree
+from volta_fn import numpy as vnp
 from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.memory import device_put
-from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, gather
+from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, example, gather
+from volta_fn.data.processes import Task, context_of, loaded_by_processes
 from volta_fn.errors import ArgumentError, DataError, VoltaError
 from volta_fn.runtime.compiling import hold_exit_during
 from volta_fn.runtime.threads import AwaitedCall, has_started
@@ -244,6 +246,7 @@ class _Options(TypedDict, total=False):
     drop_last: bool
     augment: Callable[[Any, Any], Any] | None
     workers: int
+    processes: bool | str
     prefetch: int
     device: str | Device | None
     shard: tuple[int, int] | None
@@ -267,6 +270,11 @@ class DataLoader(Generic[Batch]):
         collate: makes a batch of a list of examples; by default the dataset's `gather`, or else `stack`.
         augment: a random transform of batches, ``augment(key, batch)``, which the workers run.
         workers: the number of threads that load batches ahead of time; 0 loads them on demand.
+        processes: whether the workers are processes instead, started as the platform does by default, or by "fork", "spawn" or
+            "forkserver". They are for datasets whose work is Python's: of threads, only one runs Python at a time. Arrays come back
+            through shared memory. The dataset, `collate` and `augment` run in a worker on its CPU; before each batch it seeds the global
+            random numbers of Python and NumPy, by the key if there is one, and `worker_info` tells its number. "spawn" and "forkserver"
+            send the functions to the workers, which can be done if they are defined at the top of a module.
         prefetch: the number of batches per worker that may be loaded ahead of time.
         device: the device of the arrays (default: the default device).
         first_epoch: the epoch of the first iteration. A resumed run gives the number of epochs that are done, or calls `restore`; else it
@@ -315,6 +323,7 @@ class DataLoader(Generic[Batch]):
         collate: Callable[[list[Any]], Any] | None = None,
         augment: Callable[[Any, Any], Any] | None = None,
         workers: int = 0,
+        processes: bool | str = False,
         prefetch: int = 2,
         device: str | Device | None = None,
         first_epoch: int = 0,
@@ -323,9 +332,13 @@ class DataLoader(Generic[Batch]):
         _check(batch_size=(batch_size, 1), workers=(workers, 0), prefetch=(prefetch, 1), first_epoch=(first_epoch, 0))
         if key is None and (shuffle or augment is not None):
             raise ArgumentError("DataLoader: shuffle and augment draw random numbers, so give a key: key=0, or a key of volta_fn.random")
+        if processes and workers == 0:
+            raise ArgumentError(f"DataLoader: processes={processes!r} is about workers; say how many, as in workers=4")
+        if processes:
+            context_of(processes)
         self.dataset = dataset
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
-        self.workers, self.prefetch = workers, prefetch
+        self.workers, self.processes, self.prefetch = workers, processes, prefetch
         self.device = None if device is None else find_device(device)
         self._collate, self._augment = collate, augment
         self._key = None if key is None else as_key(key)
@@ -373,9 +386,28 @@ class DataLoader(Generic[Batch]):
         if number < 0 or not 0 <= start <= len(self):
             raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
         order = self._order(number)
-        chunks = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
-        tasks = (functools.partial(self._load, number, i, self._shard_of(rows)) for i, rows in chunks)
-        return prefetched(tasks, self.workers, self.workers * self.prefetch)
+        chunks = ((i, self._shard_of(order[i * self.batch_size : (i + 1) * self.batch_size])) for i in range(start, len(self)))
+        if self.processes:
+            return self._from_processes(number, start, chunks)
+        return prefetched(
+            (functools.partial(self._load, number, i, rows) for i, rows in chunks), self.workers, self.workers * self.prefetch
+        )
+
+    def _from_processes(self, epoch: int, start: int, chunks: Iterator[tuple[int, np.ndarray]]) -> Generator[Batch, None, None]:
+        """Yield batches that worker processes load."""
+        seeds = [self._identity()["seed"], epoch, *self.shard] if self._key is not None else [int.from_bytes(os.urandom(16), "little")]
+        tasks = (
+            Task(
+                (rows, _sent(self._batch_key(epoch, i))),
+                int(np.random.SeedSequence([*seeds, i]).generate_state(1)[0]),
+                _doing(i, epoch, rows),
+            )
+            for i, rows in chunks
+        )
+        numbers = itertools.count(start)
+        return loaded_by_processes(
+            tasks, self._assembly, lambda batch: self._placed(next(numbers), batch), self.workers, self.prefetch, self.processes
+        )
 
     def state(self) -> dict[str, int]:
         """Return the position as a dict of ints.
@@ -431,23 +463,62 @@ class DataLoader(Generic[Batch]):
     def _load(self, epoch: int, number: int, rows: np.ndarray) -> Any:
         """Load one batch; add its number to an exception."""
         try:
-            batch = self._assemble(rows)
-            if self._augment is not None:
-                key = random.fold_in(random.fold_in(self._key, 1), epoch)
-                key = random.fold_in(key, number)
-                batch = self._augment(key if self.shard[1] == 1 else random.fold_in(key, self.shard[0]), batch)
-            loaded = device_put(batch, self.device)
-            if number == 0 or self._types is None:  # the last batch may be smaller
-                self._types = tree.map(aval_of, loaded)
-            return loaded
+            return self._placed(number, self._assembly((rows, self._batch_key(epoch, number))))
         except Exception as error:
-            error.add_note(f"while loading batch {number} of epoch {epoch}, examples {_in_words(rows)}")
+            error.add_note(_doing(number, epoch, rows))
             raise
 
-    def _assemble(self, rows: np.ndarray) -> Any:
-        if self._collate is None:
-            return gather(self.dataset, rows)
-        return self._collate([self.dataset[int(row)] for row in rows])
+    @property
+    def _assembly(self) -> _Assembly:
+        return _Assembly(self.dataset, self._collate, self._augment)
+
+    def _batch_key(self, epoch: int, number: int) -> Any:
+        """Return the key of a batch's augmentation; None without one."""
+        if self._augment is None:
+            return None
+        key = random.fold_in(random.fold_in(random.fold_in(self._key, 1), epoch), number)
+        return key if self.shard[1] == 1 else random.fold_in(key, self.shard[0])
+
+    def _placed(self, number: int, batch: Any) -> Any:
+        """Move a batch to the loader's device."""
+        loaded = device_put(batch, self.device)
+        if number == 0 or self._types is None:  # the last batch may be smaller
+            self._types = tree.map(aval_of, loaded)
+        return loaded
+
+
+class _Assembly(NamedTuple):
+    """How a batch is made on the host, of the numbers of its examples and a key."""
+
+    dataset: Examples
+    collate: Callable[[list[Any]], Any] | None
+    augment: Callable[[Any, Any], Any] | None
+
+    def __call__(self, task: tuple[np.ndarray, Any], /) -> Any:
+        rows, key = task
+        batch = gather(self.dataset, rows) if self.collate is None else self.collate([example(self.dataset, int(row)) for row in rows])
+        return batch if self.augment is None else self.augment(key.received() if isinstance(key, _Key) else key, batch)
+
+
+class _Key(NamedTuple):
+    """A key on its way to a worker process."""
+
+    words: np.ndarray
+    impl: str | None
+
+    def received(self) -> Any:
+        """Return the key."""
+        return vnp.asarray(self.words) if self.impl is None else random.wrap_key_data(self.words, impl=self.impl)
+
+
+def _sent(key: Any) -> _Key | None:
+    if key is None:
+        return None
+    return _Key(np.asarray(random.key_data(key)), random.key_impl(key) if isinstance(key, random.PRNGKeyArray) else None)
+
+
+def _doing(number: int, epoch: int, rows: np.ndarray) -> str:
+    return f"while loading batch {number} of epoch {epoch}, examples {_in_words(rows)}"
 
 
 def _checked_shard(shard: Any, sizes: Sequence[int]) -> tuple[int, int]:

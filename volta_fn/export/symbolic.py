@@ -382,7 +382,7 @@ class Generalizer:
 
     def _size(self, values: tuple[int, ...], where: str) -> Any:
         if values not in self._sizes:
-            polynomial = self._polynomial([Fraction(v) for v in values])
+            polynomial = self.polynomial([Fraction(v) for v in values])
             if polynomial is None:
                 raise ExportError(
                     f"a size near {where} is {list(values)} for the sizes {[dict(s) for s in self._samples]}, which is no polynomial of "
@@ -391,7 +391,7 @@ class Generalizer:
             self._sizes[values] = {"dim": terms_of(polynomial)}
         return self._sizes[values]
 
-    def _polynomial(self, values: Sequence[Fraction]) -> Dimension | None:
+    def polynomial(self, values: Sequence[Fraction]) -> Dimension | None:
         """Return the polynomial of these values at the samples, if there is one."""
         rows = [[Fraction(value_of(m, s)) for m in self._monomials] for s in self._samples]
         solved = _solve(rows, list(values))
@@ -407,14 +407,14 @@ class Generalizer:
         if all(lit[0] == kind for lit in literals):
             numbers = [np.frombuffer(bytes.fromhex(digits), dtype)[0] for _, digits in literals]
             for form in ("times", "over"):
-                terms = self._factor(numbers, form, dtype)
+                terms = self.factor(numbers, form, dtype)
                 if terms is not None:
                     return [kind, {form: terms}]
         raise ExportError(
             f"a number in {where} depends on the sizes, but is neither a size nor a number divided by one; make it an argument"
         )
 
-    def _factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> list[Any] | None:
+    def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> list[Any] | None:
         """Return a factor f and sizes n with f * n, or f / n, equal to the numbers."""
         for monomial in [*self._monomials[1:]]:
             sizes = [value_of(monomial, s) for s in self._samples]
@@ -432,7 +432,7 @@ class Generalizer:
         rounded = [round(v) for v in values]
         if any(abs(v - r) > 1e-3 * max(1.0, abs(v)) for v, r in zip(values, rounded, strict=True)):
             return None
-        polynomial = self._polynomial([Fraction(r) for r in rounded])
+        polynomial = self.polynomial([Fraction(r) for r in rounded])
         if polynomial is None or (form == "times" and any(r != v for r, v in zip(rounded, values, strict=True))):
             return None
         approximations = [np.asarray(x).dtype.type(1.0 / r) for x, r in zip(numbers, rounded, strict=True)] if form == "over" else numbers

@@ -11,16 +11,20 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import as_value, host_buffer
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, called_program, interpret_jaxpr, sub_jaxprs
+from volta_fn.core.aval import Dimension, ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, called_program, interpret_jaxpr, sub_jaxprs
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OnnxError
+from volta_fn.export.exported import traced_source
 from volta_fn.io.files import replacing
 from volta_fn.jit import jit
 from volta_fn.onnx.rules import RULES
 from volta_fn.onnx.rules.registry import Writer
+from volta_fn.onnx.rules.structure import BFLOAT16, MOVEMENTS
+from volta_fn.onnx.sizes import WrittenGraph, merge
 from volta_fn.onnx.tensors import library, number_of
 
 _OPSETS = range(20, 25)
+_FLOAT32 = np.dtype(np.float32)
 #: The version of the file format by that of the operators, as runtimes of the operators' time read it.
 _IR_VERSIONS = {20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 #: Models of more bytes have their data in a file of their own: protobuf's limit is 2 GiB.
@@ -31,8 +35,9 @@ def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: 
     """Write a function ``f(params, *example_args)`` as an ONNX model.
 
     The parameters are the model's initializers, named by their path in the tree, the leaves of the arguments its inputs x0, x1, …, those
-    of the result its outputs y0, y1, …. Shapes are those of the example. Gradients are programs too, so a training step can be saved;
-    scans, conditionals and while loops become Scan, If and Loop.
+    of the result its outputs y0, y1, …. Shapes are those of the example. Symbolic sizes, from `export.symbolic_shape`, keep their names in
+    the model, which runs for all of them. Gradients are programs too, so a training step can be saved; scans, conditionals and while loops
+    become Scan, If and Loop. Arithmetic of bfloat16 is written as that of float32, rounded after each operator.
 
     Args:
         f: a function of arrays that `jit` can trace.
@@ -42,7 +47,8 @@ def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: 
         opset: the version of the operators, from 20 to 24.
 
     Raises:
-        OnnxError: the function has primitives that ONNX has no operators for; the message lists all of them, with your lines.
+        OnnxError: the function has primitives that ONNX has no operators for; the message lists all of them, with your lines. Or its
+            program is not the same for all symbolic sizes.
         DTypeError: it has dtypes that ONNX does not have.
         ArgumentError, ArgumentTypeError: `opset` is not supported, or the arguments are no sequence.
         MissingDependencyError: the package onnx is not installed.
@@ -68,26 +74,26 @@ def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: 
 
 def _model(f: Callable[..., Any], params: Any, example_args: Sequence[Any], opset: int) -> Any:
     onnx = library()
-    program = jit(f).lower(params, *example_args).simplified
-    unsupported = _without_rules(program)
+    pairs = tree.leaves_with_path(params)
+    weights = [(_initializer_name(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
+    source, _ = traced_source(jit(f), (params, *example_args), {})
+    programs = [stage.lower().simplified for stage in source.stages]
+    unsupported = _without_rules(programs[0])
     if unsupported:
         raise OnnxError("ONNX has no operators for these primitives of the function:\n" + "\n".join(unsupported))
-    pairs = tree.leaves_with_path(params)
-    writer = GraphWriter(Names())
-    weights = [(_initializer_name(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
-    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in weights]
-    kinds = program.in_avals
-    inputs = [f"x{i}" for i in range(len(kinds) - len(weights))]
-    results = writer.program(program, [*[name for name, _ in weights], *inputs])
-    outputs = [f"y{i}" for i in range(len(results))]
-    for name, output in zip(results, outputs, strict=True):
-        writer.nodes.append(onnx.helper.make_node("Identity", [name], [output]))
+    in_kinds, out_kinds = programs[0].in_avals[len(weights) :], programs[0].out_avals
+    inputs, outputs = [f"x{i}" for i in range(len(in_kinds))], [f"y{i}" for i in range(len(out_kinds))]
+    graphs = [_graph(program, [*[name for name, _ in weights], *inputs], outputs, shared=len(programs) == 1) for program in programs]
+    merged = graphs[0]
+    if len(graphs) > 1:
+        shapes = [getattr(leaf, "shape", ()) for leaf in tree.leaves(tuple(example_args))]
+        merged = merge(graphs, source.samples, list(zip(inputs, shapes, strict=True)))
     graph = onnx.helper.make_graph(
-        writer.nodes,
+        merged.nodes,
         "volta_fn",
-        [_value_info(name, kind) for name, kind in zip(inputs, kinds[len(weights) :], strict=True)],
-        [_value_info(name, kind) for name, kind in zip(outputs, program.out_avals, strict=True)],
-        [*tensors, *writer.names.tensors],
+        [_value_info(name, kind.dtype, shape) for name, kind, shape in zip(inputs, in_kinds, merged.inputs[len(weights) :], strict=True)],
+        [_value_info(name, kind.dtype, shape) for name, kind, shape in zip(outputs, out_kinds, merged.outputs, strict=True)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in [*weights, *merged.constants]],
     )
     versions = [onnx.helper.make_opsetid("", opset)]
     return onnx.helper.make_model(graph, opset_imports=versions, ir_version=_IR_VERSIONS[opset], producer_name="volta_fn")
@@ -104,8 +110,16 @@ def _initializer_name(path: Any) -> str:
     return "params" + tree.keystr(path).replace("']", "").replace("['", ".").replace("]", "").replace("[", ".")
 
 
-def _value_info(name: str, kind: ShapedArray) -> Any:
-    return library().helper.make_tensor_value_info(name, number_of(kind.dtype), kind.shape)
+def _graph(program: ClosedJaxpr, inputs: Sequence[str], outputs: Sequence[str], shared: bool) -> WrittenGraph:
+    """Return the graph of a program."""
+    writer = GraphWriter(Names(shared))
+    for name, output in zip(writer.program(program, inputs), outputs, strict=True):
+        writer.nodes.append(library().helper.make_node("Identity", [name], [output]))
+    return WrittenGraph(writer.nodes, writer.names.constants, [a.shape for a in program.in_avals], [a.shape for a in program.out_avals])
+
+
+def _value_info(name: str, dtype: np.dtype, shape: Sequence[Any]) -> Any:
+    return library().helper.make_tensor_value_info(name, number_of(dtype), [repr(d) if isinstance(d, Dimension) else d for d in shape])
 
 
 def _without_rules(program: ClosedJaxpr) -> list[str]:
@@ -127,10 +141,12 @@ def _without_rules(program: ClosedJaxpr) -> list[str]:
 class Names:
     """Names and constants, which a graph shares with its inner graphs."""
 
-    def __init__(self) -> None:
-        self.tensors: list[Any] = []
+    def __init__(self, shared: bool = True) -> None:
+        self.constants: list[tuple[str, np.ndarray]] = []
+        #: Whether equal constants have one name. In graphs that are merged they have not, since others may differ there.
+        self._shared = shared
         self._count = 0
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def new(self) -> str:
         """Return a name that is not in use."""
@@ -138,12 +154,15 @@ class Names:
         return f"v{self._count}"
 
     def constant(self, value: np.ndarray) -> str:
-        """Return the name of a constant; equal ones are stored once."""
-        key = (value.dtype.name, value.shape, value.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self.new()
-            self.tensors.append(library().numpy_helper.from_array(value, self._constants[key]))
-        return self._constants[key]
+        """Return the name of a constant."""
+        key = (value.dtype.name, value.shape, value.tobytes()) if self._shared else None
+        if key is not None and key in self._names:
+            return self._names[key]
+        name = self.new()
+        self.constants.append((name, value))
+        if key is not None:
+            self._names[key] = name
+        return name
 
 
 class GraphWriter:
@@ -176,11 +195,31 @@ class GraphWriter:
         if called is not None:
             return self.program(called, names[len(names) - len(called.invars) :])
         try:
-            results = RULES[eqn.primitive.name](self, eqn, *names)
+            results = self._apply(eqn, names)
         except OnnxError as error:
             where = "" if eqn.source is None else f" (from {eqn.source})"
             raise OnnxError(f"{error.message}{where}") from error
         return [results] if isinstance(results, str) else results
+
+    def _apply(self, eqn: Equation, names: Sequence[str]) -> Any:
+        """Add an equation's nodes.
+
+        Arithmetic of bfloat16 is that of float32, rounded: onnxruntime has operators of bfloat16 only for movements on CPUs.
+        """
+        rule = RULES[eqn.primitive.name]
+        narrow = [atom.aval.dtype == BFLOAT16 for atom in (*eqn.invars, *eqn.outvars)]
+        if not any(narrow) or eqn.primitive.name in MOVEMENTS:
+            return rule(self, eqn, *names)
+        wide = number_of(_FLOAT32)
+        operands = [self.op("Cast", name, to=wide) if cast else name for name, cast in zip(names, narrow, strict=False)]
+        variables = [
+            Var(atom.aval.update(dtype=_FLOAT32) if cast else atom.aval)
+            for atom, cast in zip((*eqn.invars, *eqn.outvars), narrow, strict=True)
+        ]
+        count = len(eqn.invars)
+        results = rule(self, Equation(eqn.primitive, [*variables[:count]], variables[count:], eqn.params, eqn.position), *operands)
+        listed = [results] if isinstance(results, str) else results
+        return [self.op("Cast", name, to=number_of(BFLOAT16)) if cast else name for name, cast in zip(listed, narrow[count:], strict=True)]
 
     def graph(self, name: str, inputs: Sequence[ShapedArray], build: Callable[[Writer, Sequence[str]], Sequence[str]]) -> Any:
         """Return a graph that a node runs; `build` adds its nodes."""
@@ -189,4 +228,6 @@ class GraphWriter:
         parameters = [self.names.new() for _ in inputs]
         results = [inner.op("Identity", result) for result in build(inner, parameters)]
         outputs = [helper.make_empty_tensor_value_info(result) for result in results]
-        return helper.make_graph(inner.nodes, name, [_value_info(n, k) for n, k in zip(parameters, inputs, strict=True)], outputs)
+        return helper.make_graph(
+            inner.nodes, name, [_value_info(n, k.dtype, k.shape) for n, k in zip(parameters, inputs, strict=True)], outputs
+        )

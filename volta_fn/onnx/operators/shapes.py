@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import lax, vision
 from volta_fn import numpy as vnp
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import OnnxError, OutOfMemoryError
@@ -310,38 +310,24 @@ def reverse_sequence(node: Node, x: Any, lengths: Any) -> Any:
 def non_max_suppression(node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, threshold: Any = None) -> Any:
     """Return the boxes of each class that overlap with no better one.
 
-    Their number depends on the data, so it runs on the host.
+    Their number depends on the data, so the result is on the host; the boxes are compared where they are.
     """
-    corners, numbers = node.host(boxes, "boxes"), node.host(scores, "scores")
     count = 0 if most is None else node.ints(most, "max_output_boxes_per_class")[0]
     limit = 0.0 if overlap is None else float(node.host(overlap, "iou_threshold").reshape(-1)[0])
     least = None if threshold is None else float(node.host(threshold, "score_threshold").reshape(-1)[0])
+    corners, numbers = as_array(boxes), as_array(scores)
     if node.get("center_point_box", 0):
-        centre, half = corners[..., [1, 0]], corners[..., [3, 2]] / 2
-        corners = np.concatenate([centre - half, centre + half], -1)
-    selected = []
-    for batch, of_classes in enumerate(numbers):
-        for category, of_boxes in enumerate(of_classes):
-            indices = _select_boxes(corners[batch], of_boxes, count, limit, least)
-            selected += [(batch, category, index) for index in indices]
-    return np.array(selected, np.int64).reshape(-1, 3)
+        corners = vision.ops.box_convert(corners, "cxcywh", "xyxy")
+    ends = corners[..., :2], corners[..., 2:]
+    corners = vnp.concatenate([vnp.minimum(*ends), vnp.maximum(*ends)], -1)
+    size = min(count, numbers.shape[2])
 
+    def select(box: Any, of_classes: Any) -> Any:
+        return vmap(lambda score: vision.ops.nms(box, score, limit, max_output_size=size, score_threshold=least))(of_classes)
 
-def _select_boxes(boxes: np.ndarray, scores: np.ndarray, count: int, limit: float, least: float | None) -> list[int]:
-    selected: list[int] = []
-    for index in np.argsort(-scores, kind="stable"):
-        if len(selected) >= count or (least is not None and scores[index] <= least):
-            break
-        if all(_overlap(boxes[index], boxes[other]) <= limit for other in selected):
-            selected.append(int(index))
-    return selected
-
-
-def _overlap(a: np.ndarray, b: np.ndarray) -> float:
-    low_a, high_a, low_b, high_b = np.minimum(a[:2], a[2:]), np.maximum(a[:2], a[2:]), np.minimum(b[:2], b[2:]), np.maximum(b[:2], b[2:])
-    common = np.prod(np.maximum(0, np.minimum(high_a, high_b) - np.maximum(low_a, low_b)))
-    union = np.prod(high_a - low_a) + np.prod(high_b - low_b) - common
-    return float(common / union) if union > 0 else 0.0
+    indices, counts = (node.host(result, "boxes") for result in vmap(select)(corners, numbers))
+    places = np.argwhere(np.arange(size) < counts[..., None])
+    return np.concatenate([places[:, :2], indices[tuple(places.T)][:, None]], 1).astype(np.int64)
 
 
 # Sequences of arrays, which are Python tuples here.

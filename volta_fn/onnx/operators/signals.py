@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import nn
+from volta_fn import nn, vision
 from volta_fn import numpy as vnp
 from volta_fn.onnx.operators.registry import Node, as_array, operator
 from volta_fn.onnx.tensors import dtype_of
@@ -169,17 +169,18 @@ def roi_align(node: Node, x: Any, rois: Any, batch_indices: Any) -> Any:
     x, boxes = as_array(x), as_array(rois)
     height, width = node.get("output_height", 1), node.get("output_width", 1)
     half = node.opset >= 16 and node.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    corners = boxes * node.get("spatial_scale", 1.0) - (0.5 if half else 0.0)
+    scale, ratio = node.get("spatial_scale", 1.0), node.get("sampling_ratio", 0)
+    if node.get("mode", "avg") == "avg":
+        numbered = vnp.concatenate([as_array(batch_indices).astype(boxes.dtype)[:, None], boxes], 1)
+        return vision.ops.roi_align(x, numbered, (height, width), scale, ratio, half)
+    corners = boxes * scale - (0.5 if half else 0.0)
     extent = corners[:, 2:] - corners[:, :2]
     extent = extent if half else vnp.maximum(extent, 1.0)
     images = vnp.take(x, as_array(batch_indices), 0)
-    ratio = node.get("sampling_ratio", 0)
     counts = [ratio] * 2 if ratio else _sampling(node, extent, (width, height))
     xs = _sample_positions(corners[:, 0], extent[:, 0], width, counts[0])
     ys = _sample_positions(corners[:, 1], extent[:, 1], height, counts[1])
     values = _bilinear(images, ys, xs).reshape(*images.shape[:2], height, counts[1], width, counts[0])
-    if node.get("mode", "avg") == "avg":
-        return values.mean((3, 5))
     return values.max((3, 5))
 
 

@@ -127,6 +127,10 @@ def convert(w: Writer, eqn: Equation, x: str) -> str:
 @rule("select_n")
 def select(w: Writer, eqn: Equation, which: str, *cases: str) -> Any:
     """Choose between arrays by element."""
+    if aval(eqn, 1).dtype == np.bool_:  # runtimes choose between numbers
+        if aval(eqn).dtype != np.bool_:
+            raise OnnxError("a choice between more than two arrays of booleans has no operator in ONNX")
+        return w.op("Or", w.op("And", which, cases[1]), w.op("And", w.op("Not", which), cases[0]))
     if aval(eqn).dtype == np.bool_:
         return w.op("Where", which, cases[1], cases[0])
     chosen = cases[-1]
@@ -192,6 +196,10 @@ def sort(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
 # Matrix products and convolutions.
 
 
+def _transposed(w: Writer, x: str, order: list[int]) -> str:
+    return x if order == [*range(len(order))] else w.op("Transpose", x, perm=[int(i) for i in order])
+
+
 @rule("dot_general")
 def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
     """Contract: as a matrix product, or by an einsum equation."""
@@ -199,11 +207,12 @@ def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
     if aval(eqn).dtype != result(eqn).dtype:
         x, y = [w.op("Cast", name, to=number_of(result(eqn).dtype)) for name in (x, y)]
     ranks = aval(eqn).ndim, aval(eqn, 1).ndim
-    if ranks == (2, 2) and not left_batch:
-        first = x if left == (1,) else w.op("Transpose", x, perm=[1, 0])
-        second = y if right == (0,) else w.op("Transpose", y, perm=[1, 0])
-        if len(left) == 1:
-            return w.op("MatMul", first, second)
+    rows, columns = (
+        [i for i in range(rank) if i not in (*summed, *batch)]
+        for rank, summed, batch in zip(ranks, (left, right), (left_batch, right_batch), strict=True)
+    )
+    if len(left) == 1 and len(columns) == 1 and (len(rows) == 1 or not left_batch):
+        return w.op("MatMul", _transposed(w, x, [*left_batch, *rows, *left]), _transposed(w, y, [*right_batch, *right, *columns]))
     letters = list(string.ascii_letters[: ranks[0]])
     others = list(string.ascii_letters[ranks[0] : sum(ranks)])
     for i, j in zip((*left, *left_batch), (*right, *right_batch), strict=True):

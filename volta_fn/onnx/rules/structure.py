@@ -10,13 +10,21 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.dtypes import bfloat16
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
+from volta_fn.onnx.tensors import number_of
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 
 # Shapes, slices and padding.
 
 _FAR = -(2**31)
+BFLOAT16 = np.dtype(bfloat16)
+#: Primitives whose operators runtimes have for bfloat16, too: they move elements, and compute nothing.
+MOVEMENTS = {
+    "concatenate", "cond", "convert_element_type", "dynamic_slice", "dynamic_update_slice", "gather", "name", "optimization_barrier", "pad",
+    "reshape", "rev", "scan", "slice", "squeeze", "stop_gradient", "transpose", "while",
+}  # fmt: skip
 
 
 RULES |= {
@@ -198,7 +206,13 @@ def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
     windows = w.op("Gather", shaped(w, x, [-1]), positions.flat(d.offset_dims, window_axes, rank), axis=0)
     if params["mode"] is not GatherScatterMode.FILL_OR_DROP:
         return windows
-    return w.op("Where", positions.spread(positions.inside, d.offset_dims, rank), windows, scalar(w, _fill(eqn), operand))
+    inside, fill = positions.spread(positions.inside, d.offset_dims, rank), scalar(w, _fill(eqn), operand)
+    if operand.dtype == np.bool_:
+        return w.op("Or", windows, w.op("Not", inside))  # the fill value is true
+    if operand.dtype == BFLOAT16:
+        windows, fill = (w.op("Cast", name, to=number_of(np.dtype(np.float32))) for name in (windows, fill))
+    filled = w.op("Where", inside, windows, fill)
+    return w.op("Cast", filled, to=number_of(operand.dtype)) if operand.dtype == BFLOAT16 else filled
 
 
 def _fill(eqn: Equation) -> object:

@@ -1,0 +1,10 @@
+"""Boxes and regions of images, with the names of `torchvision.ops`.
+
+`boxes` converts and compares boxes, `anchors` makes the boxes that a detector starts from and encodes others relative to them,
+`suppression` drops boxes that overlap with better ones, and `regions` pools what lies within boxes. The focal loss is
+`nn.sigmoid_focal_loss`.
+"""
+
+from volta_fn import lazy_imports as _lazy_imports
+
+__getattr__, __dir__ = _lazy_imports.attach(__name__)

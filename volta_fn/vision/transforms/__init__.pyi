@@ -1,0 +1,6 @@
+from volta_fn.vision.transforms.color import *
+from volta_fn.vision.transforms.filters import *
+from volta_fn.vision.transforms.geometry import *
+from volta_fn.vision.transforms.mixing import *
+from volta_fn.vision.transforms.policies import *
+from volta_fn.vision.transforms.random_changes import *

@@ -1,0 +1,373 @@
+"""Random changes of images, each image by numbers of its own.
+
+Each function makes a transform ``transform(key, images)``, whose distributions are those of torchvision's class of the same name in camel
+case. The same key gives the same result, eagerly, jitted and in a loader's workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from volta_fn import dtypes, lax, random
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.data.transforms import RandomTransform
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.arguments import INDEX
+from volta_fn.transforms.vmap import vmap
+from volta_fn.vision.transforms.color import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    as_images,
+    rgb_to_grayscale,
+)
+from volta_fn.vision.transforms.filters import erase, gaussian_blur
+from volta_fn.vision.transforms.geometry import Interpolation, affine, perspective, resized_crop, vertical_flip
+
+__all__ = [
+    "color_jitter", "random_affine", "random_apply", "random_erasing", "random_gaussian_blur", "random_grayscale", "random_perspective",
+    "random_resized_crop", "random_rotation", "random_vertical_flip",
+]  # fmt: skip
+
+Range = Sequence[float]
+
+#: How often a rectangle is drawn until one fits, as in torchvision.
+_ATTEMPTS = 10
+
+
+def per_image(function: str, change: Callable[[Any, Array], Array]) -> RandomTransform:
+    """Make the transform that changes each image by a key of its own."""
+
+    def transform(key: Any, images: Any) -> Array:
+        value = as_images(function, images)
+        count = math.prod(value.shape[:-3])
+        changed = vmap(change)(random.split(key, count), value.reshape(count, *value.shape[-3:]))
+        return changed.reshape(*value.shape[:-3], *changed.shape[1:])
+
+    return RandomTransform(transform)
+
+
+def _probability(function: str, probability: float) -> float:
+    if not 0 <= probability <= 1:
+        raise ArgumentError(f"{function}: a probability is between 0 and 1, got {probability}")
+    return probability
+
+
+def _range(function: str, name: str, value: Any, low: float = -math.inf) -> tuple[float, float]:
+    """Return the two ends of a range, which begins at `low` or above."""
+    ends = tuple(value) if isinstance(value, Sequence) else ()
+    if len(ends) != 2 or not low <= ends[0] <= ends[1]:
+        least = "" if low == -math.inf else f", at least {low:g}"
+        raise ArgumentError(f"{function}: {name} is a pair of ascending numbers{least}, got {value!r}")
+    return float(ends[0]), float(ends[1])
+
+
+def _symmetric(function: str, name: str, value: Any) -> tuple[float, float]:
+    """Return a range, which may be given by its larger end alone."""
+    return _range(function, name, (-value, value) if isinstance(value, (int, float)) else value)
+
+
+def _uniform(key: Any, ends: tuple[float, float]) -> Array:
+    return random.uniform(key, (), minval=ends[0], maxval=ends[1])
+
+
+def random_apply(transform: Callable[..., Any], probability: float = 0.5) -> RandomTransform:
+    """Make the transform that changes some of the images.
+
+    `transform` is a function of images or a random transform, which keeps their shape; each image is changed with `probability`.
+
+    >>> negative = vf.vision.transforms.random_apply(vf.vision.transforms.invert, 1.0)
+    >>> negative(0, vf.numpy.array([[[0, 200]]], "uint8"))
+    Array([[[255,  55]]], dtype=uint8)
+    """
+    _probability("random_apply", probability)
+
+    def change(key: Any, image: Array) -> Array:
+        drawn, rest = random.split(key)
+        changed = transform(rest, image) if isinstance(transform, RandomTransform) else transform(image)
+        if changed.shape != image.shape:
+            raise ShapeError(f"random_apply: the transform keeps the shape of images, {image.shape}, got {changed.shape}")
+        return vnp.where(random.bernoulli(drawn, probability), changed, image)
+
+    return per_image("random_apply", change)
+
+
+def random_vertical_flip(probability: float = 0.5) -> RandomTransform:
+    """Make the transform that mirrors images top to bottom.
+
+    >>> vf.vision.transforms.random_vertical_flip(1.0)(0, vf.numpy.array([[[0.0], [1.0]]]))
+    Array([[[1.],
+            [0.]]], dtype=float32)
+    """
+    return random_apply(vertical_flip, _probability("random_vertical_flip", probability))
+
+
+def random_grayscale(probability: float = 0.1) -> RandomTransform:
+    """Make the transform that makes images gray, with as many channels as they have.
+
+    >>> gray = vf.vision.transforms.random_grayscale(1.0)
+    >>> gray(0, vf.numpy.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)).ravel()
+    Array([0.2989, 0.2989, 0.2989], dtype=float32)
+    """
+    _probability("random_grayscale", probability)
+    return random_apply(lambda image: rgb_to_grayscale(image, image.shape[0]), probability)
+
+
+def random_gaussian_blur(kernel_size: int | Sequence[int], sigma: float | Range = (0.1, 2.0)) -> RandomTransform:
+    """Make the transform that blurs images by a standard deviation from a range.
+
+    Arguments are those of `gaussian_blur`, but for the range.
+
+    >>> vf.vision.transforms.random_gaussian_blur(3)(0, vf.numpy.ones((2, 3, 8, 8))).shape
+    (2, 3, 8, 8)
+    """
+    ends = _range("random_gaussian_blur", "sigma", (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, 1e-6)
+    return per_image("random_gaussian_blur", lambda key, image: gaussian_blur(image, kernel_size, _uniform(key, ends)))
+
+
+# Colours.
+
+
+def color_jitter(
+    brightness: float | Range = 0, contrast: float | Range = 0, saturation: float | Range = 0, hue: float | Range = 0
+) -> RandomTransform:
+    """Make the transform that changes brightness, contrast, saturation and hue.
+
+    Args:
+        brightness, contrast, saturation: the range of the factor, or a number x for max(0, 1 - x) … 1 + x.
+        hue: the range of the part of a circle, or a number x up to 0.5 for -x … x.
+
+    The factors are drawn for each image, the order of the changes for each call.
+
+    >>> jitter = vf.vision.transforms.color_jitter(brightness=0.4, hue=0.1)
+    >>> jitter(0, vf.numpy.ones((2, 3, 4, 4), "uint8")).shape
+    (2, 3, 4, 4)
+    """
+    settings = (
+        (adjust_brightness, _factors("brightness", brightness)),
+        (adjust_contrast, _factors("contrast", contrast)),
+        (adjust_saturation, _factors("saturation", saturation)),
+        (adjust_hue, _symmetric("color_jitter", "hue", hue)),
+    )
+    if not -0.5 <= settings[3][1][0] <= settings[3][1][1] <= 0.5:
+        raise ArgumentError(f"color_jitter: hue is in the range -0.5 … 0.5, got {hue!r}")
+    neutral = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+    changes = [(adjust, ends) for (adjust, ends), nothing in zip(settings, neutral, strict=True) if ends != nothing]
+
+    def transform(key: Any, images: Any) -> Array:
+        value = as_images("color_jitter", images, (1, 3))
+        flat = value.reshape(-1, *value.shape[-3:])
+        order_key, *keys = random.split(key, 1 + len(changes))
+        branches = [_jitter(adjust, keys[i], ends, flat.shape[0]) for i, (adjust, ends) in enumerate(changes)]
+        if not branches:
+            return value
+        order = random.permutation(order_key, len(branches))
+        flat = lax.fori_loop(0, len(branches), lambda i, x: lax.switch(order[i], branches, x), flat)
+        return flat.reshape(value.shape)
+
+    return RandomTransform(transform)
+
+
+def _factors(name: str, value: float | Range) -> tuple[float, float]:
+    if not isinstance(value, (int, float)):
+        return _range("color_jitter", name, value, 0)
+    if value < 0:
+        raise ArgumentError(f"color_jitter: {name} is not negative, got {value}")
+    return max(0.0, 1.0 - value), 1.0 + value
+
+
+def _jitter(adjust: Callable[[Any, Any], Array], key: Any, ends: tuple[float, float], count: int) -> Callable[[Array], Array]:
+    factors = random.uniform(key, (count,), minval=ends[0], maxval=ends[1])
+    return lambda images: vmap(adjust)(images, factors)
+
+
+# Positions.
+
+
+def random_resized_crop(
+    size: int | Sequence[int],
+    scale: Range = (0.08, 1.0),
+    ratio: Range = (3 / 4, 4 / 3),
+    interpolation: Interpolation = "bilinear",
+    antialias: bool = True,
+) -> RandomTransform:
+    """Make the transform that cuts out a random rectangle and resamples it.
+
+    Args:
+        size: that of the results, (height, width) or the side of a square.
+        scale: the range of the rectangle's share of the image's area.
+        ratio: the range of its width by its height, whose logarithm is uniform.
+        interpolation, antialias: as for `resized_crop`.
+
+    If ten rectangles do not fit the image, the largest one in the middle with an allowed ratio is taken.
+
+    >>> crop = vf.vision.transforms.random_resized_crop(16)
+    >>> crop(0, vf.numpy.ones((2, 3, 40, 50), "uint8")).shape
+    (2, 3, 16, 16)
+    """
+    shares = _range("random_resized_crop", "scale", scale, 0)
+    ratios = _range("random_resized_crop", "ratio", ratio, 1e-6)
+
+    def change(key: Any, image: Array) -> Array:
+        rows, columns = image.shape[-2:]
+        size_key, row_key, column_key = random.split(key, 3)
+        widths, heights = _rectangles(size_key, rows * columns, shares, ratios)
+        fits = (widths > 0) & (widths <= columns) & (heights > 0) & (heights <= rows)
+        first = vnp.argmax(fits)
+        middle = _largest_rectangle(rows, columns, ratios)
+        height = vnp.where(fits[first], heights[first], middle[0])
+        width = vnp.where(fits[first], widths[first], middle[1])
+        top = vnp.where(fits[first], random.randint(row_key, (), 0, rows - height + 1), (rows - middle[0]) // 2)
+        left = vnp.where(fits[first], random.randint(column_key, (), 0, columns - width + 1), (columns - middle[1]) // 2)
+        return resized_crop(image, top, left, height, width, size, interpolation, antialias)
+
+    return per_image("random_resized_crop", change)
+
+
+def _rectangles(key: Any, area: int, shares: tuple[float, float], ratios: tuple[float, float]) -> tuple[Array, Array]:
+    """Draw widths and heights of rectangles."""
+    first, second = random.split(key)
+    areas = area * random.uniform(first, (_ATTEMPTS,), minval=shares[0], maxval=shares[1])
+    quotients = vnp.exp(random.uniform(second, (_ATTEMPTS,), minval=math.log(ratios[0]), maxval=math.log(ratios[1])))
+    sides = vnp.sqrt(areas * quotients), vnp.sqrt(areas / quotients)
+    return vnp.round(sides[0]).astype(INDEX), vnp.round(sides[1]).astype(INDEX)
+
+
+def _largest_rectangle(rows: int, columns: int, ratios: tuple[float, float]) -> tuple[int, int]:
+    if columns / rows < ratios[0]:
+        return round(columns / ratios[0]), columns
+    if columns / rows > ratios[1]:
+        return rows, round(rows * ratios[1])
+    return rows, columns
+
+
+def random_rotation(
+    degrees: float | Range,
+    interpolation: Literal["nearest", "bilinear"] = "nearest",
+    center: Sequence[float] | None = None,
+    fill: Any = 0,
+) -> RandomTransform:
+    """Make the transform that rotates images by degrees from a range.
+
+    `degrees` is a pair, or a number x for -x … x; the other arguments are those of `rotate`.
+
+    >>> vf.vision.transforms.random_rotation(30)(0, vf.numpy.ones((2, 3, 8, 8))).shape
+    (2, 3, 8, 8)
+    """
+    ends = _symmetric("random_rotation", "degrees", degrees)
+
+    def change(key: Any, image: Array) -> Array:
+        return affine(image, -_uniform(key, ends), (0, 0), 1.0, 0.0, interpolation, fill, center)
+
+    return per_image("random_rotation", change)
+
+
+def random_affine(
+    degrees: float | Range,
+    translate: Range | None = None,
+    scale: Range | None = None,
+    shear: float | Range | None = None,
+    interpolation: Literal["nearest", "bilinear"] = "nearest",
+    fill: Any = 0,
+    center: Sequence[float] | None = None,
+) -> RandomTransform:
+    """Make the transform that rotates, moves, scales and shears images.
+
+    Args:
+        degrees: the range of the rotation, or a number x for -x … x.
+        translate: the largest moves, as shares of (width, height); None for none.
+        scale: the range of the factor; None for 1.
+        shear: the range of degrees along x, or a number x for -x … x, or the ranges along x and y in four numbers; None for none.
+        interpolation, fill, center: as for `affine`.
+
+    >>> vf.vision.transforms.random_affine(10, translate=(0.1, 0.1), scale=(0.9, 1.1))(0, vf.numpy.ones((2, 3, 8, 8))).shape
+    (2, 3, 8, 8)
+    """
+    name = "random_affine"
+    turns = _symmetric(name, "degrees", degrees)
+    moves = (0.0, 0.0) if translate is None else tuple(translate)
+    if len(moves) != 2 or not all(0 <= share <= 1 for share in moves):
+        raise ArgumentError(f"{name}: translate are two shares between 0 and 1, got {translate!r}")
+    factors = (1.0, 1.0) if scale is None else _range(name, "scale", scale, 1e-6)
+    if isinstance(shear, Sequence) and len(shear) == 4:
+        shears = _range(name, "shear", shear[:2]), _range(name, "shear", shear[2:])
+    else:
+        shears = (0.0, 0.0) if shear is None else _symmetric(name, "shear", shear), (0.0, 0.0)
+
+    def change(key: Any, image: Array) -> Array:
+        keys = random.split(key, 6)
+        sides = [share * size for share, size in zip(moves, image.shape[:-3:-1], strict=True)]
+        shift = [vnp.round(_uniform(k, (-side, side))) for k, side in zip(keys[:2], sides, strict=True)]
+        angles = [_uniform(k, ends) for k, ends in zip(keys[2:4], shears, strict=True)]
+        return affine(image, _uniform(keys[4], turns), shift, _uniform(keys[5], factors), angles, interpolation, fill, center)
+
+    return per_image(name, change)
+
+
+def random_perspective(
+    distortion_scale: float = 0.5,
+    probability: float = 0.5,
+    interpolation: Literal["nearest", "bilinear"] = "bilinear",
+    fill: Any = 0,
+) -> RandomTransform:
+    """Make the transform that moves the corners of images inwards, with `probability`.
+
+    Each corner moves by up to `distortion_scale` times half a side; the other arguments are those of `perspective`.
+
+    >>> vf.vision.transforms.random_perspective(0.5, 1.0)(0, vf.numpy.ones((2, 3, 8, 8))).shape
+    (2, 3, 8, 8)
+    """
+    if not 0 <= distortion_scale <= 1:
+        raise ArgumentError(f"random_perspective: distortion_scale is between 0 and 1, got {distortion_scale}")
+
+    def change(key: Any, image: Array) -> Array:
+        height, width = image.shape[-2:]
+        bounds = np.array([int(distortion_scale * (side // 2)) + 1 for side in (width, height)], np.int32)
+        inwards = random.randint(key, (4, 2), 0, bounds)
+        corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]], np.int32)
+        signs = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]], np.int32)
+        return perspective(image, corners, corners + signs * inwards, interpolation, fill)
+
+    return random_apply(per_image("random_perspective", change), _probability("random_perspective", probability))
+
+
+def random_erasing(
+    probability: float = 0.5, scale: Range = (0.02, 0.33), ratio: Range = (0.3, 3.3), value: float | Literal["random"] = 0
+) -> RandomTransform:
+    """Make the transform that erases a random rectangle (Zhong et al. 2020).
+
+    Args:
+        probability: that of an image to be changed.
+        scale: the range of the rectangle's share of the image's area.
+        ratio: the range of its height by its width, whose logarithm is uniform.
+        value: what is written, or "random" for normal numbers, which need floats.
+
+    An image that none of ten rectangles is smaller than stays.
+
+    >>> vf.vision.transforms.random_erasing(1.0)(0, vf.numpy.ones((2, 3, 8, 8))).min()
+    Array(0., dtype=float32)
+    """
+    name = "random_erasing"
+    shares, ratios = _range(name, "scale", scale, 0), _range(name, "ratio", ratio, 1e-6)
+
+    def change(key: Any, image: Array) -> Array:
+        if value == "random" and image.dtype not in dtypes.FLOATS:
+            raise ArgumentError(f"{name}: value='random' draws normal numbers for floats, got {image.dtype.name}")
+        rows, columns = image.shape[-2:]
+        size_key, row_key, column_key, value_key = random.split(key, 4)
+        heights, widths = _rectangles(size_key, rows * columns, shares, ratios)
+        fits = (widths < columns) & (heights < rows)
+        first = vnp.argmax(fits)
+        height, width = vnp.where(fits[first], heights[first], 0), vnp.where(fits[first], widths[first], 0)
+        top = random.randint(row_key, (), 0, rows - height + 1)
+        left = random.randint(column_key, (), 0, columns - width + 1)
+        noise = random.normal(value_key, image.shape, image.dtype) if value == "random" else value
+        return erase(image, top, left, height, width, noise)
+
+    return random_apply(per_image(name, change), _probability(name, probability))
