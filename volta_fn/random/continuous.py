@@ -495,11 +495,9 @@ def _(log: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _draw_one(data: Array, a: Array, log: bool) -> Array:
-    """Reject from a cubed normal number.
-
-    Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Below 1, a number for a + 1 is multiplied by a power of a
-    uniform one.
-    """
+    """Reject from a cubed normal number."""
+    # Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Below 1, a number for a + 1 is multiplied by a power of a
+    # uniform one.
     dtype = a.dtype
     zero, one = dtype.type(0), dtype.type(1)
     boosted = lax.lt(a, one)
