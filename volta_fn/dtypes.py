@@ -261,11 +261,6 @@ def _lattice() -> dict[_Node, frozenset[_Node]]:
 _ABOVE = _lattice()
 
 
-def _join(nodes: set[_Node]) -> _Node:
-    common = frozenset.intersection(*(_ABOVE[node] for node in nodes))
-    return next(node for node in common if common <= _ABOVE[node])
-
-
 @lru_cache(maxsize=4096)
 def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     """Return the dtype and weak type in which (dtype, weak) operands combine.
@@ -285,22 +280,18 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
             raise DTypeError(f"{dtype!r} does not promote with other dtypes")
     operands = {dtype for dtype, _ in pairs}
     if stored := operands & STORAGE:
-        return _promote_stored(stored, pairs)
+        others = sorted({dtype.name for dtype, weak in pairs if not weak and dtype not in stored} | {dtype.name for dtype in stored})
+        if len(others) > 1:
+            raise DTypeError(
+                f"{' and '.join(others)} do not promote: dtypes of 8 bits and less only store numbers; convert with x.astype first"
+            )
+        return stored.pop(), False
     if len(operands) == 1:
         dtype = pairs[0][0]
         return dtype, dtype != _BOOL and all(weak for _, weak in pairs)
-    node = _join({_WEAK_NODES[dtype.kind] if weak else dtype for dtype, weak in pairs})
+    common = frozenset.intersection(*(_ABOVE[node] for node in {_WEAK_NODES[dtype.kind] if weak else dtype for dtype, weak in pairs}))
+    node = next(node for node in common if common <= _ABOVE[node])
     return (_weak_dtype(node, operands), True) if isinstance(node, str) else (node, False)
-
-
-def _promote_stored(stored: set[np.dtype], pairs: tuple[tuple[np.dtype, bool], ...]) -> tuple[np.dtype, bool]:
-    """Return the one storage dtype of operands that are else Python numbers."""
-    others = sorted({dtype.name for dtype, weak in pairs if not weak and dtype not in stored} | {dtype.name for dtype in stored})
-    if len(others) > 1:
-        raise DTypeError(
-            f"{' and '.join(others)} do not promote: dtypes of 8 bits and less only store numbers; convert with x.astype first"
-        )
-    return stored.pop(), False
 
 
 def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:

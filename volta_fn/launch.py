@@ -83,7 +83,6 @@ class _Output:
         self._lock = threading.Lock()
 
     def follow(self, source: IO[str], target: IO[str]) -> None:
-        """Read lines to the end."""
         for text in source:
             tagged = _TAGGED.match(text)
             with self._lock:

@@ -247,10 +247,8 @@ def _refuse(module: ModuleType, name: str) -> None:
 
 
 def _unknown(package: str, name: str, names: Callable[[], Iterable[str]]) -> None:
-    """Raise `AttributeError`, with advice if the name may be a public one.
-
-    Tools ask for others, such as `__wrapped__`.
-    """
+    """Raise `AttributeError`, with advice if the name may be a public one."""
+    # Tools ask for others, such as `__wrapped__`.
     if name.startswith("_"):
         raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
     load("volta_fn.advice").unknown_name(package, name, names)

@@ -112,7 +112,10 @@ def _segment_reduce(
     name: str, data: Any, segment_ids: Any, num_segments: int | None, unique: bool, bucket_size: int | None, mode: Any
 ) -> Array:
     values, ids = operand(name, "data", data), operand(name, "segment_ids", narrow(segment_ids))
-    _check(name, values, ids)
+    if ids.dtype not in dtypes.INTEGERS:
+        raise ArgumentTypeError(f"{name}: segment_ids must be integers, got {ids.dtype.name}")
+    if ids.ndim != 1 or values.shape[:1] != ids.shape:
+        raise ShapeError(f"{name}: segment_ids must be a vector as long as data, got shapes {ids.shape} and {values.shape}")
     count = _count(name, ids, num_segments)
     scatter, method, reduce = _REDUCTIONS[name]
     start = from_host(reduction_of(scatter).start(values.dtype))
@@ -127,13 +130,6 @@ def _segment_reduce(
     numbers = np.arange(ids.size, dtype=np.int32) // np.int32(size)
     results = getattr(buckets.at[numbers, ids], method)(values, **options)
     return reduce(results, axis=0, initial=start).astype(values.dtype)
-
-
-def _check(name: str, values: Array, ids: Array) -> None:
-    if ids.dtype not in dtypes.INTEGERS:
-        raise ArgumentTypeError(f"{name}: segment_ids must be integers, got {ids.dtype.name}")
-    if ids.ndim != 1 or values.shape[:1] != ids.shape:
-        raise ShapeError(f"{name}: segment_ids must be a vector as long as data, got shapes {ids.shape} and {values.shape}")
 
 
 def _count(name: str, ids: Array, num_segments: int | None) -> int:

@@ -96,7 +96,6 @@ class _EvaluateConcrete(Trace):
     __slots__ = ()
 
     def runs_now(self, args: Sequence[Array]) -> bool:
-        """Return True if an operation on these arguments is evaluated immediately."""
         return all(map(is_concrete, args))
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:

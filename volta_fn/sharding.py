@@ -378,7 +378,6 @@ class _OverShards(NamedTuple):
     def _local(
         self, mesh: Mesh, names: Sequence[Any], flat: _FlatShards, specs: Sequence[PartitionSpec], grid: ProcessGrid | None, *values: Array
     ) -> list[Array]:
-        """Map over the axes of this process."""
         local_names = [n for n in names if grid is None or n not in grid.names]
         local_specs = [_local_spec(s, grid) for s in specs]
         shards = [_split_shards(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]

@@ -87,23 +87,7 @@ def check_grads(
     chosen = {modes} if isinstance(modes, str) else set(modes)
     if not chosen or not chosen <= {"fwd", "rev"}:
         raise ArgumentError(f'check_grads: modes are "fwd", "rev" or both, got {modes!r}')
-    function, point = _differentiable(f, args)
-    names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
-    least = next(name for name in _PRECISIONS if name in names)
-    options = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
-    precision = _PRECISIONS[least]._replace(**{name: value for name, value in options.items() if value is not None})
-    _check(function, point, order, chosen, "f", precision)
-
-
-def _of_dtype(tolerance: Tolerance, name: str) -> float | None:
-    """Return the tolerance of the dtype of that name, None if there is none."""
-    if not isinstance(tolerance, Mapping):
-        return tolerance
-    return {np.dtype(dtype).name: value for dtype, value in tolerance.items()}.get(name)
-
-
-def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Function, Arrays]:
-    """Restrict `f` to arguments and results with derivatives; also return the point."""
+    # Arguments and results are restricted to those with derivatives.
     structure = tree.structure(tuple(args))
     leaves = {tree.keystr(path): np.asarray(as_value(leaf)) for path, leaf in tree.leaves_with_path(tuple(args))}
     point = {name: values for name, values in leaves.items() if values.dtype in INEXACT}
@@ -118,7 +102,18 @@ def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Functio
         raise GradientError(
             f"check_grads: no {missing} of the function is of floating or complex dtype, so there is no derivative to check"
         )
-    return function, point
+    names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
+    least = next(name for name in _PRECISIONS if name in names)
+    options = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
+    precision = _PRECISIONS[least]._replace(**{name: value for name, value in options.items() if value is not None})
+    _check(function, point, order, chosen, "f", precision)
+
+
+def _of_dtype(tolerance: Tolerance, name: str) -> float | None:
+    """Return the tolerance of the dtype of that name, None if there is none."""
+    if not isinstance(tolerance, Mapping):
+        return tolerance
+    return {np.dtype(dtype).name: value for dtype, value in tolerance.items()}.get(name)
 
 
 def _check(function: Function, point: Arrays, order: int, modes: set[str], label: str, precision: Precision) -> None:

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 from volta_fn import dtypes
 from volta_fn.lazy_imports import load
+from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
 from volta_fn.targets.cpu.convolution import winograd
-from volta_fn.targets.cpu.fourier.butterflies import Complex
 from volta_fn.targets.cpu.fourier.routine import Passes
 from volta_fn.targets.cpu.library.emission import map_run
 from volta_fn.targets.cpu.library.pooling import WindowSelection

@@ -268,11 +268,7 @@ class WindowStart(NamedTuple, Generic[V]):
 
 
 def window_start(
-    f: IndexArithmetic[V],
-    starts: Starts,
-    clamp: Callable[[V, int], tuple[V, V | None]],
-    conjunction: Callable[[V, V], V],
-    number: V,
+    f: IndexArithmetic[V], starts: Starts, clamp: Callable[[V, int], tuple[V, V | None]], conjunction: Callable[[V, V], V], number: V
 ) -> WindowStart[V]:
     """Emit the start of the window of a number.
 

@@ -35,8 +35,6 @@ def _forget() -> None:
 
 
 def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
-    """Return the function that sets a switch to one of its values."""
-
     def set_to(value: Any) -> None:
         if value not in choices:
             raise ArgumentError(f"jax_{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -153,7 +153,6 @@ class _Effects:
         self.types: set[type] = set()
 
     def add_type(self, effect: type) -> None:
-        """Add a type of effects."""
         self.types.add(effect)
 
 

@@ -163,10 +163,8 @@ class Lifetime(NamedTuple):
 
 
 def arrange(values: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Return an offset for every value, and the size of the block.
-
-    Values are assigned in order of time, each to the smallest gap that it fits (best fit), else at the end.
-    """
+    """Return an offset for every value, and the size of the block."""
+    # Values are assigned in order of time, each to the smallest gap that it fits (best fit), else at the end.
     offsets = [0] * len(values)
     living: list[tuple[int, int]] = []  # (end, value)
     gaps = _Gaps()
@@ -195,7 +193,6 @@ class _Gaps:
         self.by_size: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Reserve a range and return its offset."""
         position = bisect.bisect_left(self.by_size, (size, -1))
         if position < len(self.by_size):
             room, offset = self.by_size[position]

@@ -191,11 +191,9 @@ def _restricted(c: Correlation, phases_of: Sequence[_PhaseAxis]) -> Correlation:
 
 
 def _simplified(c: Correlation) -> Correlation:
-    """Merge axes along which windows do not slide; at least one axis is left.
-
-    With one tap, no padding and adjacent rows, two axes are one; an axis of one tap or one position steps through a view; one position and
-    one tap are no axis.
-    """
+    """Merge axes along which windows do not slide; at least one axis is left."""
+    # With one tap, no padding and adjacent rows, two axes are one; an axis of one tap or one position steps through a view; one position
+    # and one tap are no axis.
     axes, x, w, y = list(c.axes), list(c.x.strides), list(c.w.strides), list(c.y.strides)
     x_offset = c.x.offset
     for i, axis in enumerate(axes):

@@ -125,7 +125,6 @@ class _Values:
                 self.output_slots[var] = slot
 
     def operand(self, atom: Atom) -> Slot:
-        """Return the slot of an operand."""
         if isinstance(atom, Literal):
             return self.writer.constant(atom.val)
         if not atom.aval.size:
@@ -133,11 +132,9 @@ class _Values:
         return self.slots[self.program.root(atom)]
 
     def operands(self, item: Item) -> list[Slot]:
-        """Return the slots of an item's operands."""
         return [self.operand(v) for v in item.operands]
 
     def results(self, number: int, item: Item) -> list[Slot]:
-        """Assign slots to an item's results."""
         overwritten: set[Var] = set()
         return [self.result(number, item, position, overwritten) for position in range(len(item.results))]
 

@@ -163,7 +163,6 @@ class _Lowering:
         self.computed: set[Var] = set()
 
     def kernel(self) -> LoweredKernel:
-        """Return the kernel."""
         for step in self.loop.steps:
             (out,) = step.eqn.outvars
             index, number = self.step(step)
@@ -331,7 +330,6 @@ class _Lowering:
         return self.convert(total, dtype)
 
     def product(self, eqn: Equation, index: Index) -> int:
-        """Sum products over the row."""
         wide = dtypes.accumulator(eqn.outvars[0].aval.dtype)
         read = [self.convert(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
         product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
@@ -344,7 +342,6 @@ class _Lowering:
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
     def convert(self, number: int, dtype: np.dtype) -> int:
-        """Convert a node to another dtype."""
         if self.nodes[number].dtype == dtype:
             return number
         return self.add(Apply(dtype, "convert_element_type", (number,), (("new_dtype", dtype), ("weak_type", False))))

@@ -52,7 +52,6 @@ class _PlanVerifier:
         self.block: list[tuple[int, int, int]] = []
 
     def verify(self) -> None:
-        """Follow the steps, then look at the outputs."""
         for first, end in self.extents:
             if first < 0 or end > self.plan.block:
                 raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {self.plan.block}")

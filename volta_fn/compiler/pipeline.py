@@ -55,7 +55,6 @@ EXPANSIONS = (
 
 
 def _kept_calls(target: Target) -> ProgramPass:
-    """Return the first pass."""
     return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
 
 
@@ -105,7 +104,6 @@ def observed(observer: Observer | None) -> Iterator[None]:
 
 
 def _run(pass_: Pass, program: Any) -> Any:
-    """Run a pass, and verify its result."""
     return _notify(pass_, program, pass_.run(program))
 
 

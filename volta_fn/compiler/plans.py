@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.buffers import Lifetime, arrange
 from volta_fn.compiler.ir.index import is_view
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
 
 # A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there (`Step.into`),
 # if the operand's memory is the plan's own: computed by an earlier step, or donated by the caller, and shared with no view that lives
@@ -122,7 +122,6 @@ class _Planner:
             self.block_end[base] = time
 
     def plan(self) -> Plan:
-        """Return the finished plan."""
         jaxpr = self.closed.jaxpr
         inputs = tuple([self._take(v) for v in jaxpr.invars])
         constants = tuple([(self._take(v), c) for v, c in zip(jaxpr.constvars, self.closed.consts, strict=True)])
@@ -181,7 +180,13 @@ class _Planner:
     def _buffers(self, time: int, eqn: Equation, into: int | None) -> tuple[int | None, ...]:
         """Assign buffers to results, unless an operand is overwritten."""
         if into is not None:
-            self._inherit(eqn.outvars[0], eqn.invars[into])
+            # Give a result the memory of an operand.
+            var = eqn.outvars[0]
+            old = eqn.invars[into]
+            for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
+                if isinstance(old, Var) and old in homes:
+                    homes[var] = homes[old]
+                    values[homes[var]] = values[homes[var]]._replace(end=self.block_end[var])
         if into is not None or is_view(eqn):
             return ()
         written = self.writes(eqn)
@@ -199,13 +204,6 @@ class _Planner:
         self.loose_homes[var] = len(self.loose)
         self.loose.append(life)
         return None
-
-    def _inherit(self, var: Var, old: Atom) -> None:
-        """Give a result the memory of an operand."""
-        for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
-            if isinstance(old, Var) and old in homes:
-                homes[var] = homes[old]
-                values[homes[var]] = values[homes[var]]._replace(end=self.block_end[var])
 
 
 def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], int]) -> int:

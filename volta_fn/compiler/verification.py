@@ -103,7 +103,6 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
 
 
 def _inner_equations(program: ClosedJaxpr) -> list[Equation]:
-    """Return the equations of the programs that a program holds."""
     equations: list[Equation] = []
     pending = [program]
     while pending:
@@ -377,10 +376,8 @@ def violation_of(kernel: Kernel) -> str | None:
 
 
 def _violation_of_contraction(contraction: Contraction) -> str | None:
-    """Return the difference between a contraction and its kernel, or None.
-
-    Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
-    """
+    """Return the difference between a contraction and its kernel, or None."""
+    # Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
     kernel = contraction.kernel
     try:
         epilogue, inputs = contraction.epilogue()

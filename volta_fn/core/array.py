@@ -570,10 +570,8 @@ def sparkline(values: np.ndarray) -> str:
 
 
 def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Scale finite numbers by a power of 2 to at most 1; also return its exponent.
-
-    Their differences and sums neither overflow nor underflow.
-    """
+    """Scale finite numbers by a power of 2 to at most 1; also return its exponent."""
+    # Their differences and sums neither overflow nor underflow.
     wide = values.astype(np.float64)
     exponent = int(np.frexp(np.abs(wide).max())[1])
     return np.ldexp(wide, -exponent), exponent

@@ -89,7 +89,10 @@ class Dimension:
         terms: dict[Monomial, Fraction] = {}
         for left, a in self.terms.items():
             for right, b in _as_dimension(other).terms.items():
-                monomial = _times(left, right)
+                exponents = dict(left)
+                for name, exponent in right:
+                    exponents[name] = exponents.get(name, 0) + exponent
+                monomial = tuple(sorted(exponents.items()))
                 terms[monomial] = terms.get(monomial, _fractions.Fraction(0)) + a * b
         return Dimension(terms, self.scope or getattr(other, "scope", None))
 
@@ -136,13 +139,6 @@ def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> int:
     for name, exponent in monomial:
         product *= sizes[name] ** exponent
     return product
-
-
-def _times(left: Monomial, right: Monomial) -> Monomial:
-    exponents = dict(left)
-    for name, exponent in right:
-        exponents[name] = exponents.get(name, 0) + exponent
-    return tuple(sorted(exponents.items()))
 
 
 def _term(monomial: Monomial, coefficient: Fraction) -> str:
@@ -229,13 +225,6 @@ def _checked(mode: str) -> Mode:
     return mode  # type: ignore[return-value]  # it is one of these
 
 
-def _mode() -> Mode | None:
-    mode = _scoped_mode.get() or _process_mode
-    if mode is None and (setting := os.environ.get(_VARIABLE)):
-        return _checked(setting)
-    return mode
-
-
 def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None:
     """Warn or raise if operands promote to a dtype that not all arrays have.
 
@@ -252,7 +241,8 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
 
 def _tell(name: str, arrays: Sequence[Any], dtype: np.dtype) -> None:
     global _warned
-    mode = _mode()
+    mode = _scoped_mode.get() or _process_mode
+    mode = _checked(setting) if mode is None and (setting := os.environ.get(_VARIABLE)) else mode
     listed = " and ".join(f"{x.dtype.name}[{','.join(map(str, x.shape))}]" for x in arrays)
     if mode == "strict" and not is_called_by_user(_CHECKED):
         return
@@ -303,14 +293,6 @@ _MOST_AXES = 64
 _MOST_BYTES = sys.maxsize
 
 
-def _check_possible(shape: Shape, dtype: np.dtype) -> None:
-    """Raise an error for a shape beyond NumPy's limits."""
-    if len(shape) > _MOST_AXES:
-        raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
-    if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
-        raise OutOfMemoryError(f"an array of shape {shape} and dtype {dtype} would have more than {_MOST_BYTES} bytes; compute it in parts")
-
-
 class ShapedArray:
     """The shape, dtype and weak type of an array, without its values.
 
@@ -342,7 +324,12 @@ class ShapedArray:
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
         shape = tuple([d.__index__() if isinstance(d, Dimension) else d for d in shape])
         key = (shape, dtype, weak_type)
-        _check_possible(shape, dtype)
+        if len(shape) > _MOST_AXES:
+            raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
+        if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
+            raise OutOfMemoryError(
+                f"an array of shape {shape} and dtype {dtype} would have more than {_MOST_BYTES} bytes; compute it in parts"
+            )
         with _lock:
             aval = _interned.get(key)
             if aval is None:

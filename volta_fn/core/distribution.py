@@ -97,7 +97,6 @@ class _Alone:
         """Do nothing: there is no other process."""
 
     def run_once(self, function: Callable[[], T]) -> T:
-        """Call a function."""
         return function()
 
 

@@ -301,22 +301,17 @@ class _Names:
         if isinstance(atom, Literal):
             return f"{_literal(atom)}:{atom.aval}"
         if atom not in self.names:
-            self.names[atom] = _letters(len(self.names))
+            n, name = len(self.names) + 1, ""
+            while n:
+                n, digit = divmod(n - 1, 26)
+                name = chr(ord("a") + digit) + name
+            self.names[atom] = name
         return self.names[atom]
 
 
 def _literal(literal: Literal) -> str:
     value = literal.val.item()
     return f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else str(value)
-
-
-def _letters(n: int) -> str:
-    name = ""
-    n += 1
-    while n:
-        n, digit = divmod(n - 1, 26)
-        name = chr(ord("a") + digit) + name
-    return name
 
 
 def format_jaxpr(jaxpr: Jaxpr, indent: int = 0, *, sources: bool = False) -> str:
@@ -402,19 +397,15 @@ def check_jaxpr(program: ClosedJaxpr | Jaxpr) -> None:
     while pending:
         current = pending.pop()
         if isinstance(current, ClosedJaxpr):
-            _check_constants(current)
+            if len(current.consts) != len(current.jaxpr.constvars):
+                raise JaxprError(f"the program has {len(current.jaxpr.constvars)} constant variables, but {len(current.consts)} constants")
+            for var, value in zip(current.jaxpr.constvars, current.consts, strict=True):
+                if (value.aval.shape, value.aval.dtype) != (var.aval.shape, var.aval.dtype):
+                    raise JaxprError(f"a constant of type {value.aval} stands for a variable of type {var.aval}")
             current = current.jaxpr
         _check_one(current)
         for eqn in current.eqns:
             pending.extend(sub_jaxprs(eqn.params))
-
-
-def _check_constants(closed: ClosedJaxpr) -> None:
-    if len(closed.consts) != len(closed.jaxpr.constvars):
-        raise JaxprError(f"the program has {len(closed.jaxpr.constvars)} constant variables, but {len(closed.consts)} constants")
-    for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-        if (value.aval.shape, value.aval.dtype) != (var.aval.shape, var.aval.dtype):
-            raise JaxprError(f"a constant of type {value.aval} stands for a variable of type {var.aval}")
 
 
 def _check_one(jaxpr: Jaxpr) -> None:
@@ -425,7 +416,17 @@ def _check_one(jaxpr: Jaxpr) -> None:
         where = f"equation {number} ({eqn.primitive}, from {eqn.source})"
         for atom in eqn.invars:
             _check_read(bound, atom, where)
-        _check_types(eqn, where)
+        arity = eqn.primitive.arity
+        if arity and len(eqn.invars) != arity:
+            raise JaxprError(f"{where} has {len(eqn.invars)} operands, but its primitive takes {arity}")
+        try:
+            derived = eqn.primitive.abstract(*[v.aval for v in eqn.invars], **eqn.params)
+        except VoltaError as error:
+            raise JaxprError(f"{where} has operands that its primitive does not take: {error.args[0]}") from error
+        avals = derived if eqn.primitive.multiple_results else (derived,)
+        declared = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+        if declared != [(a.shape, a.dtype) for a in avals]:
+            raise JaxprError(f"{where} binds {[v.aval for v in eqn.outvars]}, but its primitive gives {list(avals)}")
         for var in eqn.outvars:
             _bind(bound, var, where)
     for atom in jaxpr.outvars:
@@ -441,20 +442,6 @@ def _bind(bound: set[Var], var: Var, where: str) -> None:
 def _check_read(bound: set[Var], atom: Atom, where: str) -> None:
     if not isinstance(atom, Literal) and atom not in bound:
         raise JaxprError(f"{where} reads a variable of type {atom.aval} that is not bound yet")
-
-
-def _check_types(eqn: Equation, where: str) -> None:
-    arity = eqn.primitive.arity
-    if arity and len(eqn.invars) != arity:
-        raise JaxprError(f"{where} has {len(eqn.invars)} operands, but its primitive takes {arity}")
-    try:
-        derived = eqn.primitive.abstract(*[v.aval for v in eqn.invars], **eqn.params)
-    except VoltaError as error:
-        raise JaxprError(f"{where} has operands that its primitive does not take: {error.args[0]}") from error
-    avals = derived if eqn.primitive.multiple_results else (derived,)
-    declared = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
-    if declared != [(a.shape, a.dtype) for a in avals]:
-        raise JaxprError(f"{where} binds {[v.aval for v in eqn.outvars]}, but its primitive gives {list(avals)}")
 
 
 # Dead-code elimination: drop equations whose results are unused.

@@ -53,11 +53,9 @@ def pairs_of(donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
 def pair_by_path(
     donated: Sequence[bool], in_tree: Any, in_avals: Sequence[ShapedArray], out_tree: Any, out_avals: Sequence[ShapedArray]
 ) -> list[tuple[int, int]]:
-    """Pair results with donated arguments of the same shape, dtype and path.
-
-    In a training step ``(model, moments, batch) -> (loss, model, moments)`` a parameter's paths in arguments and results differ in their
-    beginnings alone. Paths with the longest common suffix are therefore paired first, equally long ones in order.
-    """
+    """Pair results with donated arguments of the same shape, dtype and path."""
+    # In a training step `(model, moments, batch) -> (loss, model, moments)` a parameter's paths in arguments and results differ in their
+    # beginnings alone. Paths with the longest common suffix are therefore paired first, equally long ones in order.
     arguments = {i: path for i, path in enumerate(_paths(in_tree)) if donated[i]}
     results = dict(enumerate(_paths(out_tree)))
     pairs: list[tuple[int, int]] = []
@@ -281,10 +279,8 @@ def _is_compact(values: np.ndarray) -> bool:
 
 
 def _view(values: np.ndarray, readonly: bool) -> np.ndarray:
-    """Return an array in the same memory, read-only or not.
-
-    Consumers of the first version of the protocol, which has no read-only memory, are trusted not to write.
-    """
+    """Return an array in the same memory, read-only or not."""
+    # Consumers of the first version of the protocol, which has no read-only memory, are trusted not to write.
     return np.asarray(_Memory(values, readonly))
 
 

@@ -48,7 +48,6 @@ class PlacedAval(ShapedArray):
     vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
-        """Make the type of a value."""
         placed = object.__new__(cls)
         for name in ("shape", "dtype", "weak_type", "ndim", "size", "is_float"):
             setattr(placed, name, getattr(aval, name))

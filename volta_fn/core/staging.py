@@ -179,10 +179,7 @@ class JaxprTrace(Trace):
 
 
 def trace_to_jaxpr(
-    function: Callable[..., Sequence[Array]],
-    in_avals: Sequence[ShapedArray],
-    name: str = "",
-    labels: Sequence[str] = (),
+    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
 ) -> ClosedJaxpr:
     """Trace `function`, from flat lists of arrays to flat lists of arrays.
 

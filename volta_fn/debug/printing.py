@@ -91,7 +91,9 @@ def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **v
     >>> "4.0" in answers.getvalue()
     True
     """
-    frame = _user_frame()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_internal(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
     variables = {} if frame is None else {**frame.f_locals}
     variables.update(values)
     where = ("", 0, "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
@@ -104,13 +106,6 @@ def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **v
             raise CallbackError("debug.breakpoint: the program was ended by the command q")
 
     debug_callback(stop, **variables)
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_internal(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    return frame
 
 
 class _Console(cmd.Cmd):

@@ -257,8 +257,16 @@ class Switchboard:
 
     def _serve(self) -> None:
         while True:
-            self._drop_expired()
-            self._listen(len(self._unproved()) < _MOST_UNPROVED)
+            # Disconnect peers that have not proved in time that they know the secret.
+            for peer in self._unproved():
+                if time.monotonic() > peer.deadline:
+                    self._drop(peer, "it has proved nothing in time")
+            listening = len(self._unproved()) < _MOST_UNPROVED
+            if listening and not self._is_listening:
+                self._selector.register(self._listener, selectors.EVENT_READ)
+            elif self._is_listening and not listening:
+                self._selector.unregister(self._listener)
+            self._is_listening = listening
             for key, _ in self._selector.select(1.0):
                 if key.fileobj is self._stopped:
                     return
@@ -269,19 +277,6 @@ class Switchboard:
 
     def _unproved(self) -> list[_Peer]:
         return [peer for peer in self._peers if peer.rank is None]
-
-    def _drop_expired(self) -> None:
-        """Disconnect peers that have not proved in time that they know the secret."""
-        for peer in self._unproved():
-            if time.monotonic() > peer.deadline:
-                self._drop(peer, "it has proved nothing in time")
-
-    def _listen(self, listening: bool) -> None:
-        if listening and not self._is_listening:
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        elif self._is_listening and not listening:
-            self._selector.unregister(self._listener)
-        self._is_listening = listening
 
     def _accept(self) -> None:
         try:

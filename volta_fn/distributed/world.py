@@ -38,10 +38,8 @@ class MpiWorld:
         self.watch = Watch(self._connected(address), self.calls, limit)
 
     def _connected(self, address: str | None) -> Connection:
-        """Connect all processes to a switchboard in the first.
-
-        On several machines it listens on the interface with the address.
-        """
+        """Connect all processes to a switchboard in the first."""
+        # On several machines it listens on the interface with the address.
         hosts = self.comm.allgather(socket.gethostname())
         host, port, secret, error = LOOPBACK, 0, "", ""
         if self.rank == 0:
@@ -137,19 +135,8 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _initialized = False
 
 
-def _process_count() -> int:
-    """Return how many processes there are, by the environment."""
-    if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
-        return 1  # a job's script itself, not a step of it
-    return max([int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit()], default=1)
-
-
 def initialize(
-    coordinator_address: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    *,
-    timeout: float | None = None,
+    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None, *, timeout: float | None = None
 ) -> None:
     """Connect this process with the others that run the same program.
 
@@ -182,9 +169,31 @@ def initialize(
         _control.parse_address(coordinator_address)
     if distribution.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
-    count = _process_count()
+    if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
+        count = 1  # a job's script itself, not a step of it
+    else:
+        count = max([int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit()], default=1)
     if count > 1:
-        _connect(count, limit, coordinator_address)
+        if not is_installed("mpi4py"):
+            raise MissingDependencyError(
+                f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
+            )
+        world = connected(limit, coordinator_address)
+        distribution.set_current(world)
+        # End all processes after an uncaught exception: others would wait forever.
+        before, watch = sys.excepthook, world.watch
+
+        def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            before(kind, error, trace)
+            if distribution.current() is world:  # not after `shutdown`
+                sys.stderr.flush()
+                sys.stdout.flush()
+                watch.fail(f"{kind.__name__}: {error}")
+                time.sleep(_watch.FAREWELL_SECONDS)
+                os._exit(1)
+
+        sys.excepthook = hook
+        atexit.register(shutdown)
     _check("num_processes", num_processes, distribution.current().size)
     _check("process_id", process_id, distribution.current().rank)
     _initialized = True
@@ -196,33 +205,6 @@ def _check(name: str, expected: int | None, actual: int) -> None:
             f"distributed.initialize: {name}={expected!r}, but MPI says {actual}. Start the processes with "
             "python -m volta_fn.launch -n N script.py, with srun or mpiexec"
         )
-
-
-def _connect(count: int, limit: float, address: str | None) -> None:
-    if not is_installed("mpi4py"):
-        raise MissingDependencyError(
-            f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
-        )
-    world = connected(limit, address)
-    distribution.set_current(world)
-    _end_all_after_exceptions(world)
-    atexit.register(shutdown)
-
-
-def _end_all_after_exceptions(world: Any) -> None:
-    """End all processes after an uncaught exception: others would wait forever."""
-    before, watch = sys.excepthook, world.watch
-
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        before(kind, error, trace)
-        if distribution.current() is world:  # not after `shutdown`
-            sys.stderr.flush()
-            sys.stdout.flush()
-            watch.fail(f"{kind.__name__}: {error}")
-            time.sleep(_watch.FAREWELL_SECONDS)
-            os._exit(1)
-
-    sys.excepthook = hook
 
 
 def shutdown() -> None:

@@ -191,13 +191,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 
 #: Operands: what must hold (of any shape, by `vmap`), and values for the message, with the same leading dimensions.
 check_p = Primitive(
-    "check",
-    lambda pred, *values, message, debug: (),
-    evaluate=_evaluate,
-    jvp=_jvp,
-    batch=_batch,
-    multiple_results=True,
-    effectful=True,
+    "check", lambda pred, *values, message, debug: (), evaluate=_evaluate, jvp=_jvp, batch=_batch, multiple_results=True, effectful=True
 )
 
 
@@ -402,7 +396,6 @@ class _Sites:
         return bool(checks) or any(inside)
 
     def start(self) -> _State:
-        """Return the state without an error."""
         zeros: list[list[Array]] = [[from_host(np.zeros(a.shape, a.dtype)) for a in c.avals] for c in self.checks]
         return _State(from_host(np.zeros((), np.int32)), zeros)
 

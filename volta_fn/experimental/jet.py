@@ -51,21 +51,7 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
     if options.keys() - {"factorial_scaled"}:
         raise ArgumentError(f"jet has no options {sorted(options)}")
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    curves = _curves(primals, series, options.get("factorial_scaled", True))
-    for leaf in leaves:
-        if aval_of(leaf).dtype not in dtypes.INEXACT:
-            raise GradientError(f"jet needs arguments of floating dtype, got {aval_of(leaf)}")
-    flat = FlatFunction(fun, in_tree)
-    program = trace_to_jaxpr(flat, [c[0].aval for c in curves], function_name(fun))
-    order = len(curves[0]) - 1 if curves else 0
-    outs = [_filled(o, order) for o in _run(program, curves, order)]
-    value = tree.unflatten(flat.out_tree, [o[0] for o in outs])
-    scale = math.factorial if options.get("factorial_scaled", True) else (lambda k: 1)
-    return value, tree.unflatten(flat.out_tree, [[mul(c, _number(scale(k), c)) for k, c in enumerate(o)][1:] for o in outs])
-
-
-def _curves(primals: Sequence[Any], series: Sequence[Any], scaled: bool) -> list[Series]:
-    """Return the Taylor coefficients of each array among the arguments."""
+    scaled = options.get("factorial_scaled", True)
     if len(primals) != len(series):
         raise TreeError(f"jet: there are {len(primals)} primals, but {len(series)} series")
     lengths = {len(terms) for terms in series}
@@ -79,7 +65,16 @@ def _curves(primals: Sequence[Any], series: Sequence[Any], scaled: bool) -> list
             first = as_value(point)
             rest = [as_value(c[i]).astype(first.dtype) for c in columns]
             curves.append([first, *[div(c, _number(math.factorial(k) if scaled else 1, c)) for k, c in enumerate(rest, 1)]])
-    return curves
+    for leaf in leaves:
+        if aval_of(leaf).dtype not in dtypes.INEXACT:
+            raise GradientError(f"jet needs arguments of floating dtype, got {aval_of(leaf)}")
+    flat = FlatFunction(fun, in_tree)
+    program = trace_to_jaxpr(flat, [c[0].aval for c in curves], function_name(fun))
+    order = len(curves[0]) - 1 if curves else 0
+    outs = [_filled(o, order) for o in _run(program, curves, order)]
+    value = tree.unflatten(flat.out_tree, [o[0] for o in outs])
+    scale = math.factorial if scaled else (lambda k: 1)
+    return value, tree.unflatten(flat.out_tree, [[mul(c, _number(scale(k), c)) for k, c in enumerate(o)][1:] for o in outs])
 
 
 def _number(value: Any, like: Array) -> Array:
@@ -109,7 +104,20 @@ def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:
         return [_product(lambda a, b: bind(primitive, a, b, **params), ins[0], ins[1], order)]
     if primitive is div.primitive:
         return [_quotient(ins[0], ins[1], order)]
-    return _by_derivative(eqn, ins, varying, order)
+    # The first coefficients, and the others from their derivatives.
+    program = ClosedJaxpr(Jaxpr([], [Var(s[0].aval) for s in ins], [], []))
+    outvars = [Var(v.aval) for v in eqn.outvars]
+    program = program.replace(outvars=outvars, eqns=[eqn.replace(invars=list(program.jaxpr.invars), outvars=outvars)])
+    forward, depends = jvp_jaxpr(program, list(varying), False)
+    shorter = [s[:order] for s in ins]
+    slopes = [[mul(c, _number(j, c)) for j, c in enumerate(s)][1:] for s, varies in zip(ins, varying, strict=True) if varies]
+    results = _run(forward, [*shorter, *slopes], order - 1)
+    tangents = iter(results[len(outvars) :])
+    series: list[Series] = []
+    for out, has_tangent in zip(results, depends, strict=False):
+        derivative = _filled(next(tangents), order - 1) if has_tangent else []
+        series.append([out[0], *[div(c, _number(k, c)) for k, c in enumerate(derivative, 1)]])
+    return series
 
 
 def _product(multiply: Callable[[Array, Array], Array], left: Series, right: Series, order: int) -> Series:
@@ -137,20 +145,3 @@ def _quotient(left: Series, right: Series, order: int) -> Series:
             rest = sub(rest, mul(right[j], out[k - j]))
         out.append(div(rest, right[0]))
     return out
-
-
-def _by_derivative(eqn: Equation, ins: Sequence[Series], varying: Sequence[bool], order: int) -> list[Series]:
-    """Return the results' first coefficients, and the others from their derivatives."""
-    program = ClosedJaxpr(Jaxpr([], [Var(s[0].aval) for s in ins], [], []))
-    outvars = [Var(v.aval) for v in eqn.outvars]
-    program = program.replace(outvars=outvars, eqns=[eqn.replace(invars=list(program.jaxpr.invars), outvars=outvars)])
-    forward, depends = jvp_jaxpr(program, list(varying), False)
-    shorter = [s[:order] for s in ins]
-    slopes = [[mul(c, _number(j, c)) for j, c in enumerate(s)][1:] for s, varies in zip(ins, varying, strict=True) if varies]
-    results = _run(forward, [*shorter, *slopes], order - 1)
-    tangents = iter(results[len(outvars) :])
-    series: list[Series] = []
-    for out, has_tangent in zip(results, depends, strict=False):
-        derivative = _filled(next(tangents), order - 1) if has_tangent else []
-        series.append([out[0], *[div(c, _number(k, c)) for k, c in enumerate(derivative, 1)]])
-    return series

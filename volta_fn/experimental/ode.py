@@ -133,10 +133,8 @@ def _solution(derivative: Derivative, limits: _Limits, y0: Array, times: Array, 
 
 
 def _adjoint(derivative: Derivative, limits: _Limits, values: Array, times: Array, args: Any, cotangents: Array) -> Any:
-    """Return the cotangents of the first value, the times and the arguments.
-
-    The state of the adjoint equation is the solution, and the cotangents of value, time and arguments, in negative time.
-    """
+    """Return the cotangents of the first value, the times and the arguments."""
+    # The state of the adjoint equation is the solution, and the cotangents of value, time and arguments, in negative time.
     leaves, structure = tree.flatten(args)
     is_inexact = [x.dtype in dtypes.INEXACT for x in leaves]
     inexact = [x for x, i in zip(leaves, is_inexact, strict=True) if i]

@@ -34,16 +34,11 @@ def __getattr__(name: str) -> Any:
         getattr(lax, public)
     primitive = PRIMITIVES.get(key)
     if primitive is None and callable(getattr(lax, key, None)):
-        primitive = globals()[name] = _standing_for(key, getattr(lax, key))
+        # It is a function of arrays, staged as what it is made of.
+        primitive = globals()[name] = _Function(key)
+        primitive.def_impl(getattr(lax, key))
     if primitive is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return primitive
-
-
-def _standing_for(name: str, function: Any) -> Primitive:
-    """Return a primitive that is a function of arrays, staged as what it is made of."""
-    primitive = _Function(name)
-    primitive.def_impl(function)
     return primitive
 
 

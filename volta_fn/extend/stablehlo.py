@@ -49,14 +49,6 @@ class Operation:
         return [self.result]
 
 
-def _builder(function: str) -> Any:
-    def build(*operands: Any) -> Operation:
-        return Operation(getattr(lax, function)(*[x.result if isinstance(x, Operation) else x for x in operands]))
-
-    build.__doc__ = f"Apply `lax.{function}`."
-    return build
-
-
 def register_dialect(context: Any) -> None:
     """Do nothing: operations are functions here."""
 
@@ -126,4 +118,10 @@ def __getattr__(name: str) -> Any:
             f"module 'stablehlo' has no operation {name!r} here; it has {', '.join(_FUNCTIONS)}. Write the rule as a function of arrays "
             "instead, with mlir.lower_fun"
         )
-    return _builder(_FUNCTIONS[name])
+    function = _FUNCTIONS[name]
+
+    def build(*operands: Any) -> Operation:
+        return Operation(getattr(lax, function)(*[x.result if isinstance(x, Operation) else x for x in operands]))
+
+    build.__doc__ = f"Apply `lax.{function}`."
+    return build

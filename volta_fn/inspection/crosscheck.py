@@ -212,13 +212,6 @@ class _Run:
         if inner is not None:
             results: Sequence[Array] = inner(*operands)
             return results
-        outs = self._on_device(eqn, operands)
-        self.count += 1
-        self._compare(eqn, [np.asarray(x) for x in operands], [np.asarray(x) for x in outs])
-        return outs
-
-    def _on_device(self, eqn: Equation, operands: Sequence[Array]) -> list[Array]:
-        """Run an equation as a separate program."""
         key = (eqn.primitive.name, tuple([x.aval for x in operands]), tuple([(k, id(v)) for k, v in sorted(eqn.params.items())]))
         run = self._compiled.get(key)
         if run is None:
@@ -227,7 +220,10 @@ class _Run:
             closed = ClosedJaxpr(Jaxpr([], invars, [*outvars], [one]))
             run = self._compiled[key] = self.device.backend.compile(closed, (False,) * len(invars), PIPELINE).run
         buffers = run(False, *[concrete.buffer() for concrete in _concrete(operands)])
-        return [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
+        outs = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
+        self.count += 1
+        self._compare(eqn, [np.asarray(x) for x in operands], [np.asarray(x) for x in outs])
+        return outs
 
     def _compare(self, eqn: Equation, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         name = eqn.primitive.name
@@ -331,10 +327,8 @@ class Miscompilation(NamedTuple):
 
 
 def differ(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return True if two runs of a program differ by more than the last digits.
-
-    These are some units in the last digit of the largest element.
-    """
+    """Return True if two runs of a program differ by more than the last digits."""
+    # These are some units in the last digit of the largest element.
     if one.dtype not in dtypes.INEXACT:
         return not np.array_equal(one, other)
     kind = np.complex128 if one.dtype in dtypes.COMPLEX else np.float64
@@ -535,10 +529,8 @@ class _Walk:
                 return
 
     def _stage(self, program: LoweredProgram, item: Item, values: Values, number: int, right: Expected) -> tuple[str, str]:
-        """Return which stage made an item wrong, and the text of its kernel.
-
-        If the interpreter gives the right results for a kernel, its code is wrong, else fusion is.
-        """
+        """Return which stage made an item wrong, and the text of its kernel."""
+        # If the interpreter gives the right results for a kernel, its code is wrong, else fusion is.
         if not isinstance(item.node, KernelCall):
             return f"the {program.target.name} target's routine of {item.node.primitive}", ""
         kernel = item.node.kernel
@@ -560,10 +552,8 @@ class _Walk:
     def memory(
         self, program: LoweredProgram, arguments: Sequence[np.ndarray], output: int, mine: np.ndarray, other: np.ndarray
     ) -> Miscompilation:
-        """Return the first item that is wrong only if run together with its predecessors.
-
-        Its memory, or that of its operands, is shared too early.
-        """
+        """Return the first item that is wrong only if run together with its predecessors."""
+        # Its memory, or that of its operands, is shared too early.
         values = initial_values(program.closed, arguments)
         items = [item for item in program.items if item.is_needed]
         together = dict(values)
@@ -617,10 +607,8 @@ def _named(equations: Sequence[Equation]) -> tuple[tuple[str, ...], tuple[Source
 
 
 def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
-    """Return the first pass that changes the results of a program.
-
-    The programs are those of its compilation, as passes depend on the values of constants.
-    """
+    """Return the first pass that changes the results of a program."""
+    # The programs are those of its compilation, as passes depend on the values of constants.
     changes = compiled.changes
     wanted = expected_outputs(compiled.closed, arguments)
 

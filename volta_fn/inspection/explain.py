@@ -153,7 +153,12 @@ class _Steps:
     ) -> Step:
         equations = attribution.equations(item)
         seconds, runs = self.totals.get(self.numbers.get(id(item), -1), (None, repeats))
-        kind = _kind(program, item)
+        if isinstance(item.node, Equation) and item.key is None and item.node.primitive in CONTROL_FLOW:
+            kind = "control flow"
+        elif program.target.host_reason(item) is not None:
+            kind = "host"
+        else:
+            kind = "kernel" if isinstance(item.node, KernelCall) else "routine"
         flops, moved = (0, 0) if item.programs else (flops_of(equations), bytes_of(item))
         fraction = None
         if seconds and self.roofline is not None and not item.programs:
@@ -175,14 +180,6 @@ class _Steps:
             after=after,
             depth=depth,
         )
-
-
-def _kind(program: LoweredProgram, item: Item) -> str:
-    if isinstance(item.node, Equation) and item.key is None and item.node.primitive in CONTROL_FLOW:
-        return "control flow"
-    if program.target.host_reason(item) is not None:
-        return "host"
-    return "kernel" if isinstance(item.node, KernelCall) else "routine"
 
 
 def _steps(program: LoweredProgram, measured: Measured | None, roofline: Roofline | None) -> list[Step]:

@@ -26,10 +26,8 @@ from volta_fn.jit.eager import PIPELINE
 def numpy_steps(
     program: ClosedJaxpr, traced: ClosedJaxpr, buffers: Sequence[Any], device: Device, calls: int, roofline: Roofline | None
 ) -> tuple[list[Step], float | None, float]:
-    """Return equations as steps, the seconds of a call, and those between steps.
-
-    Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
-    """
+    """Return equations as steps, the seconds of a call, and those between steps."""
+    # Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
     if not calls:
         return _as_steps(program, None, roofline), None, 0.0
     runs = [_kernel(eqn, device) for eqn in program.eqns]
@@ -349,7 +347,13 @@ class _ObservedProgram:
         if not spans or self._timed is None:
             return []
         if not self._names:
-            self._names = _names_of(self._timed.items)
+            attributions: dict[int, Attribution] = {}
+            names = [("", "")]
+            for program, item in filter(None, self._timed.items):
+                attribution = attributions.setdefault(id(program), Attribution(program))
+                equations = attribution.equations(item)
+                names.append((describe(item, equations), ", ".join(map(str, locations_of(equations)[:4]))))
+            self._names = names
         offset = begin if self._timed.device == "gpu" else 0  # its clock is another one
         return [
             Event(self._title(numbers), "kernel", offset + a, offset + b, self.device, {"lines": self._names[numbers[0]][1]})
@@ -366,14 +370,3 @@ def _timed_event(traced: compilation.TracedProgram, device: Device) -> Any:
         return device.backend.timed(traced.jaxpr, traced.donated, PIPELINE)
     except DeviceError:  # a GPU without timestamp queries
         return None
-
-
-def _names_of(items: Sequence[tuple[LoweredProgram, Item] | None]) -> list[tuple[str, str]]:
-    """Return the name and the user's lines of each item."""
-    attributions: dict[int, Attribution] = {}
-    names = [("", "")]
-    for program, item in filter(None, items):
-        attribution = attributions.setdefault(id(program), Attribution(program))
-        equations = attribution.equations(item)
-        names.append((describe(item, equations), ", ".join(map(str, locations_of(equations)[:4]))))
-    return names

@@ -171,7 +171,6 @@ class _LogAxis:
         return self.start + share * (self.end - self.start)
 
     def powers(self) -> Iterator[float]:
-        """Yield the powers of ten on the axis."""
         for power in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1):
             yield 10.0**power
 
@@ -459,7 +458,6 @@ def _compress_texts(explanation: Explanation) -> str:
 
 
 def _text_number(texts: dict[str, int], text: str) -> int:
-    """Return the number of a text, which is kept once."""
     return texts.setdefault(text, len(texts))
 
 

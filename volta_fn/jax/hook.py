@@ -33,11 +33,9 @@ class _Loader(Loader):
         return Namespace(spec.name, self.root, self.path, read_table()[self.path])
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`.
-
-        JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile:
-        two that import and compile at once wait for Python's lock, and take longer.
-        """
+        """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`."""
+        # JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile: two that import and compile at once
+        # wait for Python's lock, and take longer.
         if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
             load_compiler()
         for name in _FREQUENT if module.__name__ == "jax.numpy" else ():

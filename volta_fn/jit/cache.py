@@ -446,7 +446,12 @@ class ProgramCache(CallCache):
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-            self.calls[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
+            # `run` takes the arguments at `positions`.
+            first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
+            if last - first == len(positions):
+                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run(args[first:last])
+            else:
+                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in positions])
         elif request.statics.some and not request.kwargs and all(type(x) is ConcreteArray for x in values):
             self.calls[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
         elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
@@ -573,14 +578,6 @@ def lookup_by_structure(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> t
 
 def _no_match(args: Any) -> None:
     """Stand in for a matcher that cannot be generated."""
-
-
-def _with_arguments(run: Run, positions: list[int]) -> Run:
-    """Make `run`, of the arguments at `positions`, a function of all arguments."""
-    first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
-    if last - first == len(positions):
-        return lambda args: run(args[first:last])
-    return lambda args: run([args[i] for i in positions])
 
 
 # Limits of memory, which compiled programs and kernels must notice.

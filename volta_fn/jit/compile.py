@@ -179,7 +179,12 @@ class TracedProgram:
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
         if settings.permissive:
-            donated = self._usable(donated)
+            # Arguments whose memory no result can take are kept, and a warning says so, as in JAX.
+            usable_flags = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
+            unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, usable_flags, strict=False) if before != after]
+            if unused:
+                warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
+            donated = usable_flags
         can_pair = any(donated) and not self.captured
         pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if can_pair else ()
         self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
@@ -195,14 +200,6 @@ class TracedProgram:
             return run(values)
 
         return run_under_mesh
-
-    def _usable(self, donated: Sequence[bool]) -> Sequence[bool]:
-        """Keep arguments whose memory no result can take, and say so, as JAX does."""
-        usable_flags = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
-        unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, usable_flags, strict=False) if before != after]
-        if unused:
-            warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
-        return usable_flags
 
 
 class _Pause:
@@ -392,10 +389,8 @@ def _as_builtin(
 
 
 def _copying_once(executable: Executable, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-    """Give arguments that the program had to copy contiguous buffers.
-
-    Otherwise each call would copy arrays such as `zeros`, whose buffer is a view of one element.
-    """
+    """Give arguments that the program had to copy contiguous buffers."""
+    # Otherwise each call would copy arrays such as `zeros`, whose buffer is a view of one element.
     copied = executable.copied
     if copied is None:
         return run
@@ -406,19 +401,16 @@ def _copying_once(executable: Executable, run: Callable[[Sequence[Any]], Any]) -
             positions = [*copied]
             copied.clear()
             for position in positions:
-                _keep_contiguous(args[position])
+                array = args[position]
+                buffer = array._buffer
+                if type(buffer) is np.ndarray and not buffer.flags.c_contiguous:
+                    copy = np.array(buffer, order="C")
+                    with _donation:
+                        if array._buffer is buffer:  # else it has been donated meanwhile
+                            array._buffer = copy
         return result
 
     return run_copying_once
-
-
-def _keep_contiguous(array: ConcreteArray) -> None:
-    buffer = array._buffer
-    if type(buffer) is np.ndarray and not buffer.flags.c_contiguous:
-        copy = np.array(buffer, order="C")
-        with _donation:
-            if array._buffer is buffer:  # else it has been donated meanwhile
-                array._buffer = copy
 
 
 def compiled_once(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:

@@ -68,18 +68,14 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
     """Return an array on another device; of the same memory, without a copy."""
     if array.device.backend is device.backend:
         return wrap(array.buffer(), array_spec(array.aval, device))
-    return _kept_copy(array, device)
-
-
-#: The last copies of arrays on other devices, each with the array, by the array's identity: arrays have no hash.
-_copies: LruCache[tuple[ConcreteArray, ConcreteArray]] = LruCache(256)
-
-
-def _kept_copy(array: ConcreteArray, device: Device) -> ConcreteArray:
     entry = _copies.get((id(array), device))
     if entry is None:
         entry = _copies.setdefault((id(array), device), (array, alias(array, device)))
     return entry[1]
+
+
+#: The last copies of arrays on other devices, each with the array, by the array's identity: arrays have no hash.
+_copies: LruCache[tuple[ConcreteArray, ConcreteArray]] = LruCache(256)
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -122,7 +118,11 @@ def eager_kernel(
         return lambda *args: run(*on_device(args, device))
     if (settings.sees_results or settings.disable_jit) and (in_python := _INTERPRET.structured(primitive, params, device)) is not None:
         return in_python
-    compute = _compute(primitive, avals, params, device)
+    # A program derived of a jitted one is compiled.
+    if primitive is not jit_p:
+        compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
+    else:
+        compute = partial(device.backend.compile(same_in_all_processes(params["jaxpr"]), (False,) * len(avals), PIPELINE).run, False)
     if settings.sees_results:
         compute = _refusing_nonfinite(compute, primitive, device)
     several = primitive.multiple_results
@@ -131,14 +131,6 @@ def eager_kernel(
     if isinstance(compute, Repeated) and cache is not None:
         compute.on_settled = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
     return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
-
-
-def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Device) -> Callable[..., Any]:
-    """Make the function of buffers; a program derived of a jitted one is compiled."""
-    if primitive is not jit_p:
-        compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
-        return compute
-    return partial(device.backend.compile(same_in_all_processes(params["jaxpr"]), (False,) * len(avals), PIPELINE).run, False)
 
 
 def _refusing_nonfinite(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:
@@ -228,10 +220,8 @@ def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[
 
 
 def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: int, several: bool) -> Callable[..., Any]:
-    """Return a function of buffers, which has come later, as one of arrays.
-
-    A built-in leaves only non-contiguous arrays to others; without one, Python calls the function.
-    """
+    """Return a function of buffers, which has come later, as one of arrays."""
+    # A built-in leaves only non-contiguous arrays to others; without one, Python calls the function.
     make: Callable[..., Any] | None = getattr(faster, "of_arrays", None)
     other = faster if make is None else getattr(faster, "of_strided", faster)
     in_python = _several_results(other, specs) if several else array_function(other, specs[0], arity)

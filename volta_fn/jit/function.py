@@ -19,7 +19,7 @@ from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable,
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
+from volta_fn.jit.compile import OtherMeshError, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -250,7 +250,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if self._stateful is not None:
             return self._stateful.why_missed(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
-        if _has_refs(request.leaves):
+        if positions_of_refs(request.leaves):
             return StatefulCalls(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
         return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
 
@@ -284,13 +284,12 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return compile_in_foreground(self._find_or_trace, args, kwargs)
 
     def _find_or_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Look up the program for these arguments, or trace it, and call it."""
         if settings.disable_jit or settings.sees_results:
             return self._in_python(Request(self._fun, self._statics, args, kwargs))
         if self._stateful is not None:
             return self._stateful(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
-        if _has_refs(request.leaves):
+        if positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
         try:
@@ -300,7 +299,17 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
-            return self._evaluated(request, traced, values)
+            check_usable(values)
+            if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+                run = sharded_program(traced, values)
+                self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
+                return run(values)
+            device = common_device(values)
+            run = compiled_once(traced, device)
+            if any(v.device is not device for v in values):
+                return run(on_device(values, device))
+            self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
+            return run(values)
         params = call_params(traced.jaxpr, traced.name)
         takes_arguments_alone = not traced.captured and not traced.wide_inputs
         if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
@@ -310,7 +319,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _in_python(self, request: Request) -> Any:
         """Call the function with arrays, as a program has them, for numbers and NumPy's."""
-        if _has_refs(request.leaves):
+        if positions_of_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())
         return tree.map(as_value, request.function(*args, **kwargs))
@@ -319,19 +328,6 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         """Pass its references' values as arguments from now on."""
         self._stateful = StatefulCalls(self._fun, self._statics, refs, Jitted)
         return self._stateful
-
-    def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
-        check_usable(values)
-        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
-            run = sharded_program(traced, values)
-            self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-            return run(values)
-        device = common_device(values)
-        run = compiled_once(traced, device)
-        if any(v.device is not device for v in values):
-            return run(on_device(values, device))
-        self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-        return run(values)
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
@@ -365,11 +361,6 @@ def _abstract(value: Any) -> ShapedArray:
     if isinstance(value, ShapeDtypeStruct):
         return ShapedArray(value.shape, value.dtype, value.weak_type)
     return as_value(value).aval
-
-
-def _has_refs(leaves: Sequence[Any]) -> bool:
-    """Return True if some leaf is a mutable reference."""
-    return bool(positions_of_refs(leaves))
 
 
 # Calls of jitted functions that use mutable references.

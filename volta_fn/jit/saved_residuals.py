@@ -8,7 +8,7 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Var, inline_calls
+from volta_fn.core.jaxpr import Var, inline_calls
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
@@ -33,20 +33,14 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 
     program = trace_to_jaxpr(residuals, [as_value(x).aval for x in leaves], function_name(f), labels)
     program = inline_calls(inline_calls(program, checkpoint_p), jit_p)
-    origins = _origins(program, labels)
-    saved = {v: v.aval for v in program.jaxpr.outvars if isinstance(v, Var)}
-    return [(aval, origins[v]) for v, aval in saved.items()]
-
-
-def _origins(program: ClosedJaxpr, labels: Sequence[str]) -> dict[Var, str]:
-    """Tell for each variable of a program where it comes from."""
     origins = dict.fromkeys(program.jaxpr.constvars, "from a constant")
     origins |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
     for eqn in program.eqns:
         where = f" from {eqn.source.file}:{eqn.source.lineno} ({eqn.source.function})" if eqn.source else ""
         named = f"named {eqn.params['name']!r}" if eqn.primitive is name_p else f"output of {eqn.primitive}"
         origins |= dict.fromkeys(eqn.outvars, f"{named}{where}")
-    return origins
+    saved = {v: v.aval for v in program.jaxpr.outvars if isinstance(v, Var)}
+    return [(aval, origins[v]) for v, aval in saved.items()]
 
 
 def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -109,7 +109,13 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     for leaf in {type(leaf): leaf for leaf in leaves}.values():
         unmasked(leaf)
     if any(isinstance(leaf, Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
-        return _stack_nested(value, dtype)
+        # Arrays and tracers are stacked level by level.
+        items = [_from_object(item, dtype) for item in value]
+        shapes = {p.shape for p in items}
+        if len(shapes) > 1:
+            raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
+        common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in items])
+        return lax.stack([lax.convert_element_type(p, common, weak) for p in items])
     try:
         values = np.asarray(value)
     except VoltaError:  # of an element, which says more
@@ -140,16 +146,6 @@ def _not_numbers(leaves: Sequence[Any]) -> Exception:
         return ArgumentError(f"array: the integer {too_big} does not fit 64 bits")
     wrong = next((leaf for leaf in leaves if not isinstance(leaf, numbers)), leaves)
     return ArgumentTypeError(f"array: {wrong!r:.80} of type {type(wrong).__name__} is not a number or an array of numbers")
-
-
-def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
-    """Stack nested sequences that hold arrays or tracers, level by level."""
-    items = [_from_object(item, dtype) for item in value]
-    shapes = {p.shape for p in items}
-    if len(shapes) > 1:
-        raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
-    common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in items])
-    return lax.stack([lax.convert_element_type(p, common, weak) for p in items])
 
 
 @fused
@@ -271,20 +267,17 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     if by == 0:
         raise ArgumentError("arange: step must not be zero")
     if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
-        return constrained(_integer_ramp(range(low, high, by), result_dtype, device), out_sharding)
+        numbers = range(low, high, by)
+        for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
+            _exactly(bound, result_dtype)
+        ramp = lax.iota(result_dtype, len(numbers))
+        if numbers.step != 1:
+            ramp = lax.mul(ramp, as_value(np.asarray(numbers.step).astype(result_dtype)))
+        if numbers.start:
+            ramp = lax.add(ramp, as_value(np.asarray(numbers.start).astype(result_dtype)))
+        return constrained(ramp if device is None else device_put(ramp, device), out_sharding)
     values = np.arange(*(np.asarray(v).item() for v in (low, high, by)))
     return constrained(array(values.astype(result_dtype), device=device), out_sharding)
-
-
-def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:
-    for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
-        _exactly(bound, dtype)
-    ramp = lax.iota(dtype, len(numbers))
-    if numbers.step != 1:
-        ramp = lax.mul(ramp, as_value(np.asarray(numbers.step).astype(dtype)))
-    if numbers.start:
-        ramp = lax.add(ramp, as_value(np.asarray(numbers.start).astype(dtype)))
-    return ramp if device is None else device_put(ramp, device)
 
 
 @overload

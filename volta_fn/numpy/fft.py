@@ -135,14 +135,10 @@ def _transformed(function: str, value: Array, kind: str, n: int | None, axis: in
         raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
     count = value.shape[dim] if n is None else count_of(function, n)
     result = transform_axis(resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
-    return _scaled(result, kind, count, scale)
-
-
-def _scaled(result: Array, kind: str, count: int, norm: str) -> Array:
     inverse = kind in ("IFFT", "IRFFT")
-    if norm == "ortho":
+    if scale == "ortho":
         return lax.mul(result, full_like_scalar(result, np.sqrt(count) if inverse else 1 / np.sqrt(count)))
-    if norm == "forward":
+    if scale == "forward":
         return lax.mul(result, full_like_scalar(result, count if inverse else 1 / count))
     return result
 

@@ -117,19 +117,14 @@ class _Joiner:
         items: Sequence[Any] = key if isinstance(key, tuple) else (key,)
         axis, ndmin, trans1d = self.options
         if items and isinstance(items[0], str):
-            axis, ndmin, trans1d = _directive(items[0], self.options)
+            text = items[0]
+            try:
+                numbers = [int(number) for number in text.split(",")]
+            except ValueError:
+                raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
+            axis, ndmin, trans1d = (*numbers, *self.options[len(numbers) :])[:3]
             items = items[1:]
         return concatenate([_widened(item, ndmin, trans1d) for item in items], axis)
-
-
-def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Parse up to three comma-separated integers that replace the options."""
-    try:
-        numbers = [int(number) for number in text.split(",")]
-    except ValueError:
-        raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
-    axis, ndmin, trans1d = (*numbers, *options[len(numbers) :])[:3]
-    return axis, ndmin, trans1d
 
 
 def _widened(item: Any, ndmin: int, trans1d: int) -> Array:

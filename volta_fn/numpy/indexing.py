@@ -205,13 +205,7 @@ def _wrapped(index: Array, length: int) -> Array:
 
 
 def take_along_axis(
-    arr: Any,
-    indices: Any,
-    axis: int | None = -1,
-    mode: Any = None,
-    fill_value: Any = None,
-    *,
-    wrap_negative_indices: bool | None = None,
+    arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None, *, wrap_negative_indices: bool | None = None
 ) -> Array:
     """Return, for each vector of `arr` along `axis`, the elements at its `indices`.
 
@@ -237,23 +231,19 @@ def take_along_axis(
         index = lax.select(lax.lt(index, full_like_scalar(index, 0)), full_like_scalar(index, beyond), index)
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
-        return _take_along(value, index, dim, others)
+        # One gather, in which all other dimensions are batch dimensions.
+        length = value.shape[dim]
+        if is_concrete(index) and not settings.permissive:
+            indices, mode = known_array(index, dim, value.shape), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        else:
+            if not is_concrete(index):
+                check_traced_indices(index, dim, value.shape)
+            indices, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
+        numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
+        window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
+        return lax.gather(value, lax.expand_dims(indices, (value.ndim,)), numbers, window, mode=mode)
     usual = _usual_mode(index) if fill_value is None else "fill"
     return _get(value, _grid("take_along_axis", value, index, dim), mode or usual, fill_value)
-
-
-def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -> Array:
-    """Gather in one operation in which all other dimensions are batch dimensions."""
-    length = value.shape[dim]
-    if is_concrete(index) and not settings.permissive:
-        indices, mode = known_array(index, dim, value.shape), lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    else:
-        if not is_concrete(index):
-            check_traced_indices(index, dim, value.shape)
-        indices, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
-    numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
-    window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
-    return lax.gather(value, lax.expand_dims(indices, (value.ndim,)), numbers, window, mode=mode)
 
 
 def _grid(function: str, value: Array, index: Array, dim: int) -> tuple[Array, ...]:

@@ -264,18 +264,14 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     value, dim = flat_or_axis("delete", value, axis)
     length = value.shape[dim]
     if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and (assume_unique_indices or not obj.ndim):
-        return _without(value, lax.reshape(obj, (obj.size,)), dim)
+        # A stable sort moves the elements at traced indices to the end.
+        indices = lax.reshape(obj, (obj.size,))
+        is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
+        _, order = lax.sort((is_named, lax.iota(dtypes.index_dtype(length), length)), num_keys=1)
+        return value[(slice(None),) * dim + (lax.slice_in_dim(order, 0, max(length - indices.size, 0)),)]
     keep = np.ones(length, bool)
     keep[_positions("delete", obj, length)] = False
     return _take_positions([value], np.flatnonzero(keep), dim)
-
-
-def _without(value: Array, indices: Array, dim: int) -> Array:
-    """Remove the elements at traced indices: a stable sort moves them to the end."""
-    length = value.shape[dim]
-    is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
-    _, order = lax.sort((is_named, lax.iota(dtypes.index_dtype(length), length)), num_keys=1)
-    return value[(slice(None),) * dim + (lax.slice_in_dim(order, 0, max(length - indices.size, 0)),)]
 
 
 @fused
@@ -289,7 +285,15 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     value, dim = flat_or_axis("insert", value, axis)
     new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
     if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and not obj.shape:
-        return _insert_block(value, new if new.ndim == value.ndim else _as_block(new, value, dim), obj, dim)
+        new = new if new.ndim == value.ndim else _as_block(new, value, dim)
+        length, count = value.shape[dim], new.shape[dim]
+        shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
+        index = dtypes.index_dtype(length + count)
+        position = lax.convert_element_type(obj, index)
+        start = lax.clamp(index.type(0), lax.select(position < 0, position + length, position), index.type(length))
+        result = lax.iota(index, length + count)
+        indices = lax.select(result < start, result, lax.select(result < start + count, result - start + length, result - count))
+        return lax.concatenate([value, broadcast_to(new, shape)], dim)[(slice(None),) * dim + (indices,)]
     length = value.shape[dim]
     at = _positions("insert", obj, length, end=1)
     scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
@@ -311,10 +315,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
 
 
 def _take_positions(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
-    """Take slices at concrete positions from arrays joined along a dimension.
-
-    Positions that form few contiguous ranges are joined from slices; others are gathered.
-    """
+    """Take slices at concrete positions from arrays joined along a dimension."""
+    # Positions that form few contiguous ranges are joined from slices; others are gathered.
     ends = np.cumsum([array.shape[dim] for array in arrays])
     owner = np.searchsorted(ends, source, side="right")
     breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(owner) != 0)) + 1
@@ -331,18 +333,6 @@ def _take_positions(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
 
     ranges = [section(start, stop) for start, stop in pairwise(bounds)]
     return ranges[0] if len(ranges) == 1 else lax.concatenate(ranges, dim)
-
-
-def _insert_block(value: Array, new: Array, at: Array, dim: int) -> Array:
-    """Insert a block before a traced position."""
-    length, count = value.shape[dim], new.shape[dim]
-    shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
-    index = dtypes.index_dtype(length + count)
-    position = lax.convert_element_type(at, index)
-    start = lax.clamp(index.type(0), lax.select(position < 0, position + length, position), index.type(length))
-    result = lax.iota(index, length + count)
-    source = lax.select(result < start, result, lax.select(result < start + count, result - start + length, result - count))
-    return lax.concatenate([value, broadcast_to(new, shape)], dim)[(slice(None),) * dim + (source,)]
 
 
 def _as_block(new: Array, value: Array, dim: int) -> Array:
@@ -408,7 +398,16 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
     Array([3, 2, 1, 2, 3, 2], dtype=int32)
     """
     value = operand("pad", "array", array)
-    widths = _widths(pad_width, value.ndim)
+    if isinstance(pad_width, dict):
+        full = [(0, 0)] * value.ndim
+        for dimension, width in pad_width.items():
+            full[dimension] = _pairs("pad_width", width, 1)[0]
+        pairs = full
+    else:
+        pairs = _pairs("pad_width", pad_width, value.ndim)
+    if any(w < 0 for pair in pairs for w in pair):
+        raise ArgumentError(f"pad: pad_width must not be negative, got {pad_width}")
+    widths = [(int(lo), int(hi)) for lo, hi in pairs]
     if callable(mode):
         return _pad_by_function(value, widths, mode, kwargs)
     if mode not in _MODES:
@@ -418,25 +417,18 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
         raise ArgumentError(f"pad: mode {mode!r} takes {[option] if option else 'no options'}, got {sorted(unknown)}")
     if mode in ("constant", "empty"):
         return _constant(value, widths, **kwargs)
-    options = _options(option, kwargs, value.ndim)
+    if option == "reflect_type" and kwargs.get(option, "even") not in ("even", "odd"):
+        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {kwargs[option]!r}")
+    options: Sequence[Any] = [kwargs.get(option)] * value.ndim
+    if option == "end_values":
+        options = _pairs(option, kwargs.get(option, 0), value.ndim)
+    elif option == "stat_length":
+        options = [(None, None)] * value.ndim if options[0] is None else _pairs(option, options[0], value.ndim)
     for axis, (lo, hi) in enumerate(widths):
         if not value.shape[axis] and (lo or hi):
             raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")
         value = extend(value, axis, lo, hi, options[axis]) if lo or hi else value
     return value
-
-
-def _widths(pad_width: Any, ndim: int) -> Widths:
-    if isinstance(pad_width, dict):
-        full = [(0, 0)] * ndim
-        for axis, width in pad_width.items():
-            full[axis] = _pairs("pad_width", width, 1)[0]
-        pairs = full
-    else:
-        pairs = _pairs("pad_width", pad_width, ndim)
-    if any(w < 0 for pair in pairs for w in pair):
-        raise ArgumentError(f"pad: pad_width must not be negative, got {pad_width}")
-    return [(int(lo), int(hi)) for lo, hi in pairs]
 
 
 def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
@@ -446,17 +438,6 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
         return [tuple(pair) for pair in np.broadcast_to(numbers, (ndim, 2)).tolist()]
     except ValueError:
         raise ArgumentError(f"pad: {name} must be a number, a pair or a pair for each of {ndim} dimensions, got {value!r}") from None
-
-
-def _options(name: str, options: dict[str, Any], ndim: int) -> Sequence[Any]:
-    """Return a mode's option for each dimension."""
-    if name == "reflect_type" and options.get(name, "even") not in ("even", "odd"):
-        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {options[name]!r}")
-    if name == "end_values":
-        return _pairs(name, options.get(name, 0), ndim)
-    if name == "stat_length":
-        return [(None, None)] * ndim if options.get(name) is None else _pairs(name, options[name], ndim)
-    return [options.get(name)] * ndim
 
 
 def _constant(value: Array, widths: Widths, constant_values: Any = 0) -> Array:
@@ -485,10 +466,8 @@ def _edge(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
 
 
 def _mirror(value: Array, axis: int, lo: int, hi: int, reflect_type: str | None, skip: int) -> Array:
-    """Mirror elements at both ends, in several rounds if there are too few for one.
-
-    All rounds but the last mirror all elements, so that the next one mirrors at the ends again.
-    """
+    """Mirror elements at both ends, in several rounds if there are too few for one."""
+    # All rounds but the last mirror all elements, so that the next one mirrors at the ends again.
     if value.shape[axis] == 1 and skip:
         return _edge(value, axis, lo, hi, None)
     while lo > 0 or hi > 0:
@@ -522,14 +501,7 @@ def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     """Return `count` steps from `end` to `edge` (of size 1 along the axis), excluded."""
     if is_inexact(edge):
         return linspace(full_like_scalar(edge, end), lax.squeeze(edge, (axis,)), count, endpoint=False, axis=axis)
-    return _integer_ramp(edge, end, count, axis)
-
-
-def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
-    """Return a `_ramp` of integers, rounded down.
-
-    Distances are unsigned: the distance of any two integers fits the unsigned dtype of as many bits.
-    """
+    # Integers are rounded down. Distances are unsigned: that of any two integers fits the unsigned dtype of as many bits.
     info = dtypes.iinfo(edge.dtype)
     if end != int(end) or not info.min <= end <= info.max:
         raise ArgumentError(f"pad: end_values {end} does not fit {edge.dtype.name}")

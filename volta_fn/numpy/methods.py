@@ -41,7 +41,17 @@ def viewed(x: Array, dtype: np.dtype) -> Array:
         return lax.full((*x.shape[:-1], x.shape[-1] * old // new), 0, dtype)
     words = _words(x)
     if dtype in dtypes.STORAGE_INTEGERS:
-        return _unpacked(_recast(words, _BYTE), dtype)
+        words = _recast(words, _BYTE)
+        bits = _bits(dtype)
+        shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))
+        shape = (*words.shape, 8 // bits)
+        shifted = lax.shift_right_logical(lax.broadcast_in_dim(words, shape, range(words.ndim)), lax.broadcast(shifts, words.shape))
+        small = lax.bitwise_and(shifted, _byte((1 << bits) - 1))
+        if dtype in dtypes.STORAGE_SIGNED:  # the highest bit is the sign
+            sign = _byte(1 << (bits - 1))
+            small = lax.sub(lax.bitwise_xor(small, sign), sign)
+        signed = lax.convert_element_type(small, np.int8)
+        return lax.reshape(lax.convert_element_type(signed, dtype), (*words.shape[:-1], words.shape[-1] * 8 // bits))
     if dtype in dtypes.BOOL:
         return lax.ne(_recast(words, _BYTE), _byte(0))
     numbers = _recast(words, _component(dtype))
@@ -65,7 +75,12 @@ def _words(x: Array) -> Array:
         pairs = lax.concatenate([lax.expand_dims(component, (x.ndim,)) for component in (lax.real(x), lax.imag(x))], x.ndim)
         return lax.reshape(pairs, (*x.shape[:-1], 2 * x.shape[-1]))
     if x.dtype in dtypes.STORAGE_INTEGERS:
-        return _packed(x)
+        # The first of each byte is in its lowest bits.
+        bits = _bits(x.dtype)
+        small = lax.bitwise_and(lax.convert_element_type(lax.convert_element_type(x, np.int8), _BYTE), _byte((1 << bits) - 1))
+        grouped = lax.reshape(small, (*x.shape[:-1], x.shape[-1] * bits // 8, 8 // bits))
+        shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))
+        return lax.reduce_sum(lax.shift_left(grouped, lax.broadcast(shifts, grouped.shape[:-1])), (grouped.ndim - 1,))
     return lax.convert_element_type(x, _BYTE) if x.dtype in dtypes.BOOL else x
 
 
@@ -76,31 +91,6 @@ def _recast(words: Array, dtype: np.dtype) -> Array:
         words = lax.reshape(words, (*words.shape[:-1], words.shape[-1] * old // new, new // old))
     cast = words if words.dtype == dtype else lax.bitcast_convert_type(words, dtype)
     return lax.reshape(cast, (*cast.shape[:-2], cast.shape[-2] * cast.shape[-1])) if old > new else cast
-
-
-def _packed(x: Array) -> Array:
-    """Return the bytes that integers of a few bits fill.
-
-    The first of each byte is in its lowest bits.
-    """
-    bits = _bits(x.dtype)
-    small = lax.bitwise_and(lax.convert_element_type(lax.convert_element_type(x, np.int8), _BYTE), _byte((1 << bits) - 1))
-    grouped = lax.reshape(small, (*x.shape[:-1], x.shape[-1] * bits // 8, 8 // bits))
-    shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))
-    return lax.reduce_sum(lax.shift_left(grouped, lax.broadcast(shifts, grouped.shape[:-1])), (grouped.ndim - 1,))
-
-
-def _unpacked(words: Array, dtype: np.dtype) -> Array:
-    bits = _bits(dtype)
-    shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))
-    shape = (*words.shape, 8 // bits)
-    shifted = lax.shift_right_logical(lax.broadcast_in_dim(words, shape, range(words.ndim)), lax.broadcast(shifts, words.shape))
-    small = lax.bitwise_and(shifted, _byte((1 << bits) - 1))
-    if dtype in dtypes.STORAGE_SIGNED:  # the highest bit is the sign
-        sign = _byte(1 << (bits - 1))
-        small = lax.sub(lax.bitwise_xor(small, sign), sign)
-    signed = lax.convert_element_type(small, np.int8)
-    return lax.reshape(lax.convert_element_type(signed, dtype), (*words.shape[:-1], words.shape[-1] * 8 // bits))
 
 
 def _byte(number: int) -> Array:

@@ -301,17 +301,14 @@ def variance(
     axes = axes_of(function, axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
-    squares = _squared_magnitude(deviations)
+    if not is_complex(deviations):
+        squares = lax.mul(deviations, deviations)
+    else:
+        squares = lax.add(lax.integer_pow(lax.real(deviations), 2), lax.integer_pow(lax.imag(deviations), 2))
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
     return restore(result, axes, keepdims), dtypes.real_dtype(wanted)
-
-
-def _squared_magnitude(x: Array) -> Array:
-    if not is_complex(x):
-        return lax.mul(x, x)
-    return lax.add(lax.integer_pow(lax.real(x), 2), lax.integer_pow(lax.imag(x), 2))
 
 
 @fused

@@ -309,13 +309,9 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | Non
     if together.ndim != 1:
         raise ShapeError("setxor1d: the arrays must be vectors")
     if assume_unique:
-        keep = _unlike_both_neighbours(together)
+        edge = broadcast_to(array(np.bool_(True)), (min(together.size, 1),))
+        unlike = _unlike_neighbours(together, False)
+        keep = lax.bitwise_and(lax.concatenate([edge, unlike], 0), lax.concatenate([unlike, edge], 0))
     else:
         keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))
     return _selected(together, keep, size, fill_value)
-
-
-def _unlike_both_neighbours(ordered: Array) -> Array:
-    edge = broadcast_to(array(np.bool_(True)), (min(ordered.size, 1),))
-    unlike = _unlike_neighbours(ordered, False)
-    return lax.bitwise_and(lax.concatenate([edge, unlike], 0), lax.concatenate([unlike, edge], 0))

@@ -333,7 +333,12 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     value = operand("repeat", "a", a)
     value, dim = flat_or_axis("repeat", value, axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
-        return constrained(_repeat_equally(value, int(repeats), dim), out_sharding)
+        count = int(repeats)
+        if count < 0:
+            raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
+        before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+        wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > dim) for i in range(value.ndim)])
+        return constrained(lax.reshape(wide, (*before, length * count, *after)), out_sharding)
     counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[dim],))
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
@@ -347,14 +352,6 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     source = lax.reduce_sum(lax.convert_element_type(passed, index), (1,))
     source = lax.min(source, index.type(value.shape[dim] - 1))
     return constrained(value[(slice(None),) * dim + (source,)], out_sharding)
-
-
-def _repeat_equally(value: Array, count: int, dim: int) -> Array:
-    if count < 0:
-        raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
-    before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
-    wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > dim) for i in range(value.ndim)])
-    return lax.reshape(wide, (*before, length * count, *after))
 
 
 @fused

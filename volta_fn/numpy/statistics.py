@@ -120,7 +120,17 @@ def _covariance(
         product = lax.dot_general(centered, lax.conj(centered), (((0,), (0,)), ((), ())))
         result = lax.div(product, full_like_scalar(value, max(value.shape[0] - removed, 0)))
         return (lax.reshape(result, ()) if result.shape == (1, 1) else result), wanted
-    weight = _observation_weights(value, fweights, aweights)
+    weight = None
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is None:
+            continue
+        counts = operand("cov", name, weights)
+        if counts.shape != value.shape[1:]:
+            raise ShapeError(f"cov: {name} must have shape {value.shape[1:]}, got {counts.shape}")
+        if name == "fweights" and counts.dtype not in dtypes.INTEGERS:
+            raise ArgumentTypeError(f"cov: fweights must be integers, got {counts.dtype.name}")
+        counts = lax.convert_element_type(counts, value.dtype)
+        weight = counts if weight is None else lax.mul(weight, counts)
     if weight is None:
         center, factor = reductions.mean(value, 1, keepdims=True), full_like_scalar(value, max(value.shape[1] - removed, 0))
     else:
@@ -135,21 +145,6 @@ def _covariance(
 def _as_rows(value: Array, rowvar: bool) -> Array:
     matrix = lax.broadcast_to_rank(value, 2)
     return matrix if rowvar or value.ndim < 2 or matrix.shape[0] == 1 else lax.transpose(matrix, (1, 0))
-
-
-def _observation_weights(value: Array, fweights: Any, aweights: Any) -> Array | None:
-    weight = None
-    for name, weights in (("fweights", fweights), ("aweights", aweights)):
-        if weights is None:
-            continue
-        counts = operand("cov", name, weights)
-        if counts.shape != value.shape[1:]:
-            raise ShapeError(f"cov: {name} must have shape {value.shape[1:]}, got {counts.shape}")
-        if name == "fweights" and counts.dtype not in dtypes.INTEGERS:
-            raise ArgumentTypeError(f"cov: fweights must be integers, got {counts.dtype.name}")
-        counts = lax.convert_element_type(counts, value.dtype)
-        weight = counts if weight is None else lax.mul(weight, counts)
-    return weight
 
 
 def _weighted_count(weight: Array, removed: int, aweights: Any, value: Array) -> Array:
@@ -247,20 +242,16 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     count = int(concrete("histogram", "bins", edges, "It decides the shape of the result."))
     if count < 1:
         raise ArgumentError(f"histogram: the number of bins must be positive, got {count}")
-    low, high = _limits(value, range)
-    return linspace(low, high, count + 1, dtype=value.dtype)
-
-
-def _limits(value: Array, bounds: Any) -> tuple[Array, Array]:
-    if bounds is not None:
-        low, high = (lax.convert_element_type(b, value.dtype) for b in bounds)
+    if range is not None:
+        low, high = (lax.convert_element_type(b, value.dtype) for b in range)
     elif not value.size:
         low, high = full_like_scalar(value, 0), full_like_scalar(value, 1)
     else:
         low, high = reductions.min(value), reductions.max(value)
     same = lax.eq(low, high)
     half = full_like_scalar(value, 0.5)
-    return lax.select(same, lax.sub(low, half), low), lax.select(same, lax.add(high, half), high)
+    low, high = lax.select(same, lax.sub(low, half), low), lax.select(same, lax.add(high, half), high)
+    return linspace(low, high, count + 1, dtype=value.dtype)
 
 
 @fused
@@ -310,20 +301,6 @@ def histogramdd(
     limits: Sequence[Any] = [None] * d if range is None else range
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, per_axis, limits, strict=True)]
     amounts = ones(n, points.dtype) if weights is None else promote_inexact("histogramdd", weights)[0]
-    counts = _binned(columns, edges, amounts)
-    return (_as_density(counts, edges) if density else counts), edges
-
-
-def _columns(sample: Any) -> Array:
-    value = lax.transpose(array(sample), (1, 0)) if isinstance(sample, (list, tuple)) else operand("histogramdd", "sample", sample)
-    if value.ndim == 1:
-        return lax.reshape(value, (value.size, 1))
-    if value.ndim != 2:
-        raise ShapeError(f"histogramdd: sample must have shape (n, d), got {value.shape}")
-    return value
-
-
-def _binned(columns: Sequence[Array], edges: Sequence[Array], amounts: Array) -> Array:
     sizes = [e.size - 1 for e in edges]
     total = int(np.prod(sizes, dtype=np.int64))
     index_dtype = dtypes.index_dtype(total)
@@ -336,7 +313,17 @@ def _binned(columns: Sequence[Array], edges: Sequence[Array], amounts: Array) ->
         outside = lax.bitwise_or(outside, lax.bitwise_or(lax.lt(bin_, index_dtype.type(0)), lax.ge(bin_, index_dtype.type(size))))
         flat = lax.add(lax.mul(flat, index_dtype.type(size)), bin_)
     index = lax.select(outside, index_dtype.type(total), flat)
-    return lax.reshape(_scattered(index, amounts, total), sizes)
+    counts = lax.reshape(_scattered(index, amounts, total), sizes)
+    return (_as_density(counts, edges) if density else counts), edges
+
+
+def _columns(sample: Any) -> Array:
+    value = lax.transpose(array(sample), (1, 0)) if isinstance(sample, (list, tuple)) else operand("histogramdd", "sample", sample)
+    if value.ndim == 1:
+        return lax.reshape(value, (value.size, 1))
+    if value.ndim != 2:
+        raise ShapeError(f"histogramdd: sample must have shape (n, d), got {value.shape}")
+    return value
 
 
 def _as_density(counts: Array, edges: Sequence[Array]) -> Array:

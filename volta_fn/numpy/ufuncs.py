@@ -336,7 +336,11 @@ def vectorize(
     Array([3., 3.], dtype=float32)
     """
     core = None if signature is None else _parsed(signature)
-    _check_excluded(excluded)
+    wrong = [item for item in excluded if not isinstance(item, (int, str))]
+    if wrong:
+        raise ArgumentTypeError(f"vectorize: excluded holds positions and names of arguments, got {wrong}")
+    if any(isinstance(item, int) and item < 0 for item in excluded):
+        raise ArgumentError(f"vectorize: positions in excluded count from the first argument and are not negative, got {set(excluded)}")
 
     @functools.wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -354,19 +358,21 @@ def vectorize(
             for position, item in zip(positions, items, strict=False):
                 full[position] = item
             named.update(zip(mapped_names, items[len(positions) :], strict=True))
-            return _checked_results(pyfunc(*full, **named), outs, _sizes(ins, values), signature)
+            result = pyfunc(*full, **named)
+            sizes = _sizes(ins, values)
+            if outs is None:
+                return result
+            results = result if isinstance(result, tuple) else (result,)
+            if len(results) != len(outs):
+                raise ArgumentError(f"vectorize: signature {signature!r} promises {len(outs)} results, got {len(results)}")
+            for value, names in zip(results, outs, strict=True):
+                if value.ndim != len(names) or any(sizes.setdefault(n, s) != s for n, s in zip(names, value.shape, strict=True)):
+                    raise ShapeError(f"vectorize: a result of shape {value.shape} does not fit {names} of signature {signature!r}")
+            return result
 
         return _mapped(called, values, ins)
 
     return wrapped
-
-
-def _check_excluded(excluded: Collection[int | str]) -> None:
-    wrong = [item for item in excluded if not isinstance(item, (int, str))]
-    if wrong:
-        raise ArgumentTypeError(f"vectorize: excluded holds positions and names of arguments, got {wrong}")
-    if any(isinstance(item, int) and item < 0 for item in excluded):
-        raise ArgumentError(f"vectorize: positions in excluded count from the first argument and are not negative, got {set(excluded)}")
 
 
 def _parsed(signature: str) -> tuple[CoreDims, CoreDims]:
@@ -387,18 +393,6 @@ def _sizes(ins: Sequence[tuple[str, ...]], values: Sequence[Array]) -> dict[str,
             if sizes.setdefault(name, size) != size:
                 raise ShapeError(f"vectorize: core dimension {name!r} has sizes {sizes[name]} and {size}")
     return sizes
-
-
-def _checked_results(result: Any, outs: CoreDims | None, sizes: dict[str, int], signature: str | None) -> Any:
-    if outs is None:
-        return result
-    results = result if isinstance(result, tuple) else (result,)
-    if len(results) != len(outs):
-        raise ArgumentError(f"vectorize: signature {signature!r} promises {len(outs)} results, got {len(results)}")
-    for value, names in zip(results, outs, strict=True):
-        if value.ndim != len(names) or any(sizes.setdefault(n, s) != s for n, s in zip(names, value.shape, strict=True)):
-            raise ShapeError(f"vectorize: a result of shape {value.shape} does not fit {names} of signature {signature!r}")
-    return result
 
 
 def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence[tuple[str, ...]]) -> Any:

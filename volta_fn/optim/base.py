@@ -155,7 +155,6 @@ class GradientTransformation(NamedTuple):
 
 
 def _restored(kind: type[GradientTransformation], init: Any, update: Any) -> GradientTransformation:
-    """Return the transformation that was pickled."""
     return kind(restored(init), restored(update))
 
 
@@ -314,7 +313,7 @@ def apply_updates(params: T, updates: Updates) -> T:
     def add(i: int, update: Any, param: Any) -> Any:
         if update is None:
             return param
-        where = functools.partial(at_path, updates, i, _is_none)
+        where = functools.partial(at_path, updates, i, lambda x: x is None)
         if not is_leaf(param):
             raise TreeError(f"apply_updates: there is an update{where()}, where the parameters have no array. {_SAME_TREES}")
         old, new = as_value(param), as_value(update)
@@ -322,17 +321,13 @@ def apply_updates(params: T, updates: Updates) -> T:
             raise ShapeError(f"apply_updates: the update{where()} has shape {new.shape}, its parameter {old.shape}. {_SAME_TREES}")
         return cast_like(widened(old) + new, old)
 
-    leaves, treedef = tree.flatten(updates, is_leaf=_is_none)
+    leaves, treedef = tree.flatten(updates, is_leaf=lambda x: x is None)
     pairs = zip(leaves, tree.flatten_up_to(treedef, params, "apply_updates: the parameters, compared with the updates"), strict=True)
     updated: Any = treedef.unflatten([add(i, *pair) for i, pair in enumerate(pairs)])
     return updated
 
 
 _SAME_TREES = "Updates come from gradients with respect to these parameters: updates, state = optimizer.update(grads, state, params)."
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:

@@ -87,22 +87,6 @@ def _inexact_zeros(x: Any) -> Array:
     return _zeros(x)
 
 
-def _accumulator(kind: AccumulationType, count: int) -> Accumulator:
-    """Return the accumulator of a kind for `count` microbatches."""
-
-    def mean(values: Array) -> Array:
-        return vnp.mean(values, 0)
-
-    match kind:
-        case AccumulationType.SUM:
-            return _by_leaf(_zeros, lambda s, v, i: s + v, lambda s: s, lambda v: vnp.sum(v, 0))
-        case AccumulationType.MEAN:
-            return _by_leaf(_inexact_zeros, lambda s, v, i: s + v, lambda s: s / count, mean)
-        case AccumulationType.RUNNING_MEAN:
-            return _by_leaf(_inexact_zeros, lambda s, v, i: (s + (v - s) / (i + 1)).astype(s.dtype), lambda s: s, mean)
-    return _by_leaf(lambda x: vnp.zeros((count, *x.shape), x.dtype), lambda s, v, i: s.at[i].set(v), _joined, lambda v: v)
-
-
 def _joined(stacked: Array) -> Array:
     """Undo `reshape_batch_axis`."""
     return stacked.swapaxes(0, 1).reshape(-1, *stacked.shape[2:])
@@ -116,7 +100,18 @@ def _combined(kinds: Any, count: int) -> Accumulator:
             return kind
         if not isinstance(kind, AccumulationType):
             raise ArgumentError(f"an accumulator is an Accumulator or an AccumulationType, got {kind!r}")
-        return _accumulator(kind, count)
+
+        def mean(values: Array) -> Array:
+            return vnp.mean(values, 0)
+
+        match kind:
+            case AccumulationType.SUM:
+                return _by_leaf(_zeros, lambda s, v, i: s + v, lambda s: s, lambda v: vnp.sum(v, 0))
+            case AccumulationType.MEAN:
+                return _by_leaf(_inexact_zeros, lambda s, v, i: s + v, lambda s: s / count, mean)
+            case AccumulationType.RUNNING_MEAN:
+                return _by_leaf(_inexact_zeros, lambda s, v, i: (s + (v - s) / (i + 1)).astype(s.dtype), lambda s: s, mean)
+        return _by_leaf(lambda x: vnp.zeros((count, *x.shape), x.dtype), lambda s, v, i: s.at[i].set(v), _joined, lambda v: v)
 
     chunks = tree.map(accumulator_of, kinds)
     return Accumulator(

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,6 @@ def restored(value: Any) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], container: Any) -> Any:
-    """Apply a function to the items of a tuple, a named tuple, a list or a dictionary."""
     if type(container) is dict:
         return {key: function(item) for key, item in container.items()}
     make = getattr(container, "_make", type(container))
@@ -231,15 +230,11 @@ def _column(updates: Any, leaves: list[Array], treedef: tree.TreeDef, other: Any
     if same_shapes:
         for i, (value, leaf) in enumerate(zip(column, leaves, strict=True)):
             if value.shape != leaf.shape:
-                _raise_shapes(updates, i, leaf.shape, value.shape)
+                raise ShapeError(
+                    f"the update{at_path(updates, i)} has shape {leaf.shape}, its parameter (or the state made from it) {value.shape}; "
+                    "pass gradients with respect to the parameters that init was called with"
+                )
     return column
-
-
-def _raise_shapes(updates: Any, i: int, got: Any, expected: Any) -> NoReturn:
-    raise ShapeError(
-        f"the update{at_path(updates, i)} has shape {got}, its parameter (or the state made from it) {expected}; "
-        "pass gradients with respect to the parameters that init was called with"
-    )
 
 
 def at_path(updates: Any, i: int, is_leaf: Callable[[Any], bool] | None = None) -> str:

@@ -190,7 +190,14 @@ def hungarian_algorithm(cost_matrix: Any) -> tuple[Array, Array]:
     >>> optim.assignment.hungarian_algorithm(cost)
     (Array([0, 1, 2], dtype=int32), Array([0, 2, 1], dtype=int32))
     """
-    cost = _checked(cost_matrix)
+    cost = as_value(cost_matrix)
+    if cost.ndim != 2:
+        raise ShapeError(f"hungarian_algorithm: the costs are a matrix, got shape {cost.shape}; use vmap for a batch")
+    if cost.dtype in dtypes.COMPLEX:
+        raise DTypeError(f"hungarian_algorithm: costs are real numbers, got {cost.dtype.name}")
+    wide = cost.astype(dtypes.accumulator(cost.dtype) if cost.dtype in dtypes.FLOATS else np.float32)
+    largest = float(np.finfo(wide.dtype).max) / 16
+    cost = vnp.clip(vnp.where(vnp.isnan(wide), largest, wide), -largest, largest)
     rows, columns = cost.shape
     if not rows or not columns:
         return vnp.zeros(0, np.int32), vnp.zeros(0, np.int32)
@@ -202,17 +209,6 @@ def hungarian_algorithm(cost_matrix: Any) -> tuple[Array, Array]:
 
 
 base_hungarian_algorithm = hungarian_algorithm
-
-
-def _checked(cost_matrix: Any) -> Array:
-    cost = as_value(cost_matrix)
-    if cost.ndim != 2:
-        raise ShapeError(f"hungarian_algorithm: the costs are a matrix, got shape {cost.shape}; use vmap for a batch")
-    if cost.dtype in dtypes.COMPLEX:
-        raise DTypeError(f"hungarian_algorithm: costs are real numbers, got {cost.dtype.name}")
-    wide = cost.astype(dtypes.accumulator(cost.dtype) if cost.dtype in dtypes.FLOATS else np.float32)
-    largest = float(np.finfo(wide.dtype).max) / 16
-    return vnp.clip(vnp.where(vnp.isnan(wide), largest, wide), -largest, largest)
 
 
 class _Search(NamedTuple):

@@ -71,13 +71,7 @@ def fisher_diag(negative_log_likelihood: Loss, params: Any, inputs: Any, targets
 
 
 def power_iteration(
-    matrix: Any,
-    *,
-    v0: Any = None,
-    num_iters: Any = 100,
-    error_tolerance: Any = 1e-6,
-    precision: Any = None,
-    key: Any = None,
+    matrix: Any, *, v0: Any = None, num_iters: Any = 100, error_tolerance: Any = 1e-6, precision: Any = None, key: Any = None
 ) -> tuple[Array, Any]:
     """Return a symmetric matrix's eigenvalue of greatest magnitude and its vector.
 
@@ -133,12 +127,7 @@ def _square_matrix(name: str, matrix: Any) -> Array:
 
 
 def matrix_inverse_pth_root(
-    matrix: Any,
-    p: int,
-    num_iters: Any = 100,
-    ridge_epsilon: Any = 1e-6,
-    error_tolerance: Any = 1e-6,
-    precision: Any = None,
+    matrix: Any, p: int, num_iters: Any = 100, ridge_epsilon: Any = 1e-6, error_tolerance: Any = 1e-6, precision: Any = None
 ) -> tuple[Array, Array]:
     """Return A^(-1/p) of a positive semidefinite matrix, and its error.
 

@@ -162,7 +162,6 @@ class _Params(NamedTuple):
     algorithm: str = "auto"
 
     def bind(self, lhs: Array, rhs: Array) -> Array:
-        """Bind the primitive."""
         return bind(conv_general_dilated_p, lhs, rhs, **self._asdict())
 
 
@@ -178,7 +177,17 @@ def _abstract(lhs: ShapedArray, rhs: ShapedArray, **params: Any) -> ShapedArray:
     counts = window_counts(tuple(sizes), tuple(taps), p.window_strides, p.padding, p.lhs_dilation, p.rhs_dilation)
     size_of = dict(zip(out_spec, (batch // p.batch_group_count, features, *counts), strict=True))
     dtype = product_dtype("conv_general_dilated", lhs, rhs, p.preferred_element_type)
-    _check_algorithm(p, taps, dtype)
+    if p.algorithm not in ALGORITHMS:
+        raise ArgumentError(f"conv_general_dilated: algorithm={p.algorithm!r} is none of {', '.join(map(repr, ALGORITHMS))}")
+    fits = tuple(taps) in ((3, 3), (5, 5)) and {*p.window_strides, *p.lhs_dilation, *p.rhs_dilation} == {1}
+    if p.algorithm == "winograd" and not (fits and dtypes.isdtype(dtype, "real floating")):
+        raise ArgumentError(
+            f"conv_general_dilated: algorithm='winograd' is for windows of 3x3 or 5x5 and real floating-point numbers, without strides and "
+            f"dilation; got windows {tuple(taps)} of {dtype}, window_strides={p.window_strides}, lhs_dilation={p.lhs_dilation}, "
+            f"rhs_dilation={p.rhs_dilation}. Use algorithm='auto'."
+        )
+    if p.algorithm == "fft" and not dtypes.isdtype(dtype, ("real floating", "complex floating")):
+        raise ArgumentError(f"conv_general_dilated: algorithm='fft' rounds, and {dtype} is exact; use algorithm='auto'")
     weak = lhs.weak_type and rhs.weak_type and p.preferred_element_type is None
     return ShapedArray(tuple([size_of[i] for i in range(len(size_of))]), dtype, weak)
 
@@ -205,21 +214,6 @@ def _check_groups(lhs: ShapedArray, rhs: ShapedArray, p: _Params) -> None:
             f"conv_general_dilated: the out features of rhs must be a multiple of feature_group_count={groups} and batch_group_count="
             f"{batch_groups}, and so must the batch of lhs of the latter; {shapes}"
         )
-
-
-def _check_algorithm(p: _Params, taps: Sequence[int], dtype: np.dtype) -> None:
-    """Raise `ArgumentError` unless the algorithm can compute the convolution."""
-    if p.algorithm not in ALGORITHMS:
-        raise ArgumentError(f"conv_general_dilated: algorithm={p.algorithm!r} is none of {', '.join(map(repr, ALGORITHMS))}")
-    fits = tuple(taps) in ((3, 3), (5, 5)) and {*p.window_strides, *p.lhs_dilation, *p.rhs_dilation} == {1}
-    if p.algorithm == "winograd" and not (fits and dtypes.isdtype(dtype, "real floating")):
-        raise ArgumentError(
-            f"conv_general_dilated: algorithm='winograd' is for windows of 3x3 or 5x5 and real floating-point numbers, without strides and "
-            f"dilation; got windows {tuple(taps)} of {dtype}, window_strides={p.window_strides}, lhs_dilation={p.lhs_dilation}, "
-            f"rhs_dilation={p.rhs_dilation}. Use algorithm='auto'."
-        )
-    if p.algorithm == "fft" and not dtypes.isdtype(dtype, ("real floating", "complex floating")):
-        raise ArgumentError(f"conv_general_dilated: algorithm='fft' rounds, and {dtype} is exact; use algorithm='auto'")
 
 
 # Moving an axis into or out of another one, as groups and batches of convolutions need.

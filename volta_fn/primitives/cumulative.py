@@ -114,11 +114,9 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
 
 
 def _logaddexp_derivatives(previous: Array, x: Array, out: Array) -> tuple[Array, Array]:
-    """Return the derivatives of log(exp(previous) + exp(x)), as `logaddexp` has them.
-
-    Each is a fraction of the sum, 1/2 of equal infinities. For the first element, `previous` is NaN: all of the sum is x. There x
-    stands for it, so that the derivatives of the fraction are not NaN.
-    """
+    """Return the derivatives of log(exp(previous) + exp(x)), as `logaddexp` has them."""
+    # Each is a fraction of the sum, 1/2 of equal infinities. For the first element, `previous` is NaN: all of the sum is x. There x stands
+    # for it, so that the derivatives of the fraction are not NaN.
     first = selection.bitwise_and(selection.ne(previous, previous), selection.eq(out, out))
     previous = select(first, x, previous)
     by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, previous)))

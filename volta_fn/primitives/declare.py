@@ -214,7 +214,16 @@ def elementwise(
 
     def abstract(*avals: ShapedArray, **params: Any) -> ShapedArray:
         shape = _broadcast_avals(name, avals)
-        dtype = _common_dtype(name, avals, operands)
+        dtype = avals[0].dtype
+        if any(a.dtype != dtype for a in avals):
+            listed = ", ".join(a.dtype.name for a in avals)
+            raise DTypeError(
+                f"{name} needs operands of one dtype, got {listed}. "
+                "Convert with lax.convert_element_type, or use the function of that name in volta_fn.numpy, which promotes."
+            )
+        if dtype not in operands:
+            hint = "; dtypes of 8 bits and less only store numbers: convert with x.astype first" if dtype in dtypes.STORAGE else ""
+            raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in operands))}{hint}")
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, dtype if result is None else result(dtype), weak)
 
@@ -256,20 +265,6 @@ def _broadcast_avals(name: str, avals: Sequence[ShapedArray]) -> Shape:
         return broadcast_shapes(*shapes)
     except BroadcastError as error:
         raise BroadcastError(f"{name}: {error.args[0]}") from None
-
-
-def _common_dtype(name: str, avals: Sequence[ShapedArray], allowed: frozenset[np.dtype]) -> np.dtype:
-    dtype = avals[0].dtype
-    if any(a.dtype != dtype for a in avals):
-        listed = ", ".join(a.dtype.name for a in avals)
-        raise DTypeError(
-            f"{name} needs operands of one dtype, got {listed}. "
-            "Convert with lax.convert_element_type, or use the function of that name in volta_fn.numpy, which promotes."
-        )
-    if dtype not in allowed:
-        hint = "; dtypes of 8 bits and less only store numbers: convert with x.astype first" if dtype in dtypes.STORAGE else ""
-        raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}{hint}")
-    return dtype
 
 
 def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callable[..., Any]:

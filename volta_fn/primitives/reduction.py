@@ -114,22 +114,18 @@ def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
         if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not combination.rounds):
             reduced = step.reduce(wide, axis=axes, dtype=wide.dtype)
         else:
-            reduced = _by_halves(step, wide, axes)
+            other_axes = [i for i in range(wide.ndim) if i not in axes]
+            values = wide.transpose(*axes, *other_axes).reshape(
+                math.prod([wide.shape[a] for a in axes]), *[wide.shape[i] for i in other_axes]
+            )
+            while len(values) > 1:
+                half, odd = divmod(len(values), 2)
+                paired = step(values[:half], values[half : 2 * half])
+                values = np.concatenate([paired, values[-1:]]) if odd else paired
+            reduced = values[0]
         return reduced.astype(operand.dtype, copy=False)
 
     return evaluate
-
-
-def _by_halves(step: Callable[..., np.ndarray], operand: np.ndarray, axes: Axes) -> np.ndarray:
-    other_axes = [i for i in range(operand.ndim) if i not in axes]
-    values = operand.transpose(*axes, *other_axes).reshape(
-        math.prod([operand.shape[a] for a in axes]), *[operand.shape[i] for i in other_axes]
-    )
-    while len(values) > 1:
-        half, odd = divmod(len(values), 2)
-        paired = step(values[:half], values[half : 2 * half])
-        values = np.concatenate([paired, values[-1:]]) if odd else paired
-    return values[0]
 
 
 def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:

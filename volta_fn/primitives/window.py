@@ -48,10 +48,8 @@ def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedAr
 
 
 def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
-    """Sum the cotangents of all windows that an element is in.
-
-    They are windows over the dilated cotangent, with strides and dilation exchanged.
-    """
+    """Sum the cotangents of all windows that an element is in."""
+    # They are windows over the dilated cotangent, with strides and dilation exchanged.
     taps, strides, bases = geometry["window_dimensions"], geometry["window_strides"], geometry["base_dilation"]
     pads = []
     for size, count, k, stride, (low, _), base, dilation in zip(
@@ -160,7 +158,8 @@ def reduce_window(
     Array([3., 4.], dtype=float32)
     """
     value = as_value(operand)
-    fast = _fast_reduction(computation, value.dtype)
+    primitive = getattr(computation, "primitive", None)
+    fast = next((p for p, allowed in _FAST if primitive is PRIMITIVES[reduction_of(p.name).step] and value.dtype in allowed), None)
     init = _initial(init_value, value, fast)
     taps = canonical_ints(window_dimensions, value.ndim, "reduce_window: window_dimensions")
     strides = canonical_ints(window_strides, value.ndim, "reduce_window: window_strides")
@@ -182,12 +181,6 @@ _FAST = (
     (reduce_window_max_p, dtypes.REALS | dtypes.BOOL),
     (reduce_window_min_p, dtypes.REALS | dtypes.BOOL),
 )
-
-
-def _fast_reduction(computation: Any, dtype: np.dtype) -> Primitive | None:
-    """Return the primitive that reduces windows by this computation, if there is one."""
-    primitive = getattr(computation, "primitive", None)
-    return next((p for p, allowed in _FAST if primitive is PRIMITIVES[reduction_of(p.name).step] and dtype in allowed), None)
 
 
 def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:

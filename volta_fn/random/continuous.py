@@ -499,11 +499,9 @@ _sampled = compiled(_samples, static_argnums=(2,))
 
 
 def _draw_one(data: Array, a: Array, log: bool) -> Array:
-    """Reject from a cubed normal number.
-
-    Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Below 1, a number for a + 1 is multiplied by a power of a
-    uniform one.
-    """
+    """Reject from a cubed normal number."""
+    # Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Below 1, a number for a + 1 is multiplied by a power of a
+    # uniform one.
     dtype = a.dtype
     zero, one = dtype.type(0), dtype.type(1)
     boosted = lax.lt(a, one)

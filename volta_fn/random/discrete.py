@@ -284,18 +284,14 @@ def categorical(
             raise ShapeError(f"categorical: shape {sizes} must end with what {batch} broadcasts to, that of the logits without axis {axis}")
         weights = broadcast_to(weights, (*wanted[:dim], weights.shape[dim], *wanted[dim:]))
     if not replace:
-        return constrained(_without_replacement(data, weights, dim, prefix, mode), out_sharding)
+        count = math.prod(prefix)
+        if count > weights.shape[dim]:
+            raise ArgumentError(f"categorical: cannot draw {count} of {weights.shape[dim]} categories without replacement")
+        noisy = weights + gumbel(data, weights.shape, weights.dtype, mode)
+        _, indices = lax.top_k(moveaxis(noisy, dim, -1), count)
+        return constrained(lax.reshape(moveaxis(indices, -1, 0), (*prefix, *indices.shape[:-1])), out_sharding)
     noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)
     return constrained(lax.argmax(noise + weights, len(prefix) + dim, dtypes.default(INT)), out_sharding)
-
-
-def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, mode: str | None) -> Array:
-    count = math.prod(prefix)
-    if count > weights.shape[dim]:
-        raise ArgumentError(f"categorical: cannot draw {count} of {weights.shape[dim]} categories without replacement")
-    noisy = weights + gumbel(data, weights.shape, weights.dtype, mode)
-    _, indices = lax.top_k(moveaxis(noisy, dim, -1), count)
-    return lax.reshape(moveaxis(indices, -1, 0), (*prefix, *indices.shape[:-1]))
 
 
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Array:
@@ -380,10 +376,8 @@ def choice(
 
 
 def _weighted(data: Array, p: Any, population: int, draws: int, replace: bool, mode: str | None) -> Array:
-    """Sample indices with the given probabilities.
-
-    With replacement they are found in the cumulative probabilities, else as the largest of log p plus Gumbel noise.
-    """
+    """Sample indices with the given probabilities."""
+    # With replacement they are found in the cumulative probabilities, else as the largest of log p plus Gumbel noise.
     chances = as_value(p)
     if chances.shape != (population,):
         raise ShapeError(f"choice: p must have one probability for each of {population} elements, got shape {chances.shape}")

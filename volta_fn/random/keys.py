@@ -434,19 +434,14 @@ def _data_of(function: str, keys: Any) -> Array:
     data = as_value(keys)
     check_key_data(function, data.aval)
     if settings.current.legacy_prng_key != "allow":
-        _refuse_raw(function)
+        message = (
+            f"Legacy uint32 key array passed as key to jax.random function. {function} got one, where jax_legacy_prng_key is "
+            f"{settings.current.legacy_prng_key!r}; make keys with random.key, or wrap the data with random.wrap_key_data"
+        )
+        if settings.current.legacy_prng_key == "error":
+            raise ArgumentError(message)
+        warnings.warn(message, UserWarning, stacklevel=2)
     return data
-
-
-def _refuse_raw(function: str) -> None:
-    """Warn or raise, as settings say, since raw data serve as a key."""
-    message = (
-        f"Legacy uint32 key array passed as key to jax.random function. {function} got one, where jax_legacy_prng_key is "
-        f"{settings.current.legacy_prng_key!r}; make keys with random.key, or wrap the data with random.wrap_key_data"
-    )
-    if settings.current.legacy_prng_key == "error":
-        raise ArgumentError(message)
-    warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def single_key(function: str, key: Any) -> Array:

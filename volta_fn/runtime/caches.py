@@ -74,7 +74,15 @@ def cache_dir() -> Path | None:
     A folder that cannot be trusted is logged, once.
     """
     try:
-        folder = _configured()
+        chosen = os.environ.get("VOLTA_CACHE_DIR")
+        if chosen is not None:
+            folder = Path(chosen) if chosen else None
+        elif sys.platform == "darwin":
+            folder = Path.home() / "Library" / "Caches" / "volta_fn"
+        elif os.name == "nt":
+            folder = Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "volta_fn" / "cache"
+        else:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
         fault = None if folder is None else _create(folder)
     except RuntimeError:
         fault = "this user has no home folder"
@@ -86,17 +94,6 @@ def cache_dir() -> Path | None:
         "compiled programs are not kept on disk: %s; VOLTA_CACHE_DIR names another folder, or none if it is empty", fault
     )
     return None
-
-
-def _configured() -> Path | None:
-    chosen = os.environ.get("VOLTA_CACHE_DIR")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "volta_fn"
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "volta_fn" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
 
 
 def _create(folder: Path) -> str | None:
@@ -252,11 +249,9 @@ _SETTLED = 2.0
 
 
 def sources_digest(root: Path, folder: Path | None) -> str:
-    """Hash the sources of a package by their contents.
-
-    Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
-    and the time of its last change (which, unlike that of its contents, cannot be set).
-    """
+    """Hash the sources of a package by their contents."""
+    # Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its
+    # number and the time of its last change (which, unlike that of its contents, cannot be set).
     files, newest = [], 0.0
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:

@@ -58,10 +58,8 @@ class _Compilations:
         return result
 
     def call_counted(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function that traces; the end of the process waits for it.
-
-        In the main thread, which ends the process, this is a plain call.
-        """
+        """Call a function that traces; the end of the process waits for it."""
+        # In the main thread, which ends the process, this is a plain call.
         if _is_main() or getattr(self._thread, "busy", False):
             return function(*args)
         self._begin()

@@ -103,7 +103,9 @@ def _along_axes(function: str, x: Any, type: int, s: Any, axes: Any, norm: str |
 
 def _transformed(function: str, x: Any, type: int, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
     (value,) = promote_inexact(function, x)
-    dim, kind, scale = axis_of(function, axis, value.ndim), _kind(function, type), norm_of(function, norm)
+    if type not in _INVERSE:
+        raise ArgumentError(f"{function}: type must be 1, 2, 3 or 4, got {type!r}")
+    dim, kind, scale = axis_of(function, axis, value.ndim), type, norm_of(function, norm)
     if inverse:
         kind, scale = _INVERSE[kind], OPPOSITE_NORMS[scale]
     count = value.shape[dim] if n is None else count_of(function, n)
@@ -119,17 +121,9 @@ def _wide_enough(x: Array) -> np.dtype:
     return np.dtype(np.float64 if complex_dtype(x.dtype) == np.complex128 else np.float32)
 
 
-def _kind(function: str, type: int) -> int:
-    if type not in _INVERSE:
-        raise ArgumentError(f"{function}: type must be 1, 2, 3 or 4, got {type!r}")
-    return type
-
-
 def _scaled(x: Array, kind: int, norm: str) -> Array:
-    """Transform the last axis, with a norm.
-
-    An orthogonal matrix has a common factor and others in the first (and for type 1 the last) row or column.
-    """
+    """Transform the last axis, with a norm."""
+    # An orthogonal matrix has a common factor and others in the first (and for type 1 the last) row or column.
     n = x.shape[-1]
     period = 2 * (n - 1) if kind == 1 else 2 * n
     if norm != "ortho":

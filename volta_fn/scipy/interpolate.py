@@ -56,7 +56,18 @@ class RegularGridInterpolator:
         self.bounds_error: bool = bounds_error
         (self.values,) = promote_args("RegularGridInterpolator", (vnp.asarray(values),), dtypes.INEXACT)
         self.grid = tuple([vnp.asarray(p) for p in points])
-        _check_grid(self.grid, self.values)
+        sizes = tuple([axis.size for axis in self.grid])
+        if any(axis.ndim != 1 for axis in self.grid) or min(sizes, default=0) < 2 or self.values.shape[: len(sizes)] != sizes:
+            shapes = ", ".join(str(axis.shape) for axis in self.grid)
+            raise ShapeError(
+                f"RegularGridInterpolator: the points must be vectors of at least two, and values have their sizes in front, got {shapes} "
+                f"and values {self.values.shape}"
+            )
+        for i, axis in enumerate(self.grid):
+            if is_concrete(axis) and not np.all(np.diff(np.asarray(axis).astype(np.float64)) > 0):
+                raise ArgumentError(
+                    f"RegularGridInterpolator: the points along axis {i} do not increase; sort them together with the values"
+                )
         if fill_value is not None and vnp.iscomplexobj(fill_value) and self.values.dtype not in dtypes.COMPLEX:
             raise DTypeError("RegularGridInterpolator: the fill_value is complex, but the values are real")
         self.fill_value = None if fill_value is None else vnp.asarray(fill_value, self.values.dtype)
@@ -119,19 +130,6 @@ def _checked(method: str) -> str:
     if method not in ("linear", "nearest"):
         raise ArgumentError(f"RegularGridInterpolator: method must be 'linear' or 'nearest', got {method!r}")
     return method
-
-
-def _check_grid(grid: Sequence[Array], values: Array) -> None:
-    sizes = tuple([axis.size for axis in grid])
-    if any(axis.ndim != 1 for axis in grid) or min(sizes, default=0) < 2 or values.shape[: len(sizes)] != sizes:
-        shapes = ", ".join(str(axis.shape) for axis in grid)
-        raise ShapeError(
-            f"RegularGridInterpolator: the points must be vectors of at least two, and values have their sizes in front, got {shapes} and "
-            f"values {values.shape}"
-        )
-    for i, axis in enumerate(grid):
-        if is_concrete(axis) and not np.all(np.diff(np.asarray(axis).astype(np.float64)) > 0):
-            raise ArgumentError(f"RegularGridInterpolator: the points along axis {i} do not increase; sort them together with the values")
 
 
 def _find(axis: Array, x: Array, rest: tuple[int, ...]) -> tuple[Array, Array]:

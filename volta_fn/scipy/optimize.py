@@ -176,10 +176,8 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
 
 
 def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array, Array]:
-    """Update the matrix; the first one is scaled to the first step's curvature.
-
-    Without that (Nocedal and Wright, equation 6.20) a large curvature is lost in the rounding of the identity.
-    """
+    """Update the matrix; the first one is scaled to the first step's curvature."""
+    # Without that (Nocedal and Wright, equation 6.20) a large curvature is lost in the rounding of the identity.
     inverse, is_first = state
     product = step @ change
     square = change @ change

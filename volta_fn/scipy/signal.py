@@ -466,7 +466,11 @@ def _csd(
     power = spectra[0].conj() * spectra[-1]
     total = (cut.window**2).sum() * fs if scaling == "density" else cut.window.sum() ** 2
     if onesided and not is_complex(signals[0]):
-        power = power * _both_signs(power.shape[-1], cut.nfft).astype(power.dtype)
+        factors = np.full(power.shape[-1], 2.0)
+        factors[0] = 1
+        if cut.nfft % 2 == 0:
+            factors[-1] = 1
+        power = power * factors.astype(power.dtype)
     averaged = _averaged(power / total.astype(power.dtype), average)
     return _frequencies(cut, fs, signals[0], onesided), vnp.moveaxis(averaged, -1, dim)
 
@@ -521,15 +525,6 @@ def _spectra(signal: Array, cut: _Segments, trend: Any, onesided: bool) -> Array
 def _frequencies(cut: _Segments, fs: Any, signal: Array, onesided: bool) -> Array:
     numbers = np.fft.rfftfreq(cut.nfft) if onesided and not is_complex(signal) else np.fft.fftfreq(cut.nfft)
     return (vnp.asarray(numbers.astype(cut.window.dtype)) * fs).astype(cut.window.dtype)
-
-
-def _both_signs(count: int, nfft: int) -> np.ndarray:
-    """Return 2 for each frequency that stands for its negative, too, else 1."""
-    factors = np.full(count, 2.0)
-    factors[0] = 1
-    if nfft % 2 == 0:
-        factors[-1] = 1
-    return factors
 
 
 def _averaged(power: Array, average: str) -> Array:

@@ -216,7 +216,6 @@ def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, An
 
 
 def _alone(eqn: Equation) -> ClosedJaxpr:
-    """Return an equation as a program."""
     return ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
 
 

@@ -251,10 +251,8 @@ class CustomFunction(RuledFunction):
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
 
     def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> tuple[TracedCall, list[Array]]:
-        """Return the function's program and its operands.
-
-        Under eager differentiation the function may depend on numbers; then the program returns the function's value for these.
-        """
+        """Return the function's program and its operands."""
+        # Under eager differentiation the function may depend on numbers; then the program returns the function's value for these.
         try:
             return self.trace(arguments, in_tree, values)
         except ConcretizationError:

@@ -144,19 +144,13 @@ def _jvp_custom_jvp(
 
 
 def _transpose_custom_jvp(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
-    """Transpose the function's program, where operands are linear.
-
-    Such a call is in a linear program if the rule of another function applies this one to tangents.
-    """
+    """Transpose the function's program, where operands are linear."""
+    # Such a call is in a linear program if the rule of another function applies this one to tangents.
     return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
 
 
 custom_jvp_call_p = call_primitive(
-    "custom_jvp_call",
-    "call_jaxpr",
-    jvp=_jvp_custom_jvp,
-    transpose=_transpose_custom_jvp,
-    batch=batch_custom_call(_BatchedJvpRule),
+    "custom_jvp_call", "call_jaxpr", jvp=_jvp_custom_jvp, transpose=_transpose_custom_jvp, batch=batch_custom_call(_BatchedJvpRule)
 )
 
 
@@ -376,12 +370,7 @@ class _InexactBackward:
         return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(inexact) for a in self.avals])
 
 
-custom_vjp_call_p = call_primitive(
-    "custom_vjp_call",
-    "call_jaxpr",
-    jvp=_jvp_custom_vjp,
-    batch=batch_custom_call(_BatchedVjpRule),
-)
+custom_vjp_call_p = call_primitive("custom_vjp_call", "call_jaxpr", jvp=_jvp_custom_vjp, batch=batch_custom_call(_BatchedVjpRule))
 
 # The linear map from tangents of operands to those of results. Only its transpose is known: the backward rule.
 

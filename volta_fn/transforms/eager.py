@@ -262,11 +262,9 @@ class Recording(Trace):
         return [*inputs, *results]
 
     def _operands_by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
-        """Return the steps with an operand for each use of an input or outside value.
-
-        The operands are in the order in which the backward pass of single steps would add their cotangents, so that the sums have the
-        same bits: from the last step to the first.
-        """
+        """Return the steps with an operand for each use of an input or outside value."""
+        # The operands are in the order in which the backward pass of single steps would add their cotangents, so that the sums have the
+        # same bits: from the last step to the first.
         steps: list[Step] = []
         operands: list[Array] = []
         for primitive, indices, params in reversed(self.steps):
@@ -322,9 +320,21 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
     It is None if the operation cannot be recorded, given which operands have tangents (`active`).
     """
     if primitive is jit_p:
-        return _results_of_call(params, active)
+        # A program is not recorded the first time that it is seen: the function may trace a new one in each call.
+        closed: ClosedJaxpr = params["jaxpr"]
+        was_seen = _SEEN in closed.derived
+        closed.derived[_SEEN] = True
+        if not was_seen:
+            return None
+        avals = closed.out_avals
+        if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
+            return None
+        return avals if all(jvp_jaxpr(closed, active, False)[1]) else None
     if primitive.call_param is not None and type(params) is SharedParams:  # as `custom_call` makes for functions with custom rules
-        return _results_of_custom_call(primitive, args, params, active)
+        invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
+        program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
+        has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
+        return program.out_avals if has_tangents else None
     if primitive.derivatives:
         if not args[0].aval.is_float or not any(a and d is not None for a, d in zip(active, primitive.derivatives, strict=True)):
             return None
@@ -337,35 +347,6 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
 
 #: The mark of programs that recordings have called, among their derived results.
 _SEEN = "seen in a recording"
-
-
-def _mark_seen(closed: ClosedJaxpr) -> bool:
-    """Mark a program as seen; return True if it was already."""
-    was_seen = _SEEN in closed.derived
-    closed.derived[_SEEN] = True
-    return was_seen
-
-
-def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
-    """Return the results of a call of a program, as `_recordable_results` does.
-
-    A program is not recorded the first time that it is seen: the function may trace a new one in each call.
-    """
-    closed: ClosedJaxpr = params["jaxpr"]
-    if not _mark_seen(closed):
-        return None
-    avals = closed.out_avals
-    if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
-        return None
-    return avals if all(jvp_jaxpr(closed, active, False)[1]) else None
-
-
-def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
-    """Return the results of a call with a custom rule, as `_recordable_results` does."""
-    invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
-    program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
-    has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
-    return program.out_avals if has_tangents else None
 
 
 class _Gradient(NamedTuple):
@@ -442,10 +423,8 @@ def _end_recording(trace: Recording, outs: Sequence[Array]) -> Linearization:
 
 @lru_cache(maxsize=64)
 def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
-    """Return the initial cotangent of a gradient: one.
-
-    It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
-    """
+    """Return the initial cotangent of a gradient: one."""
+    # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 

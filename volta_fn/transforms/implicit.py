@@ -94,13 +94,7 @@ def _linear_batch(
     return outs, [0] * len(outs)
 
 
-linear_call_p = call_primitive(
-    "linear_call",
-    "forward",
-    jvp=_linear_jvp,
-    transpose=_linear_transpose,
-    batch=_linear_batch,
-)
+linear_call_p = call_primitive("linear_call", "forward", jvp=_linear_jvp, transpose=_linear_transpose, batch=_linear_batch)
 
 
 # Implicit differentiation of solvers: `custom_linear_solve` and `custom_root`.
@@ -144,27 +138,10 @@ def custom_linear_solve(
         return _checked("solve", solve(matvec, vector), vector, has_aux)
     if transpose_solve is None and symmetric:
         transpose_solve = solve
-    bodies = _solve_traced(matvec, vector, values, solve, transpose_solve, symmetric, has_aux)
-    captured = all_captured(filter(None, bodies.values()))
-    programs = {name: body and body.with_captured(captured) for name, body in bodies.items()}
-    flat = bind(custom_linear_solve_p, *captured, *values, **programs)
-    return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
-
-
-def _solve_traced(
-    matvec: Callable[[Any], Any],
-    b: Any,
-    values: Sequence[Array],
-    solve: Solve,
-    transpose_solve: Solve | None,
-    symmetric: bool,
-    has_aux: bool,
-) -> dict[str, Body | None]:
-    """Trace the system and its solvers, which map vectors of b's type to such."""
     avals = [v.aval.strip_weak_type() for v in values]
 
     def traced(name: str, function: Callable[[Any], Any], aux: bool) -> Body:
-        return trace_body(lambda x: _checked(name, function(x), b, aux), (b,), avals)
+        return trace_body(lambda x: _checked(name, function(x), vector, aux), (vector,), avals)
 
     bodies: dict[str, Body | None] = {
         "matvec": traced("matvec", matvec, False),
@@ -173,10 +150,13 @@ def _solve_traced(
         "transpose_solve": None,
     }
     if transpose_solve is not None:
-        vecmat = matvec if symmetric else lambda y: linear_transpose(matvec, b)(y)[0]
+        vecmat = matvec if symmetric else lambda y: linear_transpose(matvec, vector)(y)[0]
         bodies["vecmat"] = bodies["matvec"] if symmetric else traced("vecmat", vecmat, False)
         bodies["transpose_solve"] = traced("transpose_solve", lambda x: transpose_solve(vecmat, x), has_aux)
-    return bodies
+    captured = all_captured(filter(None, bodies.values()))
+    programs = {name: body and body.with_captured(captured) for name, body in bodies.items()}
+    flat = bind(custom_linear_solve_p, *captured, *values, **programs)
+    return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
 
 
 def _promoted(name: str, function: Callable[[Any], Any], vector: Any) -> Any:
@@ -261,13 +241,7 @@ def _solve_batch(
 
 
 #: Operands: the values that any of the four programs closes over, then the right-hand side.
-custom_linear_solve_p = call_primitive(
-    "custom_linear_solve",
-    "solve",
-    jvp=_solve_jvp,
-    transpose=_solve_transpose,
-    batch=_solve_batch,
-)
+custom_linear_solve_p = call_primitive("custom_linear_solve", "solve", jvp=_solve_jvp, transpose=_solve_transpose, batch=_solve_batch)
 
 
 def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tangent_solve: Solve, has_aux: bool = False) -> Any:

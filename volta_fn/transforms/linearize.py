@@ -407,7 +407,16 @@ def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[An
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
     with _backward_positions():
-        _evaluate_known(jaxpr, values)
+        # First the equations whose operands all have values.
+        process = current_trace().process
+        for eqn in jaxpr.eqns:
+            for atom in eqn.invars:
+                if atom not in values and type(atom) is not Literal:
+                    break
+            else:
+                current_position.set(eqn.position)
+                result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
+                values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
         pending = _transpose_equations(jaxpr, values, cotangents)
     return [_cotangent(pending, v) if is_linear else None for v, is_linear in zip(jaxpr.invars, linear, strict=True)]
 
@@ -425,19 +434,6 @@ def _backward_positions() -> Iterator[None]:
 
 def _cotangent(pending: dict[Var, Any], var: Var) -> Any:
     return pending[var] if var in pending else Zero(var.aval)
-
-
-def _evaluate_known(jaxpr: Jaxpr, values: dict[Var, Any]) -> None:
-    """Evaluate the equations whose operands all have values, and add their results."""
-    process = current_trace().process
-    for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            if atom not in values and type(atom) is not Literal:
-                break
-        else:
-            current_position.set(eqn.position)
-            result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
-            values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
 
 
 def _read(values: dict[Var, Any], atom: Atom) -> Any:

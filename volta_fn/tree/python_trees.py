@@ -119,7 +119,18 @@ class PyTreeSpec:
     def _build(self, values: Any) -> Any:
         if self.type is None:
             return next(values)
-        return _rebuilt(self.type, self._data, self._entries, [c._build(values) for c in self._children])
+        children = [c._build(values) for c in self._children]
+        if self.type in _REGISTERED:
+            return _REGISTERED[self.type][1](self._data, children)
+        if self.type is type(None):
+            return None
+        if self.type is dict or self.type is collections.OrderedDict:
+            return self.type(zip(self._entries, children, strict=True))
+        if self.type is collections.defaultdict:
+            return collections.defaultdict(self._data[0], zip(self._entries, children, strict=True))
+        if self.type is collections.deque:
+            return collections.deque(children, maxlen=self._data[0])
+        return self.type(*children) if _is_namedtuple(self.type) else self.type(children)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
         """Return the subtrees at this structure's leaves; ValueError if it differs."""
@@ -199,20 +210,6 @@ def _node_of(value: Any) -> _Node | None:
     if kind is collections.deque:
         return _Node(kind, (value.maxlen, len(value)), tuple(range(len(value))), list(value))
     return _Node(kind, len(value), tuple(range(len(value))), list(value)) if _is_namedtuple(kind) else None
-
-
-def _rebuilt(kind: type, data: Any, entries: Sequence[Any], children: list[Any]) -> Any:
-    if kind in _REGISTERED:
-        return _REGISTERED[kind][1](data, children)
-    if kind is type(None):
-        return None
-    if kind is dict or kind is collections.OrderedDict:
-        return kind(zip(entries, children, strict=True))
-    if kind is collections.defaultdict:
-        return collections.defaultdict(data[0], zip(entries, children, strict=True))
-    if kind is collections.deque:
-        return collections.deque(children, maxlen=data[0])
-    return kind(*children) if _is_namedtuple(kind) else kind(children)
 
 
 def _entry(kind: type, entry: Any) -> Entry:

@@ -212,10 +212,7 @@ def register_static(cls: C) -> C:
 
 
 def register_dataclass(
-    nodetype: C,
-    data_fields: Sequence[str] | None = None,
-    meta_fields: Sequence[str] | None = None,
-    drop_fields: Sequence[str] = (),
+    nodetype: C, data_fields: Sequence[str] | None = None, meta_fields: Sequence[str] | None = None, drop_fields: Sequence[str] = ()
 ) -> C:
     """Make a class a node with fields that are children, and static fields.
 
@@ -321,7 +318,5 @@ class _Opaque:
 
 
 register_node(
-    Partial,
-    lambda partial: ((partial.args, partial.keywords), partial.func),
-    lambda func, bound: Partial(func, *bound[0], **bound[1]),
+    Partial, lambda partial: ((partial.args, partial.keywords), partial.func), lambda func, bound: Partial(func, *bound[0], **bound[1])
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from volta_fn.errors import TreeError
 from volta_fn.tree.registry import NAMESPACE, KeyPath, key_of, keystr, optree
@@ -250,7 +250,13 @@ def flatten_up_to(treedef: TreeDef, tree: Any, name: str = "the tree", remedy: s
     try:
         return treedef.flatten_up_to(tree)
     except ValueError:
-        _raise_mismatch(treedef, tree, name, remedy)
+        difference = first_difference(treedef, tree)
+        path, expected, got = difference if difference is not None else ((), describe(treedef), describe(structure(tree)))
+        where = f"at {keystr(path)}" if path else "at the root"
+        raise TreeError(
+            f"{name}: structures differ {where}: expected {expected}, got {got}. "
+            f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}{'. ' * bool(remedy)}{remedy}"
+        ) from None
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
@@ -327,13 +333,3 @@ def _node_in_words(treedef: TreeDef) -> str:
     if issubclass(kind, dict):
         return f"a {kind.__name__} with keys {treedef.entries()}"
     return f"a {kind.__name__} of {treedef.num_children}"
-
-
-def _raise_mismatch(treedef: TreeDef, tree: Any, name: str, remedy: str) -> NoReturn:
-    difference = first_difference(treedef, tree)
-    path, expected, got = difference if difference is not None else ((), describe(treedef), describe(structure(tree)))
-    where = f"at {keystr(path)}" if path else "at the root"
-    raise TreeError(
-        f"{name}: structures differ {where}: expected {expected}, got {got}. "
-        f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}{'. ' * bool(remedy)}{remedy}"
-    ) from None

@@ -93,7 +93,6 @@ class _Fusion:
         self.comparisons: dict[Var, Comparison] = comparisons(program) if target.capabilities.fp_contract else {}
 
     def run(self) -> FusedProgram:
-        """Group the equations, then lower the groups."""
         for number, eqn in enumerate(self.program.eqns):
             for out in eqn.outvars:
                 self.numbers[out] = number
@@ -108,7 +107,6 @@ class _Fusion:
         return FusedProgram(self.program, lower_groups([item for item in self.items if item is not None], outputs, self.most_buffers))
 
     def add(self, eqn: Equation) -> None:
-        """Fuse the next equation, or keep it as it is."""
         if is_product(eqn):
             self.add_product(eqn)
         elif not can_be_kernel(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
@@ -161,16 +159,13 @@ class _Fusion:
             self.store_as_view(eqn)
 
     def is_stored_transposed(self, eqn: Equation) -> bool:
-        """Return True for the only use of a product, if that is a transpose.
-
-        Storing the product in another order costs nothing.
-        """
+        """Return True for the only use of a product, if that is a transpose."""
+        # Storing the product in another order costs nothing.
         (operand,) = eqn.invars or (None,)
         producer = self.producers.get(operand) if eqn.primitive is transpose_p and isinstance(operand, Var) else None
         return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
 
     def keep(self, eqn: Equation) -> None:
-        """Keep an equation outside of kernels."""
         for atom in eqn.invars:
             self.materialise(atom)
         for out in eqn.outvars:
@@ -178,10 +173,8 @@ class _Fusion:
         self.items.append(eqn)
 
     def add_product(self, eqn: Equation) -> None:
-        """Begin a group with a product, if the target has it as a kernel.
-
-        Operands are read through views where that is as good.
-        """
+        """Begin a group with a product, if the target has it as a kernel."""
+        # Operands are read through views where that is as good.
         loop = product_loop(eqn)
         is_sum = bool(loop.reduction_axes) and 0 not in loop.sizes
         through_views: list[Atom] = [
@@ -335,7 +328,6 @@ class _Fusion:
         return None if revisits_row and group.size_of(group.row) > self.target.capabilities.longest_row else index
 
     def compute_in(self, group: Group, eqn: Equation, index: Index) -> None:
-        """Compute an equation in a group."""
         (out,) = eqn.outvars
         for atom in eqn.invars:
             self.record_reads(group, atom)
@@ -346,15 +338,12 @@ class _Fusion:
         self.producers[out] = group
 
     def must_load(self, eqn: Equation) -> frozenset[Var]:
-        """Return the values that an equation's group must load rather than compute.
-
-        The equation compares them with what another pass over them chose, and both must have the same rounding.
-        """
+        """Return the values that an equation's group must load rather than compute."""
+        # The equation compares them with what another pass over them chose, and both must have the same rounding.
         comparison = self.comparisons.get(eqn.outvars[0])
         return frozenset() if comparison is None else comparison.sources_behind_reduction
 
     def record_reads(self, group: Group, atom: Atom) -> None:
-        """Record the views and loads of an equation's operands in a group."""
         while isinstance(atom, Var) and atom in self.views:
             eqn = group.read_views[atom] = self.views[atom]
             if not eqn.invars:
@@ -372,7 +361,6 @@ class _Fusion:
             producer.first_consumer = min(producer.first_consumer, group.position)
 
     def buffers_with(self, group: Group, bases: list[Var]) -> int:
-        """Return the number of buffers that the group needs with an equation."""
         new = [v for v in bases if v not in group.reads and self.producers.get(v) is not group]
         return len(group.reads) + len(new) + len(group.required) + 1
 
@@ -412,7 +400,6 @@ class _Fusion:
         return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
-        """Return the number of buffers of two merged groups, independent of each other."""
         return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
 
     def merge_columns(self) -> None:

@@ -351,10 +351,8 @@ def _reduction(group: Group) -> IndexedEquation | None:
 
 
 def _are_independent(guest: Group, host: Group) -> bool:
-    """Return True if neither group reads from the other.
-
-    One that does was kept out of it for a reason.
-    """
+    """Return True if neither group reads from the other."""
+    # One that does was kept out of it for a reason.
     return guest.members.keys().isdisjoint(host.reads) and host.members.keys().isdisjoint(guest.reads)
 
 

@@ -186,10 +186,8 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
 
 
 def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
-    """Return True for a sum or a product that no compiler contracts with another.
-
-    Floating-point contraction makes one operation of a product and a sum; here no operand is computed by the other of the two.
-    """
+    """Return True for a sum or a product that no compiler contracts with another."""
+    # Floating-point contraction makes one operation of a product and a sum; here no operand is computed by the other of the two.
     if eqn.primitive in _SUMS:
         return all(_computes(atom, producers) in (None, *_SUMS) for atom in eqn.invars)
     mul = arithmetic.mul.primitive
@@ -197,10 +195,8 @@ def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
 
 
 def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> Primitive | None:
-    """Return the elementwise operation of an operand; None if it is loaded.
-
-    It is found through views and changes of sign.
-    """
+    """Return the elementwise operation of an operand; None if it is loaded."""
+    # It is found through views and changes of sign.
     while isinstance(atom, Var) and atom in producers:
         eqn = producers[atom]
         if not (is_view(eqn) and eqn.invars) and eqn.primitive not in _SIGNS:

@@ -40,11 +40,9 @@ from volta_fn.core.jaxpr import Atom, Var
 
 
 def defer_small_kernels(program: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
-    """Move small kernels as late as possible.
-
-    A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a
-    deferred kernel, all kernels of that level and of lower ones are placed before the node, level by level.
-    """
+    """Move small kernels as late as possible."""
+    # A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a deferred
+    # kernel, all kernels of that level and of lower ones are placed before the node, level by level.
     result: list[ProgramNode] = []
     #: The deferred kernels by level, and the levels of the variables that they compute.
     deferred: list[list[ProgramNode]] = []
@@ -74,12 +72,10 @@ class DeferralPolicy(NamedTuple):
 
 
 def defer_products(program: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
-    """Move small matrix products to the end, to run in one dispatch.
-
-    These are products that no other product depends on, as the gradients of weights: where they are, they would stand between products
-    that depend on each other. Their operands must be kept until then, so only the last of them are deferred, as far as memory permits.
-    Programs of control flow stay as they are.
-    """
+    """Move small matrix products to the end, to run in one dispatch."""
+    # These are products that no other product depends on, as the gradients of weights: where they are, they would stand between products
+    # that depend on each other. Their operands must be kept until then, so only the last of them are deferred, as far as memory permits.
+    # Programs of control flow stay as they are.
     chosen = set() if program.nested else _independent_products(program, policy)
     nodes = program.nodes
     end = max(chosen, default=0)
@@ -217,15 +213,6 @@ def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
     product = contraction_of(call.kernel)
     if product is None or chunks < 2 or len(product.summed) != 1 or product.kernel.sizes[-1] % chunks:
         return None
-    kernel, inputs = _products(product, chunks)
-    sums = Var(ShapedArray(kernel.stores[0].shape, kernel.outputs[0].dtype))
-    products = KernelCall(kernel, tuple([call.operands[n] for n in inputs]), (sums,))
-    kernel, inputs = _adding(product, chunks)
-    return SplitProduct(products, KernelCall(kernel, (sums, *[call.operands[n] for n in inputs]), call.results))
-
-
-def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
-    """Return the stack of products, and which of the product's inputs it reads."""
     kernel = product.kernel
     terms, last = kernel.sizes[-1] // chunks, kernel.parallel
     axes = {a: along(a + 1) for a in range(last)} | {last: combine([(terms, along(0)), (1, along(last + 1))])}
@@ -234,7 +221,11 @@ def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...
     sizes = [tuple([kernel.sizes[a] for a in axes]) for axes in dimensions]
     index = [row_major(tuple([along(a + 1) for a in axes]), size) for axes, size in zip(dimensions, sizes, strict=True)]
     shape = (chunks, *[product.size(axes) for axes in dimensions])
-    return _of_store(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
+    kernel, inputs = _of_store(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
+    sums = Var(ShapedArray(kernel.stores[0].shape, kernel.outputs[0].dtype))
+    products = KernelCall(kernel, tuple([call.operands[n] for n in inputs]), (sums,))
+    kernel, inputs = _adding(product, chunks)
+    return SplitProduct(products, KernelCall(kernel, (sums, *[call.operands[n] for n in inputs]), call.results))
 
 
 def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
@@ -266,21 +257,17 @@ def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]
     new: dict[int, int] = {}
     for n, node in enumerate(kernel.nodes):
         if isinstance(node, Load) and node.input == 0:
-            _add_partial_sums(nodes, node, chunks)
+            # Append the loads of all partial sums and their additions, one after the other.
+            for chunk in range(chunks):
+                nodes.append(replace(node, shape=(chunks, *node.shape), index=(ZERO.plus(chunk), *node.index)))
+                if chunk:
+                    nodes.append(Apply(node.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
         else:
             nodes.append(renumbered(node, new, {i: i for i in range(len(kernel.inputs))}))
         new[n] = len(nodes) - 1
     sums = kernel.inputs[0]
     stores = tuple([replace(s, value=new[s.value]) for s in kernel.stores])
     return replace(kernel, inputs=(Buffer(chunks * sums.size, sums.dtype), *kernel.inputs[1:]), nodes=tuple(nodes), stores=stores), inputs
-
-
-def _add_partial_sums(nodes: list[Node], load: Load, chunks: int) -> None:
-    """Append the loads of all partial sums and their additions, one after the other."""
-    for chunk in range(chunks):
-        nodes.append(replace(load, shape=(chunks, *load.shape), index=(ZERO.plus(chunk), *load.index)))
-        if chunk:
-            nodes.append(Apply(load.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
 
 
 # Prologue fusion: an elementwise kernel joins the row kernel that reads its results.

@@ -207,7 +207,6 @@ def rewritten(kernel: Kernel, sizes: tuple[int, ...], parallel: int, axes: Mappi
 
 
 def _without_single_axes(kernel: Kernel) -> Kernel:
-    """Drop axes of one iteration."""
     if 1 not in kernel.sizes:
         return kernel
     remaining = [a for a, n in enumerate(kernel.sizes) if n != 1]
@@ -216,7 +215,6 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
 
 
 def _without_reductions_of_single_elements(kernel: Kernel) -> Kernel:
-    """Replace reductions over rows of one element by that element."""
     if kernel.reduction_axes:
         return kernel
     nodes: list[Node] = []
@@ -267,10 +265,8 @@ def _flat_store(store: Store) -> Store:
 
 
 def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
-    """Yield pairs of axes that can be merged.
-
-    A step of the first is as long as all steps of the second. Reduction axes must be neighbours, because their order counts.
-    """
+    """Yield pairs of axes that can be merged."""
+    # A step of the first is as long as all steps of the second. Reduction axes must be neighbours, because their order counts.
     used = {a for node in kernel.nodes for a in affines(node)} | {a for store in kernel.stores for a in store.index}
     terms = [dict(a.terms) for a in used]
     for first in range(len(kernel.sizes)):
@@ -282,7 +278,6 @@ def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 
 def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
-    """Merge the axis `first` into `second`."""
     remaining = [a for a in range(len(kernel.sizes)) if a != first]
     sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in remaining])
     axes = {a: Affine(((remaining.index(a), 1),), 0) for a in remaining} | {first: ZERO}

@@ -188,7 +188,6 @@ def _unflattened(flat: Affine, shape: Sequence[int], sizes: Sequence[int]) -> li
 
 
 def _divided(value: Affine, divisor: int, sizes: Sequence[int]) -> tuple[Affine, Affine]:
-    """Return quotient and remainder of a division."""
     quotient = Affine(tuple([(axis, c // divisor) for axis, c in value.terms if c % divisor == 0]), value.offset // divisor)
     rest = Affine(tuple([(axis, c) for axis, c in value.terms if c % divisor]), value.offset % divisor)
     if Range(rest, 0, divisor).holds(sizes):
@@ -333,18 +332,15 @@ def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> Part
         return index
     if primitive is slice_p:
         return None
-    return _reshaped_partially(index, eqn.invars[0].aval.shape, shape, sizes)
+    old = eqn.invars[0].aval.shape
+    if any(i is None and n != 1 for i, n in zip(index, old, strict=True)):
+        return None
+    viewed = reshaped(tuple([ZERO if i is None else i for i in index]), old, shape, sizes)
+    return tuple([None if n == 1 else i for i, n in zip(viewed, shape, strict=True)])
 
 
 def _reversed(affine: Affine | None, size: int) -> Affine | None:
     return None if affine is None else affine.times(-1).plus(size - 1)
-
-
-def _reshaped_partially(index: PartialIndex, old: Shape, new: Shape, sizes: Sequence[int]) -> PartialIndex | None:
-    if any(i is None and n != 1 for i, n in zip(index, old, strict=True)):
-        return None
-    result = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
-    return tuple([None if n == 1 else i for i, n in zip(result, new, strict=True)])
 
 
 def _with_ones(index: Index, dimensions: Sequence[int]) -> Index:

@@ -113,10 +113,8 @@ def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, in
 
 
 def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:
-    """Check that an index is a bijection.
-
-    It is one if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape.
-    """
+    """Check that an index is a bijection."""
+    # It is one if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape.
     if 0 in kernel.sizes or 0 in shape:
         return
     flat: dict[int, int] = {}
@@ -167,7 +165,6 @@ class _Interpreter:
         self.inputs = inputs
 
     def affine(self, affine: Affine) -> np.ndarray:
-        """Return the number in every iteration."""
         rank = len(self.kernel.sizes)
         result = np.full((1,) * rank, affine.offset, np.int64)
         for axis, c in affine.terms:
@@ -185,7 +182,6 @@ class _Interpreter:
         return result
 
     def node(self, node: Node, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the value of a node in every iteration."""
         if isinstance(node, Constant):
             return node.value.reshape((1,) * len(self.kernel.sizes))
         if isinstance(node, Load):
@@ -223,7 +219,6 @@ class _Interpreter:
         return reduced.reshape((*rows, *(1,) * (len(sizes) - parallel)))
 
     def stored(self, store: Store, value: np.ndarray) -> np.ndarray:
-        """Return the output that a store writes."""
         out = np.empty(store.shape, value.dtype)
         index = [self.affine(affine) for affine in store.index]
         if not store.shape:

@@ -126,7 +126,6 @@ def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], NarrowedC
 
 
 def _reads(closed: ClosedJaxpr) -> Marks:
-    """Mark the inputs that a program reads."""
     read = {v for e in closed.eqns for v in e.invars}.union(closed.jaxpr.outvars)
     return tuple([v in read for v in closed.jaxpr.invars])
 
@@ -264,7 +263,11 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
             continue
         overlapped = [s for s in _sums(eqn, definitions, first_reads, len(eqns)) if _is_long(eqns[s.start : s.done])]
         for partial_sum in overlapped:
-            start, wait = _start_and_wait(eqn, partial_sum)
+            # A ticket leads from the equation that starts the sum to the one that waits for it.
+            outs = [eqn.outvars[i] for i in partial_sum.operands]
+            ticket = Var(ShapedArray((), np.dtype(np.int32)))
+            start = Equation(psum_start_p, [eqn.invars[i] for i in partial_sum.operands], [ticket], eqn.params, eqn.position)
+            wait = Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
             starts.setdefault(partial_sum.start, []).append(start)
             waits.setdefault(partial_sum.done, []).append(wait)
         operands = {i for s in overlapped for i in s.operands}
@@ -307,14 +310,6 @@ def _is_long(eqns: Sequence[Equation]) -> bool:
     """Return True if computing these equations takes longer than starting a sum."""
     computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
     return sum([math.inf if e.primitive in _SLOW_PRIMITIVES else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
-
-
-def _start_and_wait(eqn: Equation, partial_sum: _Sum) -> tuple[Equation, Equation]:
-    """Return the two equations of a sum; a ticket leads from the one to the other."""
-    outs = [eqn.outvars[i] for i in partial_sum.operands]
-    ticket = Var(ShapedArray((), np.dtype(np.int32)))
-    start = Equation(psum_start_p, [eqn.invars[i] for i in partial_sum.operands], [ticket], eqn.params, eqn.position)
-    return start, Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
 
 
 def _remaining_sum(eqn: Equation, operands: Sequence[int]) -> list[Equation]:

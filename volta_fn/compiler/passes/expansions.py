@@ -243,30 +243,21 @@ def _twiddles(rows: int, columns: int, n: int, sign: int, dtype: np.dtype) -> Ar
 
 
 def _by_convolution(x: Array, sign: int) -> Array:
-    """Transform by a convolution.
-
-    With 2jk = j² + k² - (k - j)² the transform is a convolution with exp(-sign πi d² / n), between two rotations by the opposite angles.
-    """
+    """Transform by a convolution."""
+    # With 2jk = j² + k² - (k - j)² the transform is a convolution with exp(-sign πi d² / n), between two rotations by the opposite angles.
     n = x.shape[-1]
-    chirp, spectrum = _chirp(n, sign, x.dtype)
+    # The chirp is exp(sign πi j² / n); the spectrum of its conjugate is over all distances, in a power of two elements.
+    chirp = np.exp(sign * 1j * np.pi / n * (np.arange(n, dtype=np.int64) ** 2 % (2 * n)))
+    distances = np.zeros(1 << (2 * n - 2).bit_length(), np.complex128)
+    distances[:n] = chirp.conj()
+    distances[1 - n :] = chirp[:0:-1].conj()
+    chirp, spectrum = chirp.astype(x.dtype), np.fft.fft(distances).astype(x.dtype)
     size = spectrum.shape[0]
     zero = _constant(np.zeros((), x.dtype))
     rotated = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
     convolved = transform(mul(transform(rotated, -1), _constant(spectrum)), 1)
     samples = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
     return mul(samples, _constant(np.asarray(1 / size, samples.dtype)))
-
-
-def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return exp(sign πi j² / n) for every j, and the spectrum of its conjugate.
-
-    The spectrum is over all distances, in a power of two elements.
-    """
-    chirp = np.exp(sign * 1j * np.pi / n * (np.arange(n, dtype=np.int64) ** 2 % (2 * n)))
-    distances = np.zeros(1 << (2 * n - 2).bit_length(), np.complex128)
-    distances[:n] = chirp.conj()
-    distances[1 - n :] = chirp[:0:-1].conj()
-    return chirp.astype(dtype), np.fft.fft(distances).astype(dtype)
 
 
 # Cholesky factorisations as panels and products.

@@ -210,7 +210,20 @@ def products_before(scan: ScanView) -> list[Equation]:
 
     A call before the loop computes them and their operands for all iterations.
     """
-    determined, products = _determined(scan)
+    # Cheap equations and products of constants and rows.
+    constant: dict[Atom, bool] = dict.fromkeys([*scan.consts, *scan.body.jaxpr.constvars], True)
+    constant.update(dict.fromkeys(scan.rows, False))
+    determined: list[Equation] = []
+    products: list[Equation] = []
+    for eqn in scan.eqns:
+        kinds = [isinstance(v, Literal) or constant.get(v) for v in eqn.invars]
+        if None in kinds:
+            continue
+        product = is_thin_product(eqn, [kind is True for kind in kinds])
+        if product or is_elementwise(eqn) or is_view(eqn):
+            constant[eqn.outvars[0]] = all(kinds)
+            determined.append(eqn)
+            products += [eqn] if product else []
     live = scan.live(scan.outputs, without=products)
     results = [e.outvars[0] for e in products if e.outvars[0] in live]
     hoisted = _needed(determined, results)
@@ -225,26 +238,7 @@ def products_before(scan: ScanView) -> list[Equation]:
     return [call]
 
 
-def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
-    """Return the cheap equations and products of constants and rows, and the products."""
-    constant: dict[Atom, bool] = dict.fromkeys([*scan.consts, *scan.body.jaxpr.constvars], True)
-    constant.update(dict.fromkeys(scan.rows, False))
-    determined: list[Equation] = []
-    products: list[Equation] = []
-    for eqn in scan.eqns:
-        kinds = [isinstance(v, Literal) or constant.get(v) for v in eqn.invars]
-        if None in kinds:
-            continue
-        product = is_thin_product(eqn, [kind is True for kind in kinds])
-        if product or is_elementwise(eqn) or is_view(eqn):
-            constant[eqn.outvars[0]] = all(kinds)
-            determined.append(eqn)
-            products += [eqn] if product else []
-    return determined, products
-
-
 def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
-    """Return the equations that the results need."""
     needed: set[Atom] = {*results}
     result = []
     for eqn in reversed(eqns):
@@ -327,7 +321,6 @@ class _Sum(NamedTuple):
 
     @property
     def operands(self) -> list[Var]:
-        """The operands of the terms."""
         return [v for t in self.terms for v in t.eqn.invars if isinstance(v, Var)]
 
 

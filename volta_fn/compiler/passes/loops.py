@@ -124,7 +124,19 @@ def _split_body(body: ClosedJaxpr, consts: int, always_runs: bool) -> tuple[Clos
     The rest takes the results of the former as further consts.
     """
     jaxpr = body.jaxpr
-    invariant = _invariant_eqns(body, consts, always_runs)
+    # Equations that are worth it are moved, with their operands.
+    fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
+    candidates: list[Equation] = []
+    for eqn in body.eqns:
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (always_runs or terminates(eqn)):
+            candidates.append(eqn)
+            fixed.update(eqn.outvars)
+    invariant: set[Equation] = set()
+    needed: set[Atom] = set()
+    for eqn in reversed(candidates):
+        if not _inflates(eqn) or any(v in needed for v in eqn.outvars):
+            invariant.add(eqn)
+            needed.update(eqn.invars)
     if not invariant:
         return None
     rest = [e for e in jaxpr.eqns if e not in invariant]
@@ -133,23 +145,6 @@ def _split_body(body: ClosedJaxpr, consts: int, always_runs: bool) -> tuple[Clos
     const_inputs = jaxpr.invars[:consts]
     hoisted = body.replace(invars=const_inputs, outvars=passed, eqns=[e for e in jaxpr.eqns if e in invariant])
     return hoisted, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
-
-
-def _invariant_eqns(body: ClosedJaxpr, consts: int, always_runs: bool) -> set[Equation]:
-    """Return the equations to move: those worth it, and their operands."""
-    fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
-    invariant: list[Equation] = []
-    for eqn in body.eqns:
-        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (always_runs or terminates(eqn)):
-            invariant.append(eqn)
-            fixed.update(eqn.outvars)
-    moved: set[Equation] = set()
-    needed: set[Atom] = set()
-    for eqn in reversed(invariant):
-        if not _inflates(eqn) or any(v in needed for v in eqn.outvars):
-            moved.add(eqn)
-            needed.update(eqn.invars)
-    return moved
 
 
 def _inflates(eqn: Equation) -> bool:

@@ -288,10 +288,8 @@ def reduction_rules(primitive: Primitive) -> Sequence[Rule]:
 
 
 def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a reduction over unit axes, where it leaves each element as it is.
-
-    A float sum gives 0.0 for -0.0, a complex product NaN for infinities.
-    """
+    """Drop a reduction over unit axes, where it leaves each element as it is."""
+    # A float sum gives 0.0 for -0.0, a complex product NaN for infinities.
     (x,) = eqn.invars
     if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) or not _keeps_elements(eqn.primitive, x.aval.dtype):
         return None
@@ -433,7 +431,11 @@ def _implicit_broadcast(eqn: Equation, program: Rewriter) -> Atom | None:
     for i, broadcast in enumerate(broadcasts):
         if broadcast is None:
             continue
-        compact = _compact(broadcast)
+        # The operand in the shape that broadcasts alike implicitly.
+        operand = broadcast.invars[0].aval.shape
+        sizes = stretched(operand, broadcast.params["shape"], broadcast.params["broadcast_dimensions"])
+        first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
+        compact = operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
         others = [v.aval.shape for j, v in enumerate(invars) if j != i]
         if _common(compact, *others) == eqn.outvars[0].aval.shape:
             source = broadcast.invars[0]
@@ -441,14 +443,6 @@ def _implicit_broadcast(eqn: Equation, program: Rewriter) -> Atom | None:
     if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
         return None
     return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
-
-
-def _compact(broadcast: Equation) -> Shape:
-    """Return the shape of a broadcast's operand that broadcasts alike implicitly."""
-    operand = broadcast.invars[0].aval.shape
-    sizes = stretched(operand, broadcast.params["shape"], broadcast.params["broadcast_dimensions"])
-    first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
-    return operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
 
 
 def _common(*shapes: Shape) -> Shape | None:
@@ -548,10 +542,8 @@ def simplify_equations(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
-    """Return the folding rule, for primitives that compute something.
-
-    Filling an array in advance would only make the program larger.
-    """
+    """Return the folding rule, for primitives that compute something."""
+    # Filling an array in advance would only make the program larger.
     return () if primitive.holds_programs or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
 
 

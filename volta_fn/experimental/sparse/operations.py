@@ -66,7 +66,13 @@ def bcoo_dot_general(
     """
     (contract, batch) = dimension_numbers
     if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
-        return _sparse_product(lhs, rhs, contract, batch)
+        _only_sparse(lhs, "dot_general")
+        _only_sparse(rhs, "dot_general")
+        data, first, second = _pairs(lhs, rhs, [*batch[0], *contract[0]], [*batch[1], *contract[1]])
+        lhs_axes, rhs_free = [*batch[0], *_free(lhs.ndim, contract[0], batch[0])], _free(rhs.ndim, contract[1], batch[1])
+        columns = [*[first[..., i] for i in lhs_axes], *[second[..., i] for i in rhs_free]]
+        shape = (*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in rhs_free])
+        return BCOO((data, _stacked([c.reshape(-1) for c in columns], data.size)), shape=shape)
     if isinstance(lhs, BCOO):
         return _product(lhs, vnp.asarray(rhs), contract, batch)
     swapped = _product(rhs, vnp.asarray(lhs), contract[::-1], batch[::-1])
@@ -109,16 +115,6 @@ def _pairs(lhs: BCOO, rhs: BCOO, lhs_axes: Sequence[int], rhs_axes: Sequence[int
     products = vnp.where(agree, lhs.data[:, None] * rhs.data[None, :], 0).reshape(-1)
     shape = agree.shape
     return products, vnp.broadcast_to(first, (*shape, lhs.n_sparse)), vnp.broadcast_to(second, (*shape, rhs.n_sparse))
-
-
-def _sparse_product(lhs: BCOO, rhs: BCOO, contract: Any, batch: Any) -> BCOO:
-    _only_sparse(lhs, "dot_general")
-    _only_sparse(rhs, "dot_general")
-    data, first, second = _pairs(lhs, rhs, [*batch[0], *contract[0]], [*batch[1], *contract[1]])
-    lhs_axes, rhs_free = [*batch[0], *_free(lhs.ndim, contract[0], batch[0])], _free(rhs.ndim, contract[1], batch[1])
-    columns = [*[first[..., i] for i in lhs_axes], *[second[..., i] for i in rhs_free]]
-    shape = (*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in rhs_free])
-    return BCOO((data, _stacked([c.reshape(-1) for c in columns], data.size)), shape=shape)
 
 
 def _stacked(columns: Sequence[Array], count: int) -> Array:

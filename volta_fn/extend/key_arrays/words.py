@@ -26,7 +26,14 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get("dtype"), KeyType):
-            return _of_type(call, args, kwargs)
+            wanted = kwargs["dtype"]
+            if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
+                keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
+                if keys.dtype != wanted:
+                    raise DTypeError(f"keys of the type {keys.dtype} are none of the type {wanted}")
+                return keys
+            words = call(*args, **{**kwargs, "dtype": np.uint32})
+            return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
         try:
             return function(*args, **kwargs)
         except (ArgumentTypeError, DTypeError):
@@ -55,18 +62,6 @@ def of_two_keys(function: Callable[..., Any], of_keys: Callable[[PRNGKeyArray, P
 
 def _is_key(value: Any) -> bool:
     return isinstance(value, PRNGKeyArray)
-
-
-def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an array of keys of the wanted type, from keys or from words."""
-    wanted = kwargs["dtype"]
-    if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
-        keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
-        if keys.dtype != wanted:
-            raise DTypeError(f"keys of the type {keys.dtype} are none of the type {wanted}")
-        return keys
-    words = call(*args, **{**kwargs, "dtype": np.uint32})
-    return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
 
 
 def _mapped(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:

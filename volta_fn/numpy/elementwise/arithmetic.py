@@ -312,7 +312,18 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     value = operand("round", "a", a)
     digits = as_integer(decimals, "round: decimals")
     if not is_inexact(value):
-        return _round_integer(value, digits)
+        # Integers are rounded to tens, hundreds, …, halves to the even multiple.
+        if digits >= 0 or value.dtype == bool:
+            return value
+        if 10**-digits > dtypes.iinfo(value.dtype).max:
+            return lax.mul(value, full_like_scalar(value, 0))
+        unit = full_like_scalar(value, 10**-digits)
+        quotient = operators.floor_divide(value, unit)
+        rest = lax.sub(value, lax.mul(quotient, unit))
+        missing = lax.sub(unit, rest)
+        odd = lax.ne(operators.remainder(quotient, full_like_scalar(value, 2)), full_like_scalar(value, 0))
+        up = lax.bitwise_or(lax.gt(rest, missing), lax.bitwise_and(lax.eq(rest, missing), odd))
+        return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
     if digits == 0:
         return _to_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
@@ -325,21 +336,6 @@ def _to_even(x: Array) -> Array:
     if is_complex(x):
         return lax.complex(_to_even(lax.real(x)), _to_even(lax.imag(x)))
     return lax.round(x, primitive.RoundingMethod.TO_NEAREST_EVEN)
-
-
-def _round_integer(value: Array, digits: int) -> Array:
-    """Round an integer to tens, hundreds, …, halves to the even multiple."""
-    if digits >= 0 or value.dtype == bool:
-        return value
-    if 10**-digits > dtypes.iinfo(value.dtype).max:
-        return lax.mul(value, full_like_scalar(value, 0))
-    unit = full_like_scalar(value, 10**-digits)
-    quotient = operators.floor_divide(value, unit)
-    rest = lax.sub(value, lax.mul(quotient, unit))
-    missing = lax.sub(unit, rest)
-    odd = lax.ne(operators.remainder(quotient, full_like_scalar(value, 2)), full_like_scalar(value, 0))
-    up = lax.bitwise_or(lax.gt(rest, missing), lax.bitwise_and(lax.eq(rest, missing), odd))
-    return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
 
 
 def _to_integer(function: str, x: Any, rounding: Any) -> Array:
@@ -424,11 +420,9 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
 
 
 def _scaled(value: Array, exponent: Array) -> Array:
-    """Return value * 2**exponent, rounded once.
-
-    That takes three steps, since the power may overflow where the product does not. The last step is as long as possible: only a product
-    that it makes zero anyway may have been rounded before. Exponents beyond the limits give zero or infinity.
-    """
+    """Return value * 2**exponent, rounded once."""
+    # That takes three steps, since the power may overflow where the product does not. The last step is as long as possible: only a product
+    # that it makes zero anyway may have been rounded before. Exponents beyond the limits give zero or infinity.
     bits, mantissa_bits, bias = _frexp_layout(value.dtype)
     info, down, up = dtypes.iinfo(exponent.dtype), mantissa_bits + 1 - (bias - 1), bias
     least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, 3 * down), min(info.max, 3 * up)))

@@ -117,7 +117,10 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
     >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1]))
     Array([131], dtype=uint8)
     """
-    value, dim = flat_or_axis("packbits", _bit_array("packbits", a), axis)
+    value = operand("packbits", "a", a)
+    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        raise ArgumentTypeError(f"packbits: a must be integers or booleans, got {value.dtype.name}")
+    value, dim = flat_or_axis("packbits", value, axis)
     config = [(0, -value.shape[i] % 8 if i == dim else 0, 0) for i in range(value.ndim)]
     bits = lax.pad(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), np.uint8), np.uint8(0), config)
     groups = lax.reshape(bits, (*bits.shape[:dim], bits.shape[dim] // 8, 8, *bits.shape[dim + 1 :]))
@@ -145,13 +148,6 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     wanted = count if count >= 0 else max(length + count, 0)
     config = [(0, wanted - length if i == axis_of("unpackbits", dim, value.ndim) else 0, 0) for i in range(value.ndim)]
     return lax.pad(result, np.uint8(0), config)
-
-
-def _bit_array(function: str, a: Any) -> Array:
-    value = operand(function, "a", a)
-    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
-        raise ArgumentTypeError(f"{function}: a must be integers or booleans, got {value.dtype.name}")
-    return value
 
 
 def _bit_weights(bitorder: str) -> np.ndarray:

@@ -76,16 +76,6 @@ def _reflect(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
     matrix, factors = state
     rows, columns = (np.arange(size, dtype=np.int32) for size in matrix.shape[-2:])
     column = lax.dynamic_index_in_dim(matrix, k, -1, keepdims=False)
-    vector, head, factor = _reflection(column, rows, k)
-    projected = vnp.einsum("...i,...ij->...j", vector.conj(), matrix)
-    changed = matrix - (factor.conj()[..., None] * vector)[..., None] * projected[..., None, :]
-    reflected = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
-    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, reflected[..., None], matrix))
-    return matrix, vnp.where(np.arange(factors.shape[-1], dtype=np.int32) == k, factor[..., None], factors)
-
-
-def _reflection(column: Array, rows: np.ndarray, k: Any) -> tuple[Array, Array, Array]:
-    """Return v, the element that the column is reduced to, and tau."""
     head = lax.dynamic_index_in_dim(column, k, -1, keepdims=False)
     below = vnp.where(rows > k, column, 0)
     length = vnp.linalg.norm(vnp.where(rows >= k, column, 0), axis=-1)
@@ -94,7 +84,12 @@ def _reflection(column: Array, rows: np.ndarray, k: Any) -> tuple[Array, Array, 
     divisor = vnp.where(is_reduced, 1, head - reduced)
     vector = vnp.where(rows == k, 1, below / divisor[..., None])
     factor = vnp.where(is_reduced, 0, (reduced - head) / vnp.where(is_reduced, 1, reduced))
-    return vector.astype(column.dtype), vnp.where(is_reduced, head, reduced), factor.astype(column.dtype)
+    vector, head, factor = vector.astype(column.dtype), vnp.where(is_reduced, head, reduced), factor.astype(column.dtype)
+    projected = vnp.einsum("...i,...ij->...j", vector.conj(), matrix)
+    changed = matrix - (factor.conj()[..., None] * vector)[..., None] * projected[..., None, :]
+    reflected = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
+    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, reflected[..., None], matrix))
+    return matrix, vnp.where(np.arange(factors.shape[-1], dtype=np.int32) == k, factor[..., None], factors)
 
 
 # Cholesky, QR, eigenvalue and singular value decompositions.
@@ -384,10 +379,8 @@ def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
 
 @_pseudo_inverse.defjvp
 def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Any, Any]:
-    """Return dP for constant rank (Golub and Pereyra, 1973).
-
-    dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P.
-    """
+    """Return dP for constant rank (Golub and Pereyra, 1973)."""
+    # dP = -P dA P + P Pᴴ dAᴴ (1 - A P) + (1 - P A) dAᴴ Pᴴ P.
     (a, rtol), (tangent, _) = primals, tangents
     p, _, rank = outs = _pseudo_inverse(a, rtol)
     back, ph = adjoint(tangent), adjoint(p)

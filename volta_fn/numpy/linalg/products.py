@@ -320,26 +320,19 @@ def _det(a: Array) -> Array:
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Return tr(det(A) A⁻¹ dA), where det(A) A⁻¹ stays finite for singular A."""
     (a,), (tangent,) = primals, tangents
-    value, moved = _adjugate_times(a, tangent)
-    return value, lax.reduce_sum(diagonal(moved), (a.ndim - 2,))
-
-
-def _adjugate_times(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return det(A) and det(A) A⁻¹ b, by LU.
-
-    The last pivot, which may vanish, cancels in the back substitution. Matrices of rank below n - 1 have the adjugate zero.
-    """
+    # By LU; the last pivot, which may vanish, cancels in the back substitution. Matrices of rank below n - 1 have the adjugate zero.
     packed, pivots, permutation = lax.linalg.lu(a)
     size = a.shape[-1]
     products = lax.cumprod(diagonal(packed), a.ndim - 2) * lax.expand_dims(_parity(pivots, a.dtype), (a.ndim - 2,))
     value, before_last = last_axis(products, size - 1), last_axis(products, size - 2)
     low_rank = lax.expand_dims(lax.eq(before_last, 0), (a.ndim - 2, a.ndim - 1))
     upper = lax.select(low_rank, identity_like(a), packed.at[..., -1, -1].set(1 / before_last))
-    y = lax.linalg.triangular_solve(packed, permute_rows(b, permutation), left_side=True, lower=True, unit_diagonal=True)
+    y = lax.linalg.triangular_solve(packed, permute_rows(tangent, permutation), left_side=True, lower=True, unit_diagonal=True)
     scale = lax.expand_dims(value, (a.ndim - 2, a.ndim - 1))
     y = lax.concatenate([lax.slice_in_dim(y, 0, size - 1, 1, -2) * scale, lax.slice_in_dim(y, size - 1, size, 1, -2)], a.ndim - 2)
     x = lax.linalg.triangular_solve(upper, y, left_side=True)
-    return value, lax.select(low_rank, as_value(np.zeros((), a.dtype)), x)
+    moved = lax.select(low_rank, as_value(np.zeros((), a.dtype)), x)
+    return value, lax.reduce_sum(diagonal(moved), (a.ndim - 2,))
 
 
 @fused

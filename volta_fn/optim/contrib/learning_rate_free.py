@@ -120,11 +120,7 @@ def scale_by_cocob(alpha: Any = 100.0, eps: Any = 1e-8) -> GradientTransformatio
 
 
 def cocob(
-    learning_rate: ScalarOrSchedule = 1.0,
-    alpha: Any = 100.0,
-    eps: Any = 1e-8,
-    weight_decay: Any = 0.0,
-    mask: MaskOrFn | None = None,
+    learning_rate: ScalarOrSchedule = 1.0, alpha: Any = 100.0, eps: Any = 1e-8, weight_decay: Any = 0.0, mask: MaskOrFn | None = None
 ) -> GradientTransformation:
     """Create COCOB-Backprop (Orabona and Tommasi, 2017), without a learning rate.
 
@@ -465,24 +461,19 @@ def mechanize(
         moved = map_leaves(lambda p, p0: (p0 - p) / (factor + eps), params, start)
         decay = weight_decay * factor * global_norm(updates) / (global_norm(params) + eps)
         slope = real_dot(map_leaves(lambda g, p: g + decay * p, updates, params), moved)
-        r, m, v, s = _tuned(state, slope, s_init, eps)
+        count = state.s.size
+        betas = vnp.asarray([1 - 0.1**i for i in range(1, count + 1)], state.s.dtype)
+        limited = vnp.clip(slope, -state.m, state.m)
+        m = vnp.maximum(betas * state.m, vnp.abs(slope) + eps)
+        v = betas**2 * state.v + slope**2
+        r = betas * state.r + limited * state.s
+        wealth = s_init / count * m + vnp.maximum(r, 0)
+        s = wealth / (vnp.sqrt(v) + eps)
         total = vnp.sum(s)
         updates = map_leaves(lambda u, p, p0, d: p0 - total * (d - u) - p, base_updates, params, start, moved)
         return updates, MechanicState(base_state, safe_increment(state.count), r, m, v, s, start)
 
     return GradientTransformationExtraArgs(init, update)
-
-
-def _tuned(state: MechanicState, slope: Array, s_init: Any, eps: Any) -> tuple[Array, Array, Array, Array]:
-    """Return the tuners' gains, largest slopes, sums of squared slopes and factors."""
-    count = state.s.size
-    betas = vnp.asarray([1 - 0.1**i for i in range(1, count + 1)], state.s.dtype)
-    limited = vnp.clip(slope, -state.m, state.m)
-    m = vnp.maximum(betas * state.m, vnp.abs(slope) + eps)
-    v = betas**2 * state.v + slope**2
-    r = betas * state.r + limited * state.s
-    wealth = s_init / count * m + vnp.maximum(r, 0)
-    return r, m, v, wealth / (vnp.sqrt(v) + eps)
 
 
 # Momentum with step sizes from a model of the loss: MoMo and MoMo-Adam.
@@ -540,11 +531,7 @@ class _Model(NamedTuple):
 
 
 def momo(
-    learning_rate: ScalarOrSchedule = 1.0,
-    beta: Any = 0.9,
-    lower_bound: Any = 0.0,
-    weight_decay: Any = 0.0,
-    adapt_lower_bound: bool = False,
+    learning_rate: ScalarOrSchedule = 1.0, beta: Any = 0.9, lower_bound: Any = 0.0, weight_decay: Any = 0.0, adapt_lower_bound: bool = False
 ) -> GradientTransformationExtraArgs:
     """Create MoMo (Schaipp et al., 2023), momentum with adaptive step sizes.
 

@@ -293,25 +293,20 @@ def scale_by_sophia(
 
         steps, mu, _ = map_with_state(rule, updates, state.mu, state.nu)
         if verbose and clip_threshold is not None:
-            _print_win_rate(steps, clip_threshold, count, print_win_rate_every_n_steps)
+            rate = tree_sum(tree.map(lambda u: vnp.abs(u) < clip_threshold, steps)) / tree_size(steps)
+            due = count % vnp.maximum(print_win_rate_every_n_steps, 1) == 0
+
+            def report() -> Array:
+                debug_callback(lambda rate: print(f"Sophia: {rate} of the elements are not clipped"), rate)
+                return count
+
+            branch(due & (vnp.asarray(print_win_rate_every_n_steps) > 0), report, lambda: count)
         if clip_threshold is not None:
             steps = map_leaves(lambda u: vnp.clip(u, -clip_threshold, clip_threshold), steps)
         nu, hessian_state = branch(state.count % update_interval == 0, update_hessian, lambda: (state.nu, state.hessian_fn_state))
         return steps, SophiaState(count, mu, nu, hessian_state)
 
     return GradientTransformationExtraArgs(init, update)
-
-
-def _print_win_rate(steps: Updates, limit: Any, count: Array, every: Any) -> None:
-    """Print the fraction of elements that are not clipped, once in `every` steps."""
-    rate = tree_sum(tree.map(lambda u: vnp.abs(u) < limit, steps)) / tree_size(steps)
-    due = count % vnp.maximum(every, 1) == 0
-
-    def report() -> Array:
-        debug_callback(lambda rate: print(f"Sophia: {rate} of the elements are not clipped"), rate)
-        return count
-
-    branch(due & (vnp.asarray(every) > 0), report, lambda: count)
 
 
 def sophia(

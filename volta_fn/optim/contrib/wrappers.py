@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,12 +165,13 @@ def sam(
 
     def opaque_update(updates: Any, state: Any, params: Any = None, *, grad_fn: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("sam", params)
-        gradient_at = _checked(grad_fn)
+        if grad_fn is None:
+            raise ArgumentError("sam: opaque_mode needs update(updates, state, params, grad_fn=...), a function of parameters and a number")
         around, adv_state = params, state.adv_state
         for i in range(sync_period - 1):
             climbing, adv_state = climb(updates, adv_state, around)
             around = apply_updates(around, climbing)
-            updates = gradient_at(around, i)
+            updates = grad_fn(around, i)
             if batch_axis_name is not None:
                 updates = lax.pmean(updates, batch_axis_name)
         adv_state = adv_optimizer.init(params) if reset_state else adv_state
@@ -179,12 +179,6 @@ def sam(
         return updates, SAMState(count_zero(), opt_state, adv_state, None)
 
     return GradientTransformationExtraArgs(init, opaque_update if opaque_mode else update)
-
-
-def _checked(grad_fn: Callable[..., Any] | None) -> Callable[..., Any]:
-    if grad_fn is None:
-        raise ArgumentError("sam: opaque_mode needs update(updates, state, params, grad_fn=...), a function of parameters and a number")
-    return grad_fn
 
 
 # Schedule-free optimisation: averages of parameters instead of schedules.

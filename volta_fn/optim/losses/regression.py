@@ -252,7 +252,11 @@ def dice_loss(
     common, predicted, true = (vnp.sum(v, pixels) for v in (probabilities * y, probabilities, y))
     values = 1.0 - (common + smooth) / (common + alpha * (predicted - common) + beta * (true - common) + smooth)
     if class_weights is not None:
-        values = values * _checked_weights(class_weights, x.shape[-1]).astype(values.dtype)
+        classes = x.shape[-1]
+        weights = as_value(class_weights)
+        if weights.shape != (classes,):
+            raise ShapeError(f"dice_loss: {classes} classes need class_weights of shape ({classes},), got {weights.shape}")
+        values = values * weights.astype(values.dtype)
     if ignore_background and x.shape[-1] > 1:
         values = values[..., 1:]
     return _over_classes(values, reduction).astype(dtype)
@@ -264,13 +268,6 @@ def _probabilities(x: Array, apply_softmax: bool) -> Array:
     if x.shape[-1] > 1 and isinstance(x, ConcreteArray) and not bool(vnp.allclose(vnp.sum(x, -1), 1.0, rtol=1e-5)):
         raise ArgumentError("dice_loss: probabilities must add up to 1 along the last axis; for logits use apply_softmax=True")
     return x
-
-
-def _checked_weights(class_weights: Any, classes: int) -> Array:
-    weights = as_value(class_weights)
-    if weights.shape != (classes,):
-        raise ShapeError(f"dice_loss: {classes} classes need class_weights of shape ({classes},), got {weights.shape}")
-    return weights
 
 
 def _over_classes(values: Array, reduction: str) -> Array:

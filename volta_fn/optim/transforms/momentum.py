@@ -304,7 +304,12 @@ def orthogonalize_via_newton_schulz(
     stack = vnp.transpose(value, layout.order).reshape(layout.stack)
     wide = layout.stack[1] <= layout.stack[2]
     matrices = _preconditioned(stack if wide else vnp.matrix_transpose(stack), preconditioning, eps)
-    for a, b, c in _triples(ns_coeffs, ns_steps):
+    shape = np.shape(ns_coeffs)
+    if len(shape) not in (1, 2) or shape[-1] != 3:
+        raise ShapeError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {shape}")
+    if len(shape) == 2 and shape[0] < ns_steps:
+        raise ArgumentError(f"Newton-Schulz: {shape[0]} triples of coefficients are not enough for {ns_steps} steps")
+    for a, b, c in [ns_coeffs] * ns_steps if len(shape) == 1 else list(ns_coeffs)[shape[0] - ns_steps :]:
         gram = matrices @ _adjoint(matrices)
         matrices = a * matrices + (b * gram + c * (gram @ gram)) @ matrices
     stack = matrices if wide else vnp.matrix_transpose(matrices)
@@ -314,16 +319,6 @@ def orthogonalize_via_newton_schulz(
 
 def _adjoint(x: Array) -> Array:
     return vnp.conj(vnp.matrix_transpose(x))
-
-
-def _triples(ns_coeffs: Any, ns_steps: int) -> list[Any]:
-    """Return the coefficients of each step: of several triples the last ones."""
-    shape = np.shape(ns_coeffs)
-    if len(shape) not in (1, 2) or shape[-1] != 3:
-        raise ShapeError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {shape}")
-    if len(shape) == 2 and shape[0] < ns_steps:
-        raise ArgumentError(f"Newton-Schulz: {shape[0]} triples of coefficients are not enough for {ns_steps} steps")
-    return [ns_coeffs] * ns_steps if len(shape) == 1 else list(ns_coeffs)[shape[0] - ns_steps :]
 
 
 def _preconditioned(x: Array, how: Preconditioning, eps: float) -> Array:

@@ -446,23 +446,19 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
     points = [e for e in entries if type(e) is Point]
     filling = mode is FILL and any(not (type(p.index) is int and 0 <= p.index < value.shape[p.dim]) for p in points)
     if filling or any(isinstance(e, (Indices, Flag)) for e in entries):
-        return _gathered(value, entries, mode, fill_value)
+        value = _cut(value, [e for e in entries if type(e) is Span])
+        windows = window_numbers([Span(e.dim, 0, 1, e.size) if type(e) is Span else e for e in entries], value.shape)
+        if not math.prod(windows.shape):
+            return broadcast(as_value(np.zeros((), value.dtype)), windows.shape)
+        if any(not value.shape[dim] for dim in windows.numbers.collapsed_slice_dims):
+            raise OutOfBoundsError(
+                f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
+            )
+        gather_mode = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
+        out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
+        return reshape(out, windows.shape)
     sizes = [e.size if isinstance(e, Span) else 1 for e in entries if isinstance(e, (Span, NewAxis))]
     return reshape(_slide(_cut(value, entries), points), sizes)
-
-
-def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any) -> Array:
-    value = _cut(value, [e for e in entries if type(e) is Span])
-    windows = window_numbers([Span(e.dim, 0, 1, e.size) if type(e) is Span else e for e in entries], value.shape)
-    if not math.prod(windows.shape):
-        return broadcast(as_value(np.zeros((), value.dtype)), windows.shape)
-    if any(not value.shape[dim] for dim in windows.numbers.collapsed_slice_dims):
-        raise OutOfBoundsError(
-            f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
-        )
-    gather_mode = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
-    out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
-    return reshape(out, windows.shape)
 
 
 def _cut(value: Array, entries: Sequence[Entry]) -> Array:
@@ -549,15 +545,12 @@ class _Layout(NamedTuple):
         self.columns.append((dim, indices, end))
 
     def extend(self, sizes: Shape) -> None:
-        """Add batch dimensions, next in the result."""
         for extended in (self.batch, self.compact, self.shape):
             extended.extend(sizes)
 
     def span(self, span: Span, full: int) -> None:
-        """Add a slice.
-
-        Neighboring elements are a range of the window; others are indices along a batch dimension of their own.
-        """
+        """Add a slice."""
+        # Neighboring elements are a range of the window; others are indices along a batch dimension of their own.
         if abs(span.step) != 1 and span.size > 1:
             self.extend((span.size,))
             self.pick(span.dim, span.start + span.step * np.arange(span.size), len(self.batch))

@@ -188,11 +188,19 @@ class AtIndex:
             return _select_masked(array, mask, _MASKED[combine](array, new))
         entries = self._entries(scatter_mode, wrap_negative_indices)
         windows = window_numbers(entries, array.shape)
-        new = _shaped_like(windows, new)
+        if not _fits(new.shape, windows.shape):
+            raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
+        new = rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.reversed_dims)
         if not math.prod(windows.shape):
             return array
         if combine is scatter and _is_known_block(array, entries):
-            return _replace_block(array, entries, new)
+            starts, sizes = [0] * array.ndim, [1] * array.ndim
+            for e in entries:
+                if isinstance(e, Point):
+                    starts[e.dim] = e.index
+                elif isinstance(e, Span):
+                    starts[e.dim], sizes[e.dim] = min(e.start, e.start + e.step * (e.size - 1)), e.size
+            return dynamic_update_slice(array, reshape(new, sizes), starts)
         numbers = ScatterDimensionNumbers(*windows.numbers)
         unique = unique_indices or (combine is scatter_mul and scatter_mode is not GatherScatterMode.CLIP and _are_unique(windows))
         scatter_mode = scatter_mode or (
@@ -228,7 +236,13 @@ def _cast_like(array: Array, values: Any) -> Array:
     if new.dtype == array.dtype:
         return new
     if settings.permissive:
-        _tell_of_cast(array, new)
+        check_promotion("x.at[…]", (array, new), array.dtype)
+        combined, _ = dtypes.promote((array.dtype, array.weak_type), (new.dtype, new.weak_type))
+        if combined != array.dtype:
+            message = (
+                f"scatter inputs have incompatible types: {new.dtype.name} cannot safely be cast to {array.dtype.name}, the array's dtype"
+            )
+            warnings.warn(message, FutureWarning, stacklevel=2)
     kind, array_kind = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
     if kind > array_kind and not settings.permissive:
         raise DTypeError(
@@ -238,25 +252,9 @@ def _cast_like(array: Array, values: Any) -> Array:
     return convert_element_type(new, array.dtype)
 
 
-def _tell_of_cast(array: Array, new: Array) -> None:
-    """Raise or warn where JAX does, as values of a dtype are stored in another one."""
-    check_promotion("x.at[…]", (array, new), array.dtype)
-    combined, _ = dtypes.promote((array.dtype, array.weak_type), (new.dtype, new.weak_type))
-    if combined != array.dtype:
-        message = f"scatter inputs have incompatible types: {new.dtype.name} cannot safely be cast to {array.dtype.name}, the array's dtype"
-        warnings.warn(message, FutureWarning, stacklevel=2)
-
-
 def _fits(shape: Shape, target: Shape) -> bool:
     """Return True if a shape broadcasts to the target."""
     return len(shape) <= len(target) and all(m in (1, n) for m, n in zip(shape[::-1], target[::-1], strict=False))
-
-
-def _shaped_like(windows: Windows, new: Array) -> Array:
-    """Broadcast the values to the index's result, laid out as its windows."""
-    if not _fits(new.shape, windows.shape):
-        raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
-    return rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.reversed_dims)
 
 
 def _select_masked(array: Array, mask: Array, new: Array) -> Array:
@@ -271,16 +269,6 @@ def _is_known_block(array: Array, entries: list[Entry]) -> bool:
         or (isinstance(e, Point) and type(e.index) is int and 0 <= e.index < array.shape[e.dim])
         for e in entries
     )
-
-
-def _replace_block(array: Array, entries: list[Entry], new: Array) -> Array:
-    starts, sizes = [0] * array.ndim, [1] * array.ndim
-    for e in entries:
-        if isinstance(e, Point):
-            starts[e.dim] = e.index
-        elif isinstance(e, Span):
-            starts[e.dim], sizes[e.dim] = min(e.start, e.start + e.step * (e.size - 1)), e.size
-    return dynamic_update_slice(array, reshape(new, sizes), starts)
 
 
 def _are_unique(windows: Windows) -> bool:

@@ -331,7 +331,6 @@ Reduce = Callable[[Array, Sequence[int]], Array]
 
 
 def _batch_one(reduce: Reduce, axis: AxisData, value: Array, dim: int | None, groups: Groups) -> tuple[Array, int | None]:
-    """Reduce one operand over a mapped axis."""
     if groups is not None:
         reduced = reduce(to_groups(value, dim, axis.size, groups), (1,))
         return from_groups(moveaxis(broadcast(reduced, (len(groups[0]),)), 0, 1), groups), 0

@@ -99,7 +99,6 @@ def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> distributi
 
 
 def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
-    """Describe a call, for messages."""
     types = ", ".join([f"{a.dtype.name}{list(a.shape)}" for a in arrays[:3]]) + (f" and {len(arrays) - 3} more" if len(arrays) > 3 else "")
     return f"{name} of {types} over {', '.join([repr(axis.name) for axis in axis_names])}"
 

@@ -180,10 +180,8 @@ class _BodyCache:
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
-        """Return the program cached under a key, if it is still valid.
-
-        Only plain functions have one: other callables may change unseen.
-        """
+        """Return the program cached under a key, if it is still valid."""
+        # Only plain functions have one: other callables may change unseen.
         if type(function) is not FunctionType:
             return None
         with self.lock:
@@ -193,7 +191,6 @@ class _BodyCache:
         return entry.body
 
     def store(self, function: Any, key: Any, body: Body) -> Body:
-        """Cache a program, and return it."""
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
             entry = _CacheEntry(body, names, _visible(function, names))

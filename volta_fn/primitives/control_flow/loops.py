@@ -21,7 +21,6 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
     UNKNOWN,
     Adapted,
-    Body,
     all_captured,
     check_carry,
     chosen_in_python,
@@ -186,24 +185,22 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
         return _choose_pure(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, wide_inputs)))
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
-        _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)
+        demand = f"{name}: the results of {labels[0]} and {label} must have the same"
+        first = bodies[0]
+        if first.out_tree != body.out_tree:
+            path, one, other = structural_difference(first.out_tree, body.out_tree)
+            raise TreeError(
+                f"{demand} structure, but differ{_location(path)}: {one} and {other}. Return the same containers with the same keys."
+            )
+        example = tree.unflatten(body.out_tree, body.jaxpr.out_avals)
+        for (path, b), a in zip(tree.leaves_with_path(example), first.jaxpr.out_avals, strict=True):
+            if a.shape != b.shape:
+                raise ShapeError(f"{demand} shapes, but differ{_location(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
+            if a.dtype != b.dtype:
+                raise DTypeError(f"{demand} dtypes, but differ{_location(path)}: {a} and {b}. Convert one of them with .astype(...).")
     captured = all_captured(bodies)
     flat = bind(cond_p, index, *captured, *values, branches=tuple([body.with_captured(captured) for body in bodies]))
     return tree.unflatten(bodies[0].out_tree, flat)
-
-
-def _check_alike(demand: str, first: Body, second: Body) -> None:
-    if first.out_tree != second.out_tree:
-        path, one, other = structural_difference(first.out_tree, second.out_tree)
-        raise TreeError(
-            f"{demand} structure, but differ{_location(path)}: {one} and {other}. Return the same containers with the same keys."
-        )
-    example = tree.unflatten(second.out_tree, second.jaxpr.out_avals)
-    for (path, b), a in zip(tree.leaves_with_path(example), first.jaxpr.out_avals, strict=True):
-        if a.shape != b.shape:
-            raise ShapeError(f"{demand} shapes, but differ{_location(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
-        if a.dtype != b.dtype:
-            raise DTypeError(f"{demand} dtypes, but differ{_location(path)}: {a} and {b}. Convert one of them with .astype(...).")
 
 
 def _location(path: tree.KeyPath) -> str:
@@ -438,7 +435,9 @@ def reduce(
     inits = tree.flatten_up_to(structure, init_values, "reduce: init_values")
     starts = [_initial(init, value) for init, value in zip(inits, values, strict=True)]
     axes = canonical_axes(tuple(dimensions), values[0].ndim, "dimensions")
-    reduction = _reduction_with_step(computation)
+    step = getattr(computation, "primitive", None)
+    reductions = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
+    reduction = reductions[0] if reductions else None
     if len(values) == 1 and reduction is not None:
         reduced = bind(reduction, values[0], axes=axes) if axes else values[0]
         return constrained(tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)]), out_sharding)
@@ -453,13 +452,6 @@ def _initial(init_value: Any, operand: Array) -> Array:
     if start.dtype != operand.dtype and not start.weak_type:
         raise ArgumentError(f"reduce: operand has dtype {operand.dtype.name} and init_value {start.dtype.name}; they must agree")
     return convert_element_type(start, operand.dtype)
-
-
-def _reduction_with_step(computation: Any) -> Primitive | None:
-    """Return the reduction primitive with the step `computation`, if there is one."""
-    step = getattr(computation, "primitive", None)
-    reductions = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
-    return reductions[0] if reductions else None
 
 
 def _with_start(primitive: Primitive, start: Array, reduced: Array, computation: Callable[..., Any]) -> Array:

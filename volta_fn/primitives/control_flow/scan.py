@@ -105,7 +105,22 @@ def scan(
     check_callable(f, "scan")
     xs_pairs = tree.leaves_with_path(xs)
     if positions := positions_of_refs([x for _, x in xs_pairs]):
-        return _scan_over_refs(f, init, xs, positions, {"length": length, "reverse": reverse, "unroll": unroll})
+        # Some of `xs` are references, whose rows a step may write.
+        leaves, structure = tree.flatten(xs)
+        arguments = RefArguments(leaves, positions, "scan")
+
+        @wraps(f)
+        def step(carry: Any, row: Any) -> Any:
+            rows, refs = with_refs_at(positions, row)
+            carry, y = f(carry, tree.unflatten(structure, rows))
+            check_no_refs((carry, y), "scan")
+            return carry, (y, read_all(refs))
+
+        def run(rows: list[Any]) -> Any:
+            carry, (ys, last) = scan(step, init, rows, length, reverse, unroll)
+            return (carry, ys), last
+
+        return arguments.run(run)
     rows = [as_value(x) for _, x in xs_pairs]
     steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
     return run_scan("scan", f, init, xs, rows, steps, reverse, checked_unroll("scan", unroll, steps))
@@ -169,25 +184,6 @@ def _carrying(f: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable
     return step
 
 
-def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequence[int], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Scan where some of `xs` are references, whose rows a step may write."""
-    leaves, structure = tree.flatten(xs)
-    arguments = RefArguments(leaves, positions, "scan")
-
-    @wraps(f)
-    def step(carry: Any, row: Any) -> Any:
-        rows, refs = with_refs_at(positions, row)
-        carry, y = f(carry, tree.unflatten(structure, rows))
-        check_no_refs((carry, y), "scan")
-        return carry, (y, read_all(refs))
-
-    def run(rows: list[Any]) -> Any:
-        carry, (ys, last) = scan(step, init, rows, **options)
-        return (carry, ys), last
-
-    return arguments.run(run)
-
-
 def _run_pure(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
 ) -> tuple[Any, Any]:
@@ -209,10 +205,8 @@ def _run_pure(
 def _trace_step(
     f: Callable[..., Any], init: Any, start: Sequence[Array], xs: Any, rows: Sequence[Array]
 ) -> tuple[Sequence[Array], Sequence[Array], Body]:
-    """Trace the body, and promote the initial carry.
-
-    Tracing repeats as long as the body gives weakly typed leaves of the carry a higher dtype.
-    """
+    """Trace the body, and promote the initial carry."""
+    # Tracing repeats as long as the body gives weakly typed leaves of the carry a higher dtype.
     count = len(start)
     while True:
         body = trace_body(f, (init, xs), [*[x.aval for x in start], *[r.aval.update(shape=r.shape[1:]) for r in rows]])

@@ -164,10 +164,8 @@ def gather(
 
 
 def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
-    """Return the fill value as a Python scalar, or None if it is the default.
-
-    NaN, which does not equal itself, would defeat caches.
-    """
+    """Return the fill value as a Python scalar, or None if it is the default."""
+    # NaN, which does not equal itself, would defeat caches.
     if fill_value is None:
         return None
     if not isinstance(fill_value, (bool, int, float, complex, np.generic)):
@@ -325,18 +323,14 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
     if type(updates) is Linear:
         ct_updates = _read_windows(ct, indices, updates, params)
         if not (params["unique_indices"] or _is_single(indices)):
-            stayed = _last_of_each(indices, operand.shape, updates.shape, params)
+            # Each update writes its number and reads it back, which marks the last one of each element.
+            count = math.prod(updates.shape)
+            dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
+            numbers = reshape(iota(dtype, count), updates.shape)
+            written = bind(scatter_p, broadcast(as_value(np.zeros((), dtype)), operand.shape), indices, numbers, **params)
+            stayed = selection.eq(_read_windows(written, indices, numbers, params), numbers)
             ct_updates = select(stayed, ct_updates, as_value(np.zeros((), ct.dtype)))
     return [ct_operand, None, ct_updates]
-
-
-def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Mark the last update of each element: each writes its number, and reads it back."""
-    count = math.prod(updates)
-    dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
-    numbers = reshape(iota(dtype, count), updates)
-    written = bind(scatter_p, broadcast(as_value(np.zeros((), dtype)), operand), indices, numbers, **params)
-    return selection.eq(_read_windows(written, indices, numbers, params), numbers)
 
 
 scatter_p = _declare("scatter", None, linear_jvp(0, 2), _scatter_transpose)

@@ -375,18 +375,14 @@ def _pad_evaluate(
 def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config: PaddingConfig) -> list[Any]:
     inner = None
     if type(operand) is Linear or type(padding_value) is Linear:
-        inner = _unpad(ct, padding_config)
+        # The operand's elements; zero where it was cut.
+        cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
+        inner = slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
     ct_value = None
     if type(padding_value) is Linear:
         total = reduce_sum(ct, range(ct.ndim))
         ct_value = bind(PRIMITIVES["sub"], total, reduce_sum(inner, range(ct.ndim)))
     return [inner if type(operand) is Linear else None, ct_value]
-
-
-def _unpad(ct: Array, padding_config: PaddingConfig) -> Array:
-    """Return a padded array's elements from the operand; zero where it was cut."""
-    cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
-    return slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
 
 
 def _pad_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, padding_config: PaddingConfig) -> tuple[Array, int]:

@@ -64,10 +64,8 @@ def _toward_zero(x: Array) -> Array:
 
 
 def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
-    """Return zero for real x; x / |x| rotates with complex x.
-
-    Its derivative is g / |x| without the component along the sign.
-    """
+    """Return zero for real x; x / |x| rotates with complex x."""
+    # Its derivative is g / |x| without the component along the sign.
     if x.dtype not in dtypes.COMPLEX:
         return broadcast_to(as_value(np.zeros((), g.dtype)), g.shape)
     size = abs(x)
@@ -143,11 +141,9 @@ nextafter: Elementwise = elementwise(
 
 
 def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """Compute d/dx x^y = y x^(y-1).
-
-    It is exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is NaN. Elsewhere the exponent stays y - 1 for y = 0, since this expression
-    has derivatives of its own: by y it is x^-1 there.
-    """
+    """Compute d/dx x^y = y x^(y-1)."""
+    # It is exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is NaN. Elsewhere the exponent stays y - 1 for y = 0, since this expression
+    # has derivatives of its own: by y it is x^-1 there.
     zero, one = (as_value(np.asarray(v, y.dtype)) for v in (0, 1))
     less = sub(y, one)
     exponent = select(eq(y, zero), select(eq(x, zero), one, less), less)

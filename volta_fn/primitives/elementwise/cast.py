@@ -41,10 +41,8 @@ ROUNDED_FROM_FLOAT32 = dtypes.STORAGE_FLOATS | {np.dtype(dtypes.bfloat16)}
 
 
 def _rounded_to_odd(operand: np.ndarray) -> np.ndarray:
-    """Round float64 or integers to float32, to an odd last bit where that is inexact.
-
-    Rounding the result to a format of at most 22 bits of precision rounds as if it were the first time (Boldo and Melquiond, 2008).
-    """
+    """Round float64 or integers to float32, to an odd last bit where that is inexact."""
+    # Rounding the result to a format of at most 22 bits of precision rounds as if it were the first time (Boldo and Melquiond, 2008).
     if operand.dtype.kind in "iu" and operand.dtype.itemsize == 8:
         # Beyond 2**53, where float64 has no odd integers, a bit below all ties stands for the lower ones.
         low = operand & 0xFFF

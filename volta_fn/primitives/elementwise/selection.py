@@ -185,10 +185,8 @@ _WORDS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 
 def _select_bits(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Select by integers, several times as fast as `np.where`.
-
-    It is ``off ^ ((off ^ on) * which)``, or ``on * which`` if off is 0.
-    """
+    """Select by integers, several times as fast as `np.where`."""
+    # It is `off ^ ((off ^ on) * which)`, or `on * which` if off is 0.
     word = _WORDS[out.dtype.itemsize]
     off, on, target = off.view(word), on.view(word), out.view(word)
     if off.ndim == 0 and not off:

@@ -393,10 +393,8 @@ def _density_by_a(g: Array, out: Array, a: Array, x: Array) -> Array:
 
 
 def _log(x: Array) -> Array:
-    """Return log(x), and 0 at 0.
-
-    There densities are 0 or infinite, or leap with their shapes.
-    """
+    """Return log(x), and 0 at 0."""
+    # There densities are 0 or infinite, or leap with their shapes.
     return log(select(eq(x, 0.0), _number(1.0, x), x))
 
 
@@ -602,10 +600,8 @@ t_pdf: Elementwise = elementwise(
 
 
 def _by_power(logarithm: Array, power: Array) -> Array:
-    """Return the derivative with respect to the power.
-
-    It is log² (t e^t - e^t + 1) / t² with t = power log. For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
-    """
+    """Return the derivative with respect to the power."""
+    # It is log² (t e^t - e^t + 1) / t² with t = power log. For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
     t = power * logarithm
     close = lt(abs(t), 0.5)
     zero, one = (as_value(np.full((), value, t.dtype)) for value in (0, 1))

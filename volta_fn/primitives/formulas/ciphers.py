@@ -60,10 +60,8 @@ def encipher_one(k1: int, k2: int, first: int, second: int) -> tuple[int, int]:
 
 
 def encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarray, scratch: np.ndarray) -> None:
-    """Encipher in place.
-
-    After every fourth round the next two of the key's three words are added, with the number of the group.
-    """
+    """Encipher in place."""
+    # After every fourth round the next two of the key's three words are added, with the number of the group.
     words = (k1, k2, k1 ^ k2 ^ np.uint32(PARITY))
     first += words[0]
     second += words[1]
@@ -85,10 +83,8 @@ def evaluate_threefry_word(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: n
 
 
 def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
-    """Return a word of the cipher, over `Values`.
-
-    It has twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added.
-    """
+    """Return a word of the cipher, over `Values`."""
+    # It has twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added.
     words = (k1, k2, k1 ^ k2 ^ PARITY)
     first, second = x1 + k1, x2 + k2
     for group in range(GROUPS):

@@ -61,6 +61,22 @@ class Complex(NamedTuple):
         """Return re - i im."""
         return Complex(self.re, -self.im)
 
+    def scaled(self, factor: float | Values) -> Complex:
+        """Return the product with a real number."""
+        return Complex(self.re * factor, self.im * factor)
+
+    def times_i(self) -> Complex:
+        """Return the product with i."""
+        return Complex(-self.im, self.re)
+
+    def times_minus_i(self) -> Complex:
+        """Return the product with -i."""
+        return Complex(self.im, -self.re)
+
+    def times_one_plus(self, factor: Complex) -> Complex:
+        """Return self * (1 + factor), precisely if `factor` is small."""
+        return self + self * factor
+
 
 #: What is above, below: by which even exponents of two such numbers are scaled, so that squares are normal numbers.
 _EXTREMES = {32: (1e15, 1e-15, -66, 96), 64: (1e150, 1e-150, -600, 600)}
@@ -75,10 +91,8 @@ def _scales(large: Values, share: float = 1.0) -> tuple[Values, Values]:
 
 
 def distance(x: Values, y: Values) -> Values:
-    """Return sqrt(x^2 + y^2) without squares that overflow or vanish.
-
-    float32 computes in float64 where it can; else both are scaled by a power of two.
-    """
+    """Return sqrt(x^2 + y^2) without squares that overflow or vanish."""
+    # float32 computes in float64 where it can; else both are scaled by a power of two.
     infinite = x.abs().equals(math.inf) | y.abs().equals(math.inf)
     if x.bits == 32 and x.widens:
         a, b = x.widened(), y.widened()
@@ -101,17 +115,9 @@ def _abs(z: Complex) -> Values:
     return _of(distance, z.re, z.im)
 
 
-def _scaled(z: Complex, factor: float | Values) -> Complex:
-    return Complex(z.re * factor, z.im * factor)
-
-
-def _times_i(z: Complex) -> Complex:
-    return Complex(-z.im, z.re)
-
-
 def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
     """Return i f(-i z), as the sine from the hyperbolic sine."""
-    return lambda z: _times_i(function(Complex(z.im, -z.re)))
+    return lambda z: function(z.times_minus_i()).times_i()
 
 
 def _select(condition: Values, yes: Complex, no: Complex) -> Complex:
@@ -179,10 +185,8 @@ _RAISED = {32: 32, 64: 64}
 
 
 def _log_distance(x: Values, y: Values) -> Values:
-    """Return log sqrt(x^2 + y^2).
-
-    Near the unit circle the squares' difference from 1 is taken.
-    """
+    """Return log sqrt(x^2 + y^2)."""
+    # Near the unit circle the squares' difference from 1 is taken.
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0) & ~x.compare("uno", y)
@@ -219,10 +223,8 @@ def log1p(z: Complex) -> Complex:
 
 
 def sqrt(z: Complex) -> Complex:
-    """Return the root whose real component is not negative.
-
-    The larger component comes first, the other by division.
-    """
+    """Return the root whose real component is not negative."""
+    # The larger component comes first, the other by division.
     size = z.re.abs()
     inward, outward = _scales(size.at_least(z.im.abs()), 0.5)
     large = ((_of(distance, z.re * inward, z.im * inward) + size * inward) * 0.5).sqrt() * outward
@@ -309,11 +311,9 @@ def tanh(z: Complex) -> Complex:
 
 
 def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
-    """Return |Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|.
-
-    After Hull, Fairgrieve and Tang (1997). Instead of their rare cases, y is taken out of sums of its squares, which may vanish, and far
-    out asin z is -i log 2iz.
-    """
+    """Return |Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|."""
+    # After Hull, Fairgrieve and Tang (1997). Instead of their rare cases, y is taken out of sums of its squares, which may vanish, and far
+    # out asin z is -i log 2iz.
     x, y = z.re.abs(), z.im.abs()
     far = x.above(1e9) | y.above(1e9)
     r, s = [_of(distance, x + d, y) for d in (1.0, -1.0)]
@@ -399,7 +399,7 @@ def sign(z: Complex) -> Complex:
     One infinite component gives its direction, two NaN; a component that is NaN does not count if the other is infinite.
     """
     re_infinite, im_infinite = z.re.abs().equals(math.inf), z.im.abs().equals(math.inf)
-    z = _scaled(z, _moderation(z.re.abs().at_least(z.im.abs())))
+    z = z.scaled(_moderation(z.re.abs().at_least(z.im.abs())))
     size = _abs(z)
     one = z.re.like(1.0)
     along_re = re_infinite.select(one.copysign(z.re), im_infinite.select(0.0, z.re / size))
@@ -444,10 +444,10 @@ COMPLEX: dict[str, ComplexFormula] = {
     "max": _extremum(lambda x, y: x.above(y)),
     "min": _extremum(lambda x, y: x.below(y)),
     "exp": exp,
-    "exp2": lambda z: exp(_scaled(z, math.log(2.0))),
+    "exp2": lambda z: exp(z.scaled(math.log(2.0))),
     "expm1": expm1,
     "log": log,
-    "log2": lambda z: _scaled(log(z), 1 / math.log(2.0)),
+    "log2": lambda z: log(z).scaled(1 / math.log(2.0)),
     "log1p": log1p,
     "sqrt": sqrt,
     "rsqrt": rsqrt,
@@ -456,7 +456,7 @@ COMPLEX: dict[str, ComplexFormula] = {
     "cosh": cosh,
     "tanh": tanh,
     "sin": _rotated(sinh),
-    "cos": lambda z: cosh(_times_i(z)),
+    "cos": lambda z: cosh(z.times_i()),
     "tan": _rotated(tanh),
     "asin": asin,
     "acos": acos,

@@ -6,14 +6,7 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.exponential import LN2_SHORT, LOG2_E, exp, expm1_and_power, log, log1p, one_less_exp
-from volta_fn.primitives.formulas.values import (
-    BIAS,
-    SIGNIFICAND,
-    Values,
-    exact_product,
-    in_float64_or_pairs,
-    in_float64_unless_fused,
-)
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values, exact_product, in_float64_or_pairs, in_float64_unless_fused
 
 # The quantile of the standard normal distribution.
 
@@ -157,10 +150,8 @@ _SLOPE, _SLOPE_REST = -1.128379225730896, 5.863538343753305e-08
 
 
 def erf(x: Values) -> Values:
-    """Return the error function; in float32 it is 1 - e^log(erfc(|x|)).
-
-    For that logarithm one polynomial is enough.
-    """
+    """Return the error function; in float32 it is 1 - e^log(erfc(|x|))."""
+    # For that logarithm one polynomial is enough.
     if x.bits == 64:
         return _erf_64(x)
     size = x.abs().min_keep_nan(4.0)
@@ -195,10 +186,8 @@ def erfc(x: Values) -> Values:
 
 
 def _erfc_32(x: Values) -> Values:
-    """Return erfc(x) = e^(-x^2) P(t) / (x + pole).
-
-    Rounding errors are kept and added at the end.
-    """
+    """Return erfc(x) = e^(-x^2) P(t) / (x + pole)."""
+    # Rounding errors are kept and added at the end.
     bounded = x.min_keep_nan(_LIMIT)
     below = (bounded + _POLE).opaque()
     inverse = 1.0 / below
@@ -222,20 +211,16 @@ def _erfc_positive(x: Values) -> Values:
 
 
 def erfc_scaled(x: Values) -> Values:
-    """Return e^(x^2) erfc(x) for 0 <= x <= the limit.
-
-    It is P(t) / (x + 3), with a Möbius map t of x.
-    """
+    """Return e^(x^2) erfc(x) for 0 <= x <= the limit."""
+    # It is P(t) / (x + 3), with a Möbius map t of x.
     below = x + ERFC_POLE
     width = x.bits // 8
     return (x.mad(1.0 + 2.0 * ERFC_POLE / ERFC_LIMITS[width], -ERFC_POLE) / below).polynomial(ERFC_COEFFICIENTS[width]) / below
 
 
 def exp_minus_square(x: Values, factor: float = 1.0) -> Values:
-    """Return e^(-factor x^2).
-
-    The rounding error of x^2 becomes a factor; `factor` is a power of two.
-    """
+    """Return e^(-factor x^2)."""
+    # The rounding error of x^2 becomes a factor; `factor` is a power of two.
     square, lost = exact_product(x, x)
     power = exp(square * -factor)
     return power.mad(lost * -factor, power)
@@ -252,10 +237,8 @@ def gaussian(x: Values) -> Values:
 
 
 def erf_inv(x: Values) -> Values:
-    """Return the x for which erf is the argument; ±inf at ±1, NaN beyond.
-
-    The rounding error of x^2 is kept, so that 1 - x^2 has full precision.
-    """
+    """Return the x for which erf is the argument; ±inf at ±1, NaN beyond."""
+    # The rounding error of x^2 is kept, so that 1 - x^2 has full precision.
     square, lost = exact_product(x, x)
     near = square.below(0.5)
     rest = (1.0 - square) - lost
@@ -285,11 +268,9 @@ def _inverse_32(w: Values, coefficients: Sequence[Sequence[float]]) -> Values:
 
 
 def _inverse_by_log2(x: Values, rest: Values, exponent: Values) -> Values:
-    """Return `_inverse_32` of XLA's coefficients by the target's own logarithm.
-
-    A small absolute error of w is enough for both polynomials. All that is not inside of (-1, 1) is in the rare branch; NaN, which may be
-    in either, makes the product with x NaN.
-    """
+    """Return `_inverse_32` of XLA's coefficients by the target's own logarithm."""
+    # A small absolute error of w is enough for both polynomials. All that is not inside of (-1, 1) is in the rare branch; NaN, which may be
+    # in either, makes the product with x NaN.
     centre, tail = ERF_INV_32
 
     def beyond(rest: Values, exponent: Values, x: Values) -> Values:
@@ -346,10 +327,8 @@ def gelu(x: Values) -> Values:
 
 
 def _tail(z: Values) -> tuple[Values, Values]:
-    """Return the tail as two factors.
-
-    The second one times z is a normal number wherever z is one.
-    """
+    """Return the tail as two factors."""
+    # The second one times z is a normal number wherever z is one.
     return _tail_32(z) if z.bits == 32 else (0.5 * erfc_scaled(math.sqrt(0.5) * z), exp_minus_square(z, 0.5))
 
 

@@ -121,10 +121,8 @@ def _exp2_reduced(x: Values) -> tuple[Values, Values]:
 
 @of_numpy(np.expm1)
 def expm1(x: Values) -> Values:
-    """Return e^x - 1, at half the size, since 2^n may overflow alone.
-
-    Half of a subnormal number is none; of small numbers e^x - 1 is x.
-    """
+    """Return e^x - 1, at half the size, since 2^n may overflow alone."""
+    # Half of a subnormal number is none; of small numbers e^x - 1 is x.
     if x.is_pair:
         n, r, _ = _reduced(x.clamped(-0.75 * x.bits, _HIGH[x.range]))
         return _expm1_reduced(r).ldexp(n) + (x.like(1.0).ldexp(n) - 1.0)
@@ -133,20 +131,16 @@ def expm1(x: Values) -> Values:
 
 
 def _half_expm1(x: Values) -> Values:
-    """Return (e^x - 1) / 2, where 2^(n - 1) is a normal number.
-
-    It is 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2).
-    """
+    """Return (e^x - 1) / 2, where 2^(n - 1) is a normal number."""
+    # It is 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2).
     reduced = _reduced(x, -1)
     half = reduced.power
     return half.fma(_expm1_reduced(reduced.r), half - 0.5)
 
 
 def _half_expm1_of_double(x: Values) -> Values:
-    """Return (e^(2 x) - 1) / 2, where 2^n is a normal number.
-
-    The factors of 2 are in the constants.
-    """
+    """Return (e^(2 x) - 1) / 2, where 2^n is a normal number."""
+    # The factors of 2 are in the constants.
     reduced = _reduced(x, factor=2)
     r, power = reduced.r, reduced.power
     square, series = r * r, _EXPM1[x.bits]
@@ -173,21 +167,17 @@ def one_less_exp(x: Values) -> Values:
 
 
 def tanh(x: Values) -> Values:
-    """Return h / (h + 1) with h = (e^(2|x|) - 1) / 2.
-
-    For small h the division gives only the small difference from h. From some point on it is 1, so x may be bounded, and no power
-    overflows.
-    """
+    """Return h / (h + 1) with h = (e^(2|x|) - 1) / 2."""
+    # For small h the division gives only the small difference from h. From some point on it is 1, so x may be bounded, and no power
+    # overflows.
     half = _half_expm1_of_double(x.abs().min_keep_nan(10.0 * x.bits / 32))
     ratio = half.divide_bounded(half + 1.0)
     return half.below(0.5).select((-half).fma(ratio, half), ratio).copysign(x)
 
 
 def logistic(x: Values) -> Values:
-    """Return 1 / (1 + e^-x) without overflow.
-
-    On the left it is e^x / (1 + e^x), and far on the left e^x less that times e^x.
-    """
+    """Return 1 / (1 + e^-x) without overflow."""
+    # On the left it is e^x / (1 + e^x), and far on the left e^x less that times e^x.
     power = exp(-x.abs())
     ratio = x.below(0.0).select(power, 1.0).divide_bounded(power + 1.0)
     return x.below(-1.0).select((-power).fma(ratio, power), ratio)
@@ -283,10 +273,8 @@ def _finished(result: Values, x: Values) -> Values:
 
 
 def _logarithm(x: Values, combine: Callable[[Values, Values], Values]) -> Values:
-    """Return the logarithm of any x from that of k and f.
-
-    Instructions, if there are any, split special x such that its formula is right.
-    """
+    """Return the logarithm of any x from that of k and f."""
+    # Instructions, if there are any, split special x such that its formula is right.
     if x.is_pair:
         k = _split_any(x.narrowed()).k.widened()
         return _finished(combine(k, x.ldexp(-k) - 1.0), x)
@@ -344,10 +332,8 @@ def log2_as_sum(x: Values) -> tuple[Values, Values]:
 
 @of_numpy(np.log1p)
 def log1p(x: Values) -> Values:
-    """Return log(1 + x).
-
-    The exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself.
-    """
+    """Return log(1 + x)."""
+    # The exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself.
     total = x + 1.0
     if x.is_pair:
         return log(total) + (x - (total - 1.0)) / total
@@ -359,10 +345,8 @@ def log1p(x: Values) -> Values:
 
 
 def logaddexp(x: Values, y: Values) -> Values:
-    """Return log(e^x + e^y) = max + log1p(e^-|x - y|).
-
-    Equal infinities, whose difference is NaN, add log 2 to themselves.
-    """
+    """Return log(e^x + e^y) = max + log1p(e^-|x - y|)."""
+    # Equal infinities, whose difference is NaN, add log 2 to themselves.
     distance = x.equals(y).select(0.0, (x - y).abs())
     largest = (x.is_nan() | y.is_nan()).select(x + y, x.at_least(y))
     return largest + log1p(exp(-distance))
@@ -374,10 +358,8 @@ _LARGE = {32: 2.0**13, 64: 2.0**28}
 
 @in_float64
 def asinh(x: Values) -> Values:
-    """Return log(|x| + sqrt(x^2 + 1)).
-
-    Near 1 it is a log1p; where x^2 might overflow, the argument is 2|x|.
-    """
+    """Return log(|x| + sqrt(x^2 + 1))."""
+    # Near 1 it is a log1p; where x^2 might overflow, the argument is 2|x|.
     size = x.abs()
     square = size * size
     near = log1p(size + square / ((square + 1.0).sqrt() + 1.0))
@@ -386,10 +368,8 @@ def asinh(x: Values) -> Values:
 
 @in_float64
 def acosh(x: Values) -> Values:
-    """Return log(x + sqrt(x^2 - 1)); NaN below 1.
-
-    With t = x - 1 it is log1p(t + sqrt(2 t + t^2)).
-    """
+    """Return log(x + sqrt(x^2 - 1)); NaN below 1."""
+    # With t = x - 1 it is log1p(t + sqrt(2 t + t^2)).
     t = x - 1.0
     near = log1p(t + t.fma(t, t + t).sqrt())
     return x.below(1.0).select(math.nan, x.below(_LARGE[x.bits]).select(near, log(x) + math.log(2.0)))
@@ -407,10 +387,8 @@ def atanh(x: Values) -> Values:
 
 @of_numpy(np.power)
 def pow(x: Values, y: Values) -> Values:  # the primitive's name
-    """Return x^y = 2^(y log2 |x|).
-
-    The logarithm has a dozen digits more than the result: float32 computes in float64 if it can.
-    """
+    """Return x^y = 2^(y log2 |x|)."""
+    # The logarithm has a dozen digits more than the result: float32 computes in float64 if it can.
     size = x.abs()
     if x.bits == 32 and x.widens:
         exponent = log2(size.widened()) * y.widened()
@@ -453,10 +431,8 @@ def _special(x: Values, y: Values, power: Values) -> Values:
 
 @in_float64
 def cbrt(x: Values) -> Values:
-    """Return 2^(log2(|x|) / 3), and a step of Newton's with an exact residual.
-
-    Powers of 8 keep cubes in range.
-    """
+    """Return 2^(log2(|x|) / 3), and a step of Newton's with an exact residual."""
+    # Powers of 8 keep cubes in range.
     finite = x.abs().below(math.inf)
     return finite.select(_cbrt_finite(finite.select(x, 1.0)), x)
 

@@ -38,10 +38,8 @@ def remainder(x: Values) -> Values:
 
 
 def excess(u: Values, ratio: Values) -> Values:
-    """Return u - log(1 + u), where 1 + u = `ratio` > 0, to full precision.
-
-    With s = u / (2 + u) the logarithm is 2 atanh(s), and u - 2 s = u s.
-    """
+    """Return u - log(1 + u), where 1 + u = `ratio` > 0, to full precision."""
+    # With s = u / (2 + u) the logarithm is 2 atanh(s), and u - 2 s = u s.
     close = u.abs().below(0.4)
     near = close.select(u, 0.0)
     s = near / (near + 2.0)
@@ -86,10 +84,8 @@ def _remainder_quotient(u: Values, v: Values) -> Values:
 
 
 def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
-    """Return log(gamma(a + b) / gamma(a)) for a > 0 and 0 <= b < 1, relative to b.
-
-    Where a < LEAST it is that of a + LEAST, less log of the product of (1 + b / (a + k)), k = 0, 1, …
-    """
+    """Return log(gamma(a + b) / gamma(a)) for a > 0 and 0 <= b < 1, relative to b."""
+    # Where a < LEAST it is that of a + LEAST, less log of the product of (1 + b / (a + k)), k = 0, 1, …
     far = a.compare("oge", LEAST)
     near = far.select(LEAST, a)
 
@@ -121,10 +117,8 @@ def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values
 
 @in_float64_unless_fused
 def normal_pdf(x: Values, loc: Values, scale: Values) -> Values:
-    """Return the density of the normal distribution.
-
-    The root of the exponential is a normal number wherever the density is.
-    """
+    """Return the density of the normal distribution."""
+    # The root of the exponential is a normal number wherever the density is.
     z, rest = _standardized(x, loc, scale)
     square, lost = exact_product(z, z)
     root = exp(square * -0.25)
@@ -148,10 +142,8 @@ def logistic_pdf(x: Values, loc: Values, scale: Values) -> Values:
 
 @in_float64
 def cauchy_pdf(x: Values, loc: Values, scale: Values) -> Values:
-    """Return the density of Cauchy's distribution, 1 / (pi scale (1 + z^2)).
-
-    The square does not overflow.
-    """
+    """Return the density of Cauchy's distribution, 1 / (pi scale (1 + z^2))."""
+    # The square does not overflow.
     size = ((x - loc) / scale).abs()
     large = size.above(1.0)
     ratio = large.select(1.0 / large.select(size, 1.0), size)
@@ -411,10 +403,7 @@ def _lgamma_reflected(x: Values, mirrored: Values) -> Values:
 
 
 def _lgamma_positive(x: Values) -> Values:
-    """Return lgamma for x >= 0.
-
-    One logarithm serves all ranges: of x, or between 1 and 8 of the factors by which it is above [1, 2].
-    """
+    # One logarithm serves all ranges: of x, or between 1 and 8 of the factors by which it is above [1, 2].
     near, is_small = x.below(FAR), x.below(1.0)
     logarithm = log((near & ~is_small).select(_factors_above_two(x), x))
     return near.choose(_lgamma_near, _lgamma_far, x, logarithm)
@@ -466,10 +455,8 @@ def _digamma_reflected(x: Values, mirrored: Values) -> Values:
 
 
 def _cotangent_of_period(fraction: Values) -> Values:
-    """Return cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent.
-
-    It is 0 at 1/2, and pi / 2 is not a float.
-    """
+    """Return cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent."""
+    # It is 0 at 1/2, and pi / 2 is not a float.
     size = fraction.abs()
     far = size.above(0.25)
     tangent = tan(far.select(0.5 - size, size) * math.pi)
@@ -526,10 +513,8 @@ def gamma_positive(x: Values) -> Values:
 
 
 def gamma_one_more(x: Values) -> Values:
-    """Return gamma(x + 1) for x > -1.
-
-    For x > 1 the sum, which may be rounded, is not computed.
-    """
+    """Return gamma(x + 1) for x > -1."""
+    # For x > 1 the sum, which may be rounded, is not computed.
     large = x.above(1.0)
     return large.select(x, 1.0) * large.select(x, x + 1.0).outline("gamma_positive", gamma_positive)
 

@@ -46,10 +46,8 @@ def _log_gamma(x: Values) -> Values:
 
 @in_float64
 def hyp1f1(a: Values, b: Values, x: Values) -> Values:
-    """Return Kummer's function, the sum of (a)_k / (b)_k x^k / k!.
-
-    For x < 0 it is e^x M(b - a, b, -x), unless the sum ends.
-    """
+    """Return Kummer's function, the sum of (a)_k / (b)_k x^k / k!."""
+    # For x < 0 it is e^x M(b - a, b, -x), unless the sum ends.
     mirrored = x.below(0.0) & ~_ends(a)
     top, size = mirrored.select(b - a, a), mirrored.select(-x, x)
     spread = ((b - top).abs() + 1.0) * ((1.0 - top).abs() + 1.0)
@@ -98,10 +96,9 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
 
 
 def _near_one(a: Values, b: Values, c: Values, z: Values, is_near_one: Values) -> Values:
-    """Return it for z near 1, by z alone where c - a - b is close to an integer.
-
-    Elsewhere it is a sum of two series at 1 - z, each times a quotient of gamma functions. A gamma function with a pole is left out there.
-    """
+    """Return it for z near 1, by z alone where c - a - b is close to an integer."""
+    # Elsewhere it is a sum of two series at 1 - z, each times a quotient of gamma functions. A gamma function with a pole is left out
+    # there.
     excess = c - a - b
     nearest = excess.nearest()
     integral = nearest.equals(excess)
@@ -146,10 +143,8 @@ def _connected(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Valu
 
 
 def _logarithmic(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Values]:
-    """Return the sums at 1 - y, for integers c - a - b (A. & S. 15.3.10 to 15.3.12).
-
-    Negative ones become positive by Euler's transformation.
-    """
+    """Return the sums at 1 - y, for integers c - a - b (A. & S. 15.3.10 to 15.3.12)."""
+    # Negative ones become positive by Euler's transformation.
     excess = c - a - b
     below = excess.below(0.0)
     first, second, m = below.select(c - a, a), below.select(c - b, b), excess.abs()
@@ -225,10 +220,8 @@ def expn(n: Values, x: Values) -> Values:
 
 
 def _power_series(n: Values, x: Values) -> Values:
-    """Return En(x) for integers n >= 1 and 0 < x <= 1 (Abramowitz & Stegun 5.1.12).
-
-    The term of power n - 1 has the logarithm.
-    """
+    """Return En(x) for integers n >= 1 and 0 < x <= 1 (Abramowitz & Stegun 5.1.12)."""
+    # The term of power n - 1 has the logarithm.
     total, power = x.like(0.0), x.like(1.0)
     logarithm = n.outline("digamma", digamma) - log(x)
     for k in range(_POWER_TERMS[x.range]):
@@ -256,10 +249,8 @@ def _fraction(n: Values, x: Values) -> Values:
 
 @in_float64_or_pairs
 def expi(x: Values) -> Values:
-    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
-
-    Left of 0 it is -E1(-x).
-    """
+    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x."""
+    # Left of 0 it is -E1(-x).
     right = x.above(0.0)
     far = x.compare("oge", _FAR_INTEGRAL) & x.below(math.inf)
     near = right & x.below(_FAR_INTEGRAL)
@@ -294,11 +285,9 @@ def _asymptotic(x: Values) -> Values:
 
 @in_float64
 def erfcx(x: Values) -> Values:
-    """Return exp(x^2) erfc(x).
-
-    It is Schonfelder's interpolant (1978), far on the right the asymptotic series (Abramowitz & Stegun 7.1.23).
-    On the left e^(x^2) dominates; its exponent is split so that the larger summand is exact.
-    """
+    """Return exp(x^2) erfc(x)."""
+    # It is Schonfelder's interpolant (1978), far on the right the asymptotic series (Abramowitz & Stegun 7.1.23). On the left e^(x^2)
+    # dominates; its exponent is split so that the larger summand is exact.
     limit, size = ERFC_LIMITS[x.bits // 8], x.abs()
     far = size.max_keep_nan(limit)
     inverse = 1.0 / far
@@ -331,10 +320,8 @@ def boxcox1p(x: Values, power: Values) -> Values:
 
 
 def _transform(logarithm: Values, power: Values, base: Values, rest: Values) -> Values:
-    """Return (e^(power log) - 1) / power, also where that power alone overflows.
-
-    The logarithm is that of base + rest. Its exponential would lose digits in float32, a power does not.
-    """
+    """Return (e^(power log) - 1) / power, also where that power alone overflows."""
+    # The logarithm is that of base + rest. Its exponential would lose digits in float32, a power does not.
     exponent = power.equals(0.0).select(0.0, power * logarithm)
     close, large = exponent.abs().below(_NEGLIGIBLE[power.bits]), exponent.above(1.0)
     safe = close.select(1.0, power)

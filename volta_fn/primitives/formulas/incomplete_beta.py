@@ -364,11 +364,8 @@ def _level_slopes(n: Values, p: Values, q: Values, y: Values, distance: Values) 
 
 
 def _expansion_slopes(u: _Unit) -> tuple[Values, Values]:
-    """Return the derivatives of the expansion by p and q.
-
-    Terms of relative size 1 / p and 1 / q are left out.
-    That of the deviance by p is -log(1 + distance / p).
-    """
+    """Return the derivatives of the expansion by p and q."""
+    # Terms of relative size 1 / p and 1 / q are left out. That of the deviance by p is -log(1 + distance / p).
     d = _Deviation(u)
     p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
     distance = u.large.select(u.distance, 0.0)

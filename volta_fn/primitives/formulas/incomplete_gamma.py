@@ -122,10 +122,8 @@ def _upper_series(q: _Quadrant) -> Values:
 
 
 def _fraction(q: _Quadrant) -> Values:
-    """Return x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …).
-
-    It is evaluated from the last level on (Abramowitz & Stegun 6.5.31).
-    """
+    """Return x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …)."""
+    # It is evaluated from the last level on (Abramowitz & Stegun 6.5.31).
     a, x = q.beyond.select(q.a, 1.0), q.beyond.select(q.x, 4.0)
     last = _levels(q, a, x)
 
@@ -142,20 +140,16 @@ def _levels(q: _Quadrant, a: Values, x: Values) -> Values:
 
 
 def _deviation(q: _Quadrant) -> tuple[Values, Values, Values]:
-    """Return a, mu = x/a - 1 and half = mu - log(1 + mu).
-
-    Beyond 1 the density underflows, but series in eta would still grow.
-    """
+    """Return a, mu = x/a - 1 and half = mu - log(1 + mu)."""
+    # Beyond 1 the density underflows, but series in eta would still grow.
     a, x = q.large.select(q.a, _LARGE), q.large.select(q.x, _LARGE)
     mu = (x - a) / a
     return a, mu, excess(mu, x / a).min_keep_nan(1.0)
 
 
 def _expansion(q: _Quadrant, upper: bool) -> Values:
-    """Return erfc(±eta sqrt(a/2))/2 and a correction (Temme 1979).
-
-    eta^2/2 is `half`, and eta has mu's sign.
-    """
+    """Return erfc(±eta sqrt(a/2))/2 and a correction (Temme 1979)."""
+    # eta^2/2 is `half`, and eta has mu's sign.
     a, mu, half = _deviation(q)
     eta = (2.0 * half).sqrt().copysign(mu)
     c0, c1, c2 = (eta.polynomial(c) for c in _TEMME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -202,27 +203,20 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
     For integers a negative power is the exact value rounded toward zero (and 0 for x = 0).
     """
     if x.dtype.kind == "f":
-        return _float_power(x, y)
+        # NumPy takes square roots where neighbours share the exponent 0.5, which have none of -infinity.
+        power = np.power(x, y)
+        if y.ndim and 0 not in y.strides:
+            return power
+        if not y.size or (not any(y.strides) and y.item(0) != 0.5):
+            return power
+        roots = np.isneginf(x) & (y == 0.5)
+        return np.where(roots, x.dtype.type(np.inf), power) if roots.any() else power
     if x.dtype.kind != "i":
         return np.power(x, y)
     one, zero = x.dtype.type(1), x.dtype.type(0)
     unit = np.where(np.bitwise_and(y, 1) == 1, x, one)
     inverse = np.where((x == 1) | (x == -1), unit, zero)
     return np.where(y < 0, inverse, np.power(x, np.maximum(y, zero)))
-
-
-def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x to the power y, of -infinity, too.
-
-    NumPy takes square roots where neighbours share the exponent 0.5, which have none of -infinity.
-    """
-    power = np.power(x, y)
-    if y.ndim and 0 not in y.strides:
-        return power
-    if not y.size or (not any(y.strides) and y.item(0) != 0.5):
-        return power
-    roots = np.isneginf(x) & (y == 0.5)
-    return np.where(roots, x.dtype.type(np.inf), power) if roots.any() else power
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
@@ -360,17 +354,11 @@ def of_numpy(function: Callable[..., Any]) -> Callable[[Formula], Formula]:
 
 
 def fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
-    """Return x y + z rounded once, in float64.
-
-    In it products of float32 are exact, and those of float64 must not overflow.
-    """
+    """Return x y + z rounded once, in float64."""
+    # In it products of float32 are exact, and those of float64 must not overflow.
     if x.dtype == _FLOAT32:
         return x.astype(np.float64) * y + z
-    return _fused(x, y, z)
-
-
-def _fused(x: Any, y: Any, z: Any) -> Any:
-    """Add the exact rounding errors of product and sum (Dekker 1971, Knuth's two-sum)."""
+    # The exact rounding errors of product and sum are added (Dekker 1971, Knuth's two-sum).
     product = x * y
     product_error = _product_error(x, y, product)
     total = product + z
@@ -395,7 +383,7 @@ def _halves(x: Any) -> tuple[Any, Any]:
 
 
 class NumpyValues(Values):
-    """A NumPy array of float32, float64, int32, int64 or bool."""
+    """A NumPy array of float32, float64, int32, int64 or bool, as `Values`."""
 
     __slots__ = ("x",)
 
@@ -419,35 +407,15 @@ class NumpyValues(Values):
 
     # arithmetic
 
-    def __add__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x + self.like(other).x)
-
-    def __sub__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x - self.like(other).x)
-
-    def __mul__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x * self.like(other).x)
-
-    def __truediv__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x / self.like(other).x)
+    def binary(self, operator: str, other: NumpyValues | Scalar) -> NumpyValues:
+        """Apply an operator of `_OPERATORS`."""
+        return NumpyValues(_OPERATORS[operator](self.x, self.like(other).x))
 
     def __neg__(self) -> NumpyValues:
         return NumpyValues(-self.x)
 
-    def __and__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x & self.like(other).x)
-
-    def __or__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x | self.like(other).x)
-
-    def __xor__(self, other: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x ^ self.like(other).x)
-
     def __invert__(self) -> NumpyValues:
         return NumpyValues(~self.x)
-
-    def __lshift__(self, count: NumpyValues | Scalar) -> NumpyValues:
-        return NumpyValues(self.x << self.like(count).x)
 
     def shift_right(self, count: NumpyValues | Scalar, *, signed: bool = False) -> NumpyValues:
         """Shift right; zeros or copies of the sign move in."""
@@ -639,4 +607,8 @@ class NumpyValues(Values):
         return NumpyValues(result)
 
 
+_OPERATORS = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift,
+}  # fmt: skip
 _COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}

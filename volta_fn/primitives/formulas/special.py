@@ -288,10 +288,8 @@ def _fresnel(x: Values) -> tuple[Values, ...]:
 
 
 def _sine_and_cosine(x: Values) -> tuple[Values, Values]:
-    """Return sine and cosine of pi x^2 / 2, to full precision near their zeros.
-
-    The square is exact, so that its remainder modulo 4 is. Mesa's compilers lose its error in a sum with a plain difference.
-    """
+    """Return sine and cosine of pi x^2 / 2, to full precision near their zeros."""
+    # The square is exact, so that its remainder modulo 4 is. Mesa's compilers lose its error in a sum with a plain difference.
     square, lost = exact_product(x, x)
     rest = (square * 0.25).nearest().fma(-4.0, square)
     size = rest.abs()
@@ -373,11 +371,9 @@ _LARGEST_OWENS_T = {32: 3.4028234e38, 64: 1.7976931348623157e308}
 
 @in_float64_or_pairs
 def owens_t(h: Values, a: Values) -> Values:
-    """Return the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a.
-
-    Beyond a = 1 it follows from T(a h, 1/a) (Owen 1956); up to 1 it is computed by quadrature (method T5 of Patefield and Tandy, "Fast and
-    accurate calculation of Owen's T function", 2000, with as many nodes as make it exact everywhere).
-    """
+    """Return the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a."""
+    # Beyond a = 1 it follows from T(a h, 1/a) (Owen 1956); up to 1 it is computed by quadrature (method T5 of Patefield and Tandy, "Fast
+    # and accurate calculation of Owen's T function", 2000, with as many nodes as make it exact everywhere).
     size, slope = h.abs(), a.abs().min_keep_nan(_LARGEST_OWENS_T[a.range])
     beyond = slope.above(1.0)
     scaled = size.min_keep_nan(_LARGEST_OWENS_T[a.range]) * slope
@@ -409,11 +405,9 @@ _SERIES = (*(b / math.factorial(2 * k + 1) for k, b in reversed([*enumerate(BERN
 
 @in_float64
 def spence(x: Values) -> Values:
-    """Return minus the integral of log(t) / (t - 1) from 1 to x; NaN for x < 0.
-
-    Reflections lead to a series in the logarithm (Lewin, Polylogarithms and Associated Functions, 1981, chapter 1): of 1 - x for x < 1/2,
-    of 1 - 1/x for x > 2.
-    """
+    """Return minus the integral of log(t) / (t - 1) from 1 to x; NaN for x < 0."""
+    # Reflections lead to a series in the logarithm (Lewin, Polylogarithms and Associated Functions, 1981, chapter 1): of 1 - x for x < 1/2,
+    # of 1 - 1/x for x > 2.
     small, large = x.below(0.5), x.above(2.0)
     logarithm = log(x)
     ratio = small.select(-x, large.select(-1.0 / large.select(x, 2.0), -0.5))

@@ -85,10 +85,8 @@ def rem(x: Values, y: Values) -> Values:
 
 
 def _step(x: Values, y: Values) -> Values:
-    """Return the remainder where the quotient is small.
-
-    A rounded quotient may be one too large. Small divisors are scaled, for devices that flush subnormal numbers to zero.
-    """
+    """Return the remainder where the quotient is small."""
+    # A rounded quotient may be one too large. Small divisors are scaled, for devices that flush subnormal numbers to zero.
     small = y.below(2.0 ** -(BIAS[y.bits] * 3 // 4))
     digits = 2 * SIGNIFICAND[y.bits]
     up, down = small.select(2.0**digits, x.like(1.0)), small.select(2.0**-digits, x.like(1.0))
@@ -98,10 +96,8 @@ def _step(x: Values, y: Values) -> Values:
 
 
 def _hard(x: Values, y: Values) -> Values:
-    """Take remainders by multiples 2^k y of the divisor.
-
-    They are as large as quotients allow, until the divisor itself is one.
-    """
+    """Take remainders by multiples 2^k y of the divisor."""
+    # They are as large as quotients allow, until the divisor itself is one.
     digits, bias = SIGNIFICAND[x.bits] - 2, BIAS[x.bits]
     count = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
     (rest,) = x.iterated(count, lambda _, rest: [_step(rest, _multiple(rest, y, digits))], x)
@@ -305,10 +301,8 @@ def asin(x: Values) -> Values:
 
 
 def acos(x: Values) -> Values:
-    """Return the arc cosine.
-
-    acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x).
-    """
+    """Return the arc cosine."""
+    # acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x).
     big, root, rest = _asin_as_sum(x)
     high, low, _ = _PI[x.bits]
     angle = root + rest
@@ -331,10 +325,8 @@ def atan(x: Values) -> Values:
 
 
 def atan2(y: Values, x: Values) -> Values:
-    """Return the angle of the point (x, y).
-
-    It is that of the smaller coordinate over the larger one, moved to its octant.
-    """
+    """Return the angle of the point (x, y)."""
+    # It is that of the smaller coordinate over the larger one, moved to its octant.
     high, low, _ = _PI[x.bits]
     rise, run = y.abs(), x.abs()
     steep = rise.above(run)

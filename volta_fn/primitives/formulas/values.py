@@ -409,10 +409,8 @@ _STICKY = ((24, 16), (39, 31), (54, 46))
 
 
 def with_sticky_bits(x: V, signed: bool) -> V:
-    """Replace bits that float32 rounds away by a sticky bit below bfloat16's ties.
-
-    The result is exact in float32, and rounding that to bfloat16 rounds as if it were the first time.
-    """
+    """Replace bits that float32 rounds away by a sticky bit below bfloat16's ties."""
+    # The result is exact in float32, and rounding that to bfloat16 rounds as if it were the first time.
     magnitude = x.below(0).select(~x, x) if signed else x
     for first, low in _STICKY:
         if first < x.bits:

@@ -149,10 +149,8 @@ def _solve_abstract(a: ShapedArray, b: ShapedArray, *, left_side: bool, **flags:
 
 
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool) -> tuple[Array, Any]:
-    """Differentiate op(A) X = B: op(A) dX = dB - op(dA) X.
-
-    The other triangle of dA, which is not read, does not count.
-    """
+    """Differentiate op(A) X = B: op(A) dX = dB - op(dA) X."""
+    # The other triangle of dA, which is not read, does not count.
     (a, b), (a_tangent, b_tangent) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)
     if type(a_tangent) is Zero and type(b_tangent) is Zero:
@@ -238,10 +236,8 @@ def _cholesky_abstract(x: ShapedArray) -> ShapedArray:
 
 
 def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
-    """Differentiate: dL = L Φ(L⁻¹ dA L⁻ᴴ) (Murray, arXiv:1602.07527).
-
-    Φ takes the lower triangle with half its diagonal.
-    """
+    """Differentiate: dL = L Φ(L⁻¹ dA L⁻ᴴ) (Murray, arXiv:1602.07527)."""
+    # Φ takes the lower triangle with half its diagonal.
     (tangent,) = tangents
     factor = bind(cholesky_p, *primals)
     if type(tangent) is Zero:
@@ -461,11 +457,9 @@ def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]
 
 
 def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
-    """Differentiate by F = L⁻¹ P dA U⁻¹ (de Hoog et al., 2011).
-
-    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU. Rectangular matrices are treated as part of square ones, continued by
-    the identity.
-    """
+    """Differentiate by F = L⁻¹ P dA U⁻¹ (de Hoog et al., 2011)."""
+    # dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU. Rectangular matrices are treated as part of square ones, continued by
+    # the identity.
     outs = bind(lu_p, *primals)
     if type(tangents[0]) is Zero:
         return no_tangents(outs)
@@ -559,10 +553,8 @@ def _qr_abstract(x: ShapedArray, *, full_matrices: bool, compute_q: bool) -> tup
 def _qr_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_q: bool
 ) -> tuple[Sequence[Array], list[Any]]:
-    """Differentiate a QR factorization, which needs Q.
-
-    Of a wide matrix the square block makes Q; the other columns of R are Qᴴ times those of x.
-    """
+    """Differentiate a QR factorization, which needs Q."""
+    # Of a wide matrix the square block makes Q; the other columns of R are Qᴴ times those of x.
     (x,), (tangent,) = primals, tangents
     if type(tangent) is Zero:
         return no_tangents(bind(qr_p, x, full_matrices=full_matrices, compute_q=compute_q))
@@ -585,11 +577,9 @@ def _qr_jvp(
 
 
 def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]:
-    """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
-
-    D is the skew-Hermitian matrix that agrees with C below the diagonal. (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary
-    diagonal of C, for R keeps a real one.)
-    """
+    """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D)."""
+    # D is the skew-Hermitian matrix that agrees with C below the diagonal. (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary
+    # diagonal of C, for R keeps a real one.)
     solved = triangular_solve(r, tangent)
     inner = matmul(adjoint(q), solved)
     below = tril(inner, -1)

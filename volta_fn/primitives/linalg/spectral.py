@@ -67,10 +67,8 @@ def _eigh_abstract(x: ShapedArray, *, lower: bool, sort_eigenvalues: bool) -> tu
 
 
 def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
-    """Differentiate by C = Vᴴ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
-
-    The latter is off the diagonal.
-    """
+    """Differentiate by C = Vᴴ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i))."""
+    # The latter is off the diagonal.
     v, w = outs = bind(eigh_p, *primals, **params)
     if type(tangents[0]) is Zero:
         return no_tangents(outs)
@@ -114,12 +112,10 @@ def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> t
 
 
 def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
-    """Differentiate by Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S).
-
-    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i). The vectors of non-square matrices also leave the space that they span. (After
-    Townsend, Differentiating the Singular Value Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K
-    counts where singular values are equal.)
-    """
+    """Differentiate by Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S)."""
+    # U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i). The vectors of non-square matrices also leave the space that they span.
+    # (After Townsend, Differentiating the Singular Value Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so
+    # that K counts where singular values are equal.)
     (x,), (tangent,) = primals, tangents
     if type(tangent) is Zero:
         return no_tangents(bind(svd_p, x, full_matrices=full_matrices, compute_uv=compute_uv))
@@ -193,10 +189,8 @@ def _eig_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArray
 
 
 def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vectors: bool) -> tuple[Sequence[Array], list[Any]]:
-    """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
-
-    The component that changes the vectors' length or phase is subtracted.
-    """
+    """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i))."""
+    # The component that changes the vectors' length or phase is subtracted.
     if type(tangents[0]) is Zero or not primals[0].size:
         return no_tangents(bind(eig_p, *primals, compute_vectors=compute_vectors))
     w, v = outs = bind(eig_p, *primals, compute_vectors=True)
@@ -208,10 +202,8 @@ def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vecto
 
 
 def _drift(v: Array, change: Array) -> Array:
-    """Return the multiple of each eigenvector that normalization forbids.
-
-    LAPACK makes them of unit length, the largest element real.
-    """
+    """Return the multiple of each eigenvector that normalization forbids."""
+    # LAPACK makes them of unit length, the largest element real.
     rows = v.ndim - 2
     overlap = selection.conj(v) * change
     largest = _row(argmax(selection.real(selection.conj(v) * v), rows))
@@ -442,19 +434,15 @@ def qdwh(
         moving = (_norm(following - u) > limit * _norm(following)) | (1 - low > 10 * epsilon)
         return following, low, count + 1, moving
 
-    scaled, low = _scaled(value, epsilon)
-    start = (scaled, low, as_value(np.int32(0)), as_value(np.bool_(True)))
-    u, _, count, moving = while_loop(unfinished, iterate, start)
-    return u, symmetrized(matmul(adjoint(u), value)), count, ~moving
-
-
-def _scaled(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Divide by an upper bound of the singular values; also return a lower bound."""
-    size = absolute(x)
+    # The divisor is an upper bound of the singular values; `low` is a lower bound of the quotients.
+    size = absolute(value)
     columns, rows = (reduce_max(reduce_sum(size, (axis,)), (0,)) for axis in (0, 1))
     bound = sqrt(columns) * sqrt(rows)
     safe = select(bound > 0, bound, as_value(np.ones((), bound.dtype)))
-    return x / to_dtype(safe, x.dtype), as_value(np.asarray(epsilon, bound.dtype))
+    scaled, low = value / to_dtype(safe, value.dtype), as_value(np.asarray(epsilon, bound.dtype))
+    start = (scaled, low, as_value(np.int32(0)), as_value(np.bool_(True)))
+    u, _, count, moving = while_loop(unfinished, iterate, start)
+    return u, symmetrized(matmul(adjoint(u), value)), count, ~moving
 
 
 def _weights(low: Array) -> tuple[Array, Array, Array]:

@@ -357,10 +357,8 @@ def make_entry(addresses: Addresses) -> FunctionMaker:
 
 
 def _knows_arrays() -> bool:
-    """Tell whether tuples and arrays are laid out as built-ins expect.
-
-    These read a tuple's first entry, and an array's address and flags.
-    """
+    """Tell whether tuples and arrays are laid out as built-ins expect."""
+    # These read a tuple's first entry, and an array's address and flags.
     if ctypes.c_size_t.from_address(id(pair := (object(), 1)) + tuple.__basicsize__).value != id(pair[0]):
         return False
     for array in (np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32).T):

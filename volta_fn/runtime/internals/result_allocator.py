@@ -17,13 +17,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
-from contextvars import Context, ContextVar
-from typing import Any
+from contextvars import Context
 
 import numpy as np
 from numpy._core import multiarray  # which has NumPy's table of C functions
 
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, locked
 from volta_fn.runtime.memory import out_of_memory
 
 #: Results of at least this many bytes use the allocator: from this size on the C library, too, may ask the kernel for each block.
@@ -85,33 +84,6 @@ def _entry(f: Function, number: Value) -> Value:
     return f.at(_word(_BLOCKS), "i64", f.binary("mul", number, i64(_ENTRY)))
 
 
-def _locked(f: Function, work: Callable[[], Value]) -> Value:
-    """Return what `work` gives while no other thread has the record.
-
-    Threads spin for it, and hold Python's lock where there is one, so that none waits for long.
-    """
-    head, done = f.fresh("again"), f.fresh("over")
-    f.do(f"br label %{head}")
-    f.label(head)
-    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_LOCK)}, i64 0, i64 1 seq_cst seq_cst")
-    f.do(f"br {f.let('i1', f'extractvalue {pair}, 1')}, label %{done}, label %{head}")
-    f.label(done)
-    result = work()
-    f.do(f"store atomic i64 0, {_word(_LOCK)} seq_cst, align 8")
-    return result
-
-
-def _while(f: Function, condition: Callable[[], Value], work: Callable[[], object]) -> None:
-    head, body, done = f.fresh("while"), f.fresh("do"), f.fresh("over")
-    f.do(f"br label %{head}")
-    f.label(head)
-    f.do(f"br {condition()}, label %{body}, label %{done}")
-    f.label(body)
-    work()
-    f.do(f"br label %{head}")
-    f.label(done)
-
-
 def _write_drop(module: Module) -> None:
     """Define ``ptr @drop(number)``, which takes a block out of the free list."""
     number = Value("i64", "%number")
@@ -131,10 +103,8 @@ def declare_advice(module: Module) -> None:
 
 
 def ask_for_huge_pages(f: Function, block: Value, size: Value) -> None:
-    """Ask the kernel for huge pages, where it has them.
-
-    It then clears 2 MiB at once instead of 4 KiB in each of 512 page faults.
-    """
+    """Ask the kernel for huge pages, where it has them."""
+    # It then clears 2 MiB at once instead of 4 KiB in each of 512 page faults.
     if hasattr(mmap, "MADV_HUGEPAGE"):
         f.call("madvise", "i32", block, size, Value("i32", str(_ADVISE_HUGE)))
 
@@ -160,10 +130,8 @@ def _write_find(module: Module) -> None:
 
 
 def _write_fresh(module: Module) -> None:
-    """Define ``ptr @fresh(bytes)``: a block from the kernel, or null.
-
-    Free ones are returned to the kernel until the total is within bounds.
-    """
+    """Define ``ptr @fresh(bytes)``: a block from the kernel, or null."""
+    # Free ones are returned to the kernel until the total is within bounds.
     wanted = Value("i64", "%bytes")
     f = Function(module, "fresh", [wanted], _PTR)
 
@@ -173,7 +141,7 @@ def _write_fresh(module: Module) -> None:
             "and", f.compare("icmp sgt", _get(f, _COUNT), i64(0)), f.compare("icmp ugt", held, f.binary("add", _get(f, _MOST), i64(_SPARE)))
         )
 
-    _while(f, too_many, lambda: _give_back_oldest(f))
+    f.repeat_while(too_many, lambda: _give_back_oldest(f))
     flags = [Value("i32", str(number)) for number in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)]
     block = f.call("mmap", _PTR, _NULL, wanted, *flags, i64(0))
 
@@ -203,7 +171,8 @@ def _write_malloc(module: Module) -> None:
         f.branch(f.compare("icmp ne", block, _NULL), count)
         return block
 
-    block = _locked(f, work)
+    # Threads hold Python's lock where there is one, so that none waits for long.
+    block = locked(f, _word(_LOCK), work)
     f.finish(f.branch(f.compare("icmp eq", block, _NULL), lambda: [_NULL], lambda: [f.at(block, "i8", i64(_HEADER))])[0])
 
 
@@ -225,7 +194,7 @@ def _write_free(module: Module) -> None:
             some = f.compare("icmp sgt", _get(f, _COUNT), i64(0))
             return f.binary("and", some, f.binary("or", stale, f.binary("or", full, heavy)))
 
-        _while(f, crowded, lambda: _give_back_oldest(f))
+        f.repeat_while(crowded, lambda: _give_back_oldest(f))
 
         def keep() -> None:
             entry = _entry(f, _get(f, _COUNT))
@@ -240,7 +209,7 @@ def _write_free(module: Module) -> None:
         f.branch(f.compare("icmp ule", size, i64(_MOST_KEPT)), keep, give_back)
         return block
 
-    f.branch(f.compare("icmp ne", memory, _NULL), lambda: [_locked(f, work)][:0])
+    f.branch(f.compare("icmp ne", memory, _NULL), lambda: [locked(f, _word(_LOCK), work)][:0])
     f.finish()
 
 
@@ -304,7 +273,26 @@ def make_empty(addresses: list[int]) -> Empty:
     Where NumPy has no such hook, use its own allocator. NumPy's MemoryError becomes an `OutOfMemoryError`.
     """
     try:
-        empty = _with_handler(addresses)
+        handler = _Handler(_NAME, 1, None, (ctypes.c_void_p * 4)(*addresses))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # arrays that outlive everything else still use it to free their memory
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        capsule = new(ctypes.addressof(handler), _CAPSULE, None)
+        # The one variable that setting an allocator sets in an empty context.
+        context = Context()
+        context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(numpy_function(_SET_HANDLER)), capsule)
+        ((variable, _),) = context.items()
+        enter, leave = variable.set, variable.reset
+
+        def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            token = enter(capsule)
+            try:
+                return np.empty(shape, dtype)
+            except MemoryError as error:
+                raise out_of_memory(error) from None
+            finally:
+                leave(token)
+
         if multiarray.get_handler_name(empty((LARGE,), np.dtype(np.uint8))) == _NAME.decode():
             return empty
     except (AttributeError, LookupError, TypeError, ValueError):
@@ -317,35 +305,6 @@ def _numpy_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.empty(shape, dtype)
     except MemoryError as error:
         raise out_of_memory(error) from None
-
-
-def _with_handler(addresses: list[int]) -> Empty:
-    handler = _Handler(_NAME, 1, None, (ctypes.c_void_p * 4)(*addresses))
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))  # arrays that outlive everything else still use it to free their memory
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    capsule = new(ctypes.addressof(handler), _CAPSULE, None)
-    variable = _handler_variable(capsule)
-    enter, leave = variable.set, variable.reset
-
-    def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        token = enter(capsule)
-        try:
-            return np.empty(shape, dtype)
-        except MemoryError as error:
-            raise out_of_memory(error) from None
-        finally:
-            leave(token)
-
-    return empty
-
-
-def _handler_variable(capsule: Any) -> ContextVar[Any]:
-    """Find the context variable that setting an allocator sets in an empty context."""
-    context = Context()
-    context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(numpy_function(_SET_HANDLER)), capsule)
-    ((variable, _),) = context.items()
-    return variable
 
 
 def numpy_function(number: int) -> int:

@@ -135,10 +135,8 @@ def _thread_control() -> dict[str, int]:
 
 
 def _forget_routines() -> None:
-    """Restore OpenBLAS's number of threads in a forked child.
-
-    It inherits none of the routines at work.
-    """
+    """Restore OpenBLAS's number of threads in a forked child."""
+    # It inherits none of the routines at work.
     if _threads[_COUNTS].any():
         ctypes.CFUNCTYPE(None, ctypes.c_int)(_thread_control()[SET_THREADS])(int(_threads[_BEFORE]))
     _threads[0] = 0
@@ -224,21 +222,17 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
             if not named.is_declaration:
                 named.name += suffix
     if clean:
-        _clean_up(machine, module)
+        binding = llvm()
+        builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+        passes = binding.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        run_passes(passes, module, builder)
     code = emit(machine, module)
     _idle.append((cpu_info, machine))
     return code
-
-
-def _clean_up(machine: Any, module: Any) -> None:
-    binding = llvm()
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-    passes = binding.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    run_passes(passes, module, builder)
 
 
 class LoadedCode:
@@ -270,10 +264,9 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
 
 
 def _free_dropped() -> None:
-    """Free the objects that nothing uses any more.
-
-    That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see `compiling`).
-    """
+    """Free the objects that nothing uses any more."""
+    # That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see
+    # `compiling`).
     for engine in _engines.drain():
         engine._owned = False
         engine.close()

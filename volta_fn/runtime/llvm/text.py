@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from volta_fn.codegen.scalars import IndexArithmetic
+
+T = TypeVar("T")
 
 # LLVM IR as text: modules of functions, whose instructions are strings.
 #
@@ -294,6 +296,17 @@ class Function(IndexArithmetic[Value]):
             for x, y in zip(first, second, strict=True)
         ]
 
+    def repeat_while(self, condition: Callable[[], Value], work: Callable[[], object]) -> None:
+        """Append ``while condition: work``."""
+        head, body, done = self.fresh("while"), self.fresh("do"), self.fresh("over")
+        self.do(f"br label %{head}")
+        self.label(head)
+        self.do(f"br {condition()}, label %{body}, label %{done}")
+        self.label(body)
+        work()
+        self.do(f"br label %{head}")
+        self.label(done)
+
     def finish(self, result: Value | None = None) -> None:
         """Return, and put the function into its module."""
         self.do("ret void" if result is None else f"ret {result}")
@@ -324,6 +337,19 @@ def element_of(type_: str) -> str:
 # Arithmetic of 64-bit indices in LLVM IR, with constants folded.
 #
 # What shapes decide therefore costs nothing when the code runs.
+
+
+def locked(f: Function, lock: Value, work: Callable[[], T]) -> T:
+    """Return what `work` gives under a lock, for which threads spin."""
+    head, done = f.fresh("wait"), f.fresh("locked")
+    f.do(f"br label %{head}")
+    f.label(head)
+    pair = f.let("{ i64, i1 }", f"cmpxchg {lock}, i64 0, i64 1 seq_cst seq_cst")
+    f.do(f"br {f.let('i1', f'extractvalue {pair}, 1')}, label %{done}, label %{head}")
+    f.label(done)
+    result = work()
+    f.do(f"store atomic i64 0, {lock} seq_cst, align 8")
+    return result
 
 
 def rounded_down(f: Function, x: Value, unit: int) -> Value:

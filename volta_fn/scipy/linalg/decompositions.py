@@ -254,11 +254,9 @@ def _padded_r(a: Array) -> Array:
 
 
 def _pivots(a: Array) -> Array:
-    """Return the order of columns of a QR decomposition with column pivoting.
-
-    Each column has the largest norm after projection onto the orthogonal complement of those before it (Golub and Van Loan, Matrix
-    Computations, 5.4.2).
-    """
+    """Return the order of columns of a QR decomposition with column pivoting."""
+    # Each column has the largest norm after projection onto the orthogonal complement of those before it (Golub and Van Loan, Matrix
+    # Computations, 5.4.2).
     *batch, rows, columns = a.shape
     positions = lax.broadcasted_iota(INDEX, (*batch, columns), len(batch))
 
@@ -390,10 +388,8 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
 
 
 def _triangular(form: Array, vectors: Array) -> tuple[Array, Array]:
-    """Make one complex matrix triangular by rotations of neighbouring rows.
-
-    They go from the last pair of rows, and of columns, to the first.
-    """
+    """Make one complex matrix triangular by rotations of neighbouring rows."""
+    # They go from the last pair of rows, and of columns, to the first.
     size = form.shape[0]
     epsilon = float(dtypes.finfo(form.dtype).eps)
     columns, rows = lax.iota(np.int32, size)[None, :], lax.iota(np.int32, size)[:, None]

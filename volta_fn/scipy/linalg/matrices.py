@@ -143,11 +143,7 @@ def invpascal(n: int, kind: str | None = None, *, dtype: Any = None) -> Array:
 
 
 def _binomials(function: str, kind: str | None) -> Any:
-    formulas = {
-        "symmetric": lambda i, j: math.comb(i + j, i),
-        "lower": lambda i, j: math.comb(i, j),
-        "upper": lambda i, j: math.comb(j, i),
-    }
+    formulas = {"symmetric": lambda i, j: math.comb(i + j, i), "lower": lambda i, j: math.comb(i, j), "upper": lambda i, j: math.comb(j, i)}
     if (kind or "symmetric") not in formulas:
         raise ArgumentError(f"{function}: kind must be 'symmetric', 'lower' or 'upper', got {kind!r}")
     return formulas[kind or "symmetric"]
@@ -320,18 +316,13 @@ def fiedler_companion(a: Any) -> Array:
     coefficients = _vectors("fiedler_companion", "a", a, 1)
     (coefficients,) = promote_inexact("fiedler_companion", coefficients)
     monic = coefficients[..., 1:] / coefficients[..., :1]
-    ones, index = _fiedler_factors(monic.shape[-1])
-    return vnp.where(index >= 0, -take(monic, np.maximum(index, 0), axis=-1), ones.astype(monic.dtype))
-
-
-def _fiedler_factors(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where Fiedler's matrix is 1, and the indices of its coefficients or -1."""
+    size = monic.shape[-1]
     rows, columns = np.indices((size, size), np.int32)
     offset, even = columns - rows, rows % 2 == 0
     ones = (even & (offset == 2)) | (~even & (offset == -2)) | ((rows == 1) & (columns == 0))
     index = np.where(even & (offset == 1), columns, np.where(even & (offset == -1), rows, -1))
-    index[:1, :1] = 0
-    return ones, index
+    index[:1, :1] = 0  # of the coefficients; -1 elsewhere
+    return vnp.where(index >= 0, -take(monic, np.maximum(index, 0), axis=-1), ones.astype(monic.dtype))
 
 
 def leslie(f: Any, s: Any) -> Array:

@@ -189,10 +189,8 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
 
 
 def _by_schur_forms(a: Array, b: Array, c: Array, tol: float) -> Array:
-    """Solve by the triangular Schur forms R of a and S of b.
-
-    They make it R Y + Y S = F, whose columns follow one from another.
-    """
+    """Solve by the triangular Schur forms R of a and S of b."""
+    # They make it R Y + Y S = F, whose columns follow one from another.
     (r, u), (s, v) = schur(a, "complex"), schur(b, "complex")
     right = adjoint(u) @ c.astype(r.dtype) @ v
     last = right.ndim - 1

@@ -47,19 +47,15 @@ class System(NamedTuple):
         return residual if self.preconditioner is None else self.preconditioner(residual)
 
 
-def solved(
-    function: str,
-    A: Any,
-    b: Any,
-    x0: Any,
-    M: Any,
-    solve: Callable[[System], Array],
-    is_hermitian: bool = False,
-) -> Any:
+def solved(function: str, A: Any, b: Any, x0: Any, M: Any, solve: Callable[[System], Array], is_hermitian: bool = False) -> Any:
     """Solve a system of pytrees by a solver of vectors, and make it differentiable."""
     right = tree.map(lambda x: promote_inexact(function, x)[0], b)
     start = tree.map(vnp.zeros_like, right) if x0 is None else x0
-    _check_start(function, start, right)
+    if tree.structure(start) != tree.structure(right):
+        raise TreeError(f"{function}: x0 must have the structure of b, {tree.structure(right)}, got {tree.structure(start)}")
+    shapes = [[vnp.shape(x) for x in tree.leaves(t)] for t in (start, right)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"{function}: x0 must have the shapes of b, {shapes[1]}, got {shapes[0]}")
     operator, preconditioner = as_operator(function, A), M if M is None else as_operator(function, M)
 
     def run(matvec: Operator, vector: Any) -> Any:
@@ -84,14 +80,6 @@ def as_operator(function: str, A: Any) -> Operator:
         raise ShapeError(f"{function}: a linear operator must be a square matrix, got shape {shape}")
     matrix = vnp.asarray(A) if hasattr(A, "__array__") else A
     return lambda x: matrix @ x
-
-
-def _check_start(function: str, x0: Any, b: Any) -> None:
-    if tree.structure(x0) != tree.structure(b):
-        raise TreeError(f"{function}: x0 must have the structure of b, {tree.structure(b)}, got {tree.structure(x0)}")
-    shapes = [[vnp.shape(x) for x in tree.leaves(t)] for t in (x0, b)]
-    if shapes[0] != shapes[1]:
-        raise ShapeError(f"{function}: x0 must have the shapes of b, {shapes[1]}, got {shapes[0]}")
 
 
 def squared_norm(x: Array) -> Array:

@@ -352,10 +352,8 @@ _relative_entropy.defjvps(lambda g, out, x, y: g * (_log_ratio(x, y) + 1.0), lam
 
 @custom_jvp
 def _divergence(x: Array, y: Array) -> Array:
-    """Return y ((1 + r) log(1 + r) - r) with r = x/y - 1.
-
-    With s = r / (2 + r) the logarithm is 2 atanh(s), 1 + r is (1 + s) / (1 - s), and for small s large terms cancel.
-    """
+    """Return y ((1 + r) log(1 + r) - r) with r = x/y - 1."""
+    # With s = r / (2 + r) the logarithm is 2 atanh(s), 1 + r is (1 + s) / (1 - s), and for small s large terms cancel.
     total = x + y
     s = vnp.where(total < np.inf, (x - y) / total, (0.5 * x - 0.5 * y) / (0.5 * x + 0.5 * y))
     close = vnp.abs(s) < 0.6

@@ -66,10 +66,8 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
 
 @composite
 def _bessel_jn(z: Any, *, order: int, start: int) -> Array:
-    """Recur in h with J_k = (z/2)^k / k! h_k, which neither over- nor underflows.
-
-    The sum J_0 + 2 J_2 + 2 J_4 + … = 1 is evaluated by Horner's rule on the way.
-    """
+    """Recur in h with J_k = (z/2)^k / k! h_k, which neither over- nor underflows."""
+    # The sum J_0 + 2 J_2 + 2 J_4 + … = 1 is evaluated by Horner's rule on the way.
     half = 0.5 * z
 
     def step(state: tuple[Array, Array, Array], k: Array) -> tuple[tuple[Array, Array, Array], Array]:
@@ -272,10 +270,8 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
 
 
 def _differentiable(function: Function, series: Function, slope: Function) -> Function:
-    """Return a function with `slope` in its last argument.
-
-    Derivatives by other arguments are those of the series, computed where a tangent is nonzero.
-    """
+    """Return a function with `slope` in its last argument."""
+    # Derivatives by other arguments are those of the series, computed where a tangent is nonzero.
     wrapped = custom_jvp(function)
 
     @functools.partial(wrapped.defjvp, symbolic_zeros=True)

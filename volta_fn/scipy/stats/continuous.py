@@ -334,10 +334,8 @@ def _df_signature(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
 
 
 def _chi2_density(x: Array, df: Array, loc: Array, scale: Array) -> Array:
-    """Return the density of the gamma distribution with shape df / 2.
-
-    Half of a tiny `df` may underflow, so `df` is the shape there: the density is proportional to it.
-    """
+    """Return the density of the gamma distribution with shape df / 2."""
+    # Half of a tiny `df` may underflow, so `df` is the shape there: the density is proportional to it.
     tiny = df < _CHI2_TINY
     return vnp.where(tiny, 0.5, 1.0) * special.gamma_pdf(x, vnp.where(tiny, df, 0.5 * df), loc, 2.0 * scale)
 
@@ -472,10 +470,8 @@ def _truncnorm_log_tail_mass(low: Array, high: Array) -> Array:
 
 
 def _truncnorm_log_share(mass: Array, rest: Array, total: Array) -> Array:
-    """Return log(mass / total) from the logs of two masses and of their sum.
-
-    A share near 1 is computed from the other one, which keeps the precision of a log near 0.
-    """
+    """Return log(mass / total) from the logs of two masses and of their sum."""
+    # A share near 1 is computed from the other one, which keeps the precision of a log near 0.
     share, other = mass - total, rest - total
     near_one = share > -0.1
     return vnp.where(near_one, vnp.log1p(-vnp.exp(vnp.where(near_one, other, -1.0))), share)

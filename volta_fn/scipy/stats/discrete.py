@@ -92,10 +92,7 @@ def _binom_signature(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
 
 
 def _binom_log_mass(k: Array, n: Array, p: Array) -> Array:
-    """Return the log of the probability.
-
-    The log of p^(k+1) (1 - p)^(n-k+1) / B(k + 1, n - k + 1) has no large terms that cancel.
-    """
+    # The log of p^(k+1) (1 - p)^(n-k+1) / B(k + 1, n - k + 1) has no large terms that cancel.
     certain = (p == 0) | (p == 1)
     inside = vnp.where(certain, 0.5, p)
     weight = log_beta_weight(k + 1.0, n - k + 1.0, inside) - vnp.log1p(n) - vnp.log(inside) - vnp.log1p(-inside)
@@ -127,10 +124,7 @@ def _nbinom_signature(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
 
 
 def _nbinom_log_mass(k: Array, n: Array, p: Array) -> Array:
-    """Return the log of the probability.
-
-    The log of p^n (1 - p)^(k+1) / B(n, k + 1) has no large terms that cancel.
-    """
+    # The log of p^n (1 - p)^(k+1) / B(n, k + 1) has no large terms that cancel.
     certain = p == 1
     inside = vnp.where(certain, 0.5, p)
     weight = log_beta_weight(n, k + 1.0, inside) - vnp.log(n + k) - vnp.log1p(-inside)
@@ -182,10 +176,7 @@ def _poisson_signature(k: Any, mu: Any, loc: Any = 0) -> None:
 
 
 def _poisson_log_mass(k: Array, mu: Array) -> Array:
-    """Return the log of the probability.
-
-    The log of mu^k exp(-mu) / Γ(k) has no large terms that cancel.
-    """
+    # The log of mu^k exp(-mu) / Γ(k) has no large terms that cancel.
     has_zero = (k == 0) | (mu == 0)
     count, mean = vnp.where(has_zero, 1.0, k), vnp.where(has_zero, 1.0, mu)
     return vnp.where(has_zero, log_power(mu, k) - mu, log_gamma_weight(count, mean) - vnp.log(count))

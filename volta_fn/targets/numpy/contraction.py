@@ -60,18 +60,14 @@ def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
 
 
 def _bool_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return where any term `a and b` holds, counted by BLAS.
-
-    A float32 count may saturate, but never returns to zero.
-    """
+    """Return where any term `a and b` holds, counted by BLAS."""
+    # A float32 count may saturate, but never returns to zero.
     return np.matmul(a.astype(np.float32), b.astype(np.float32)) > 0
 
 
 def _complex_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the product; what is not finite is summed again without BLAS.
-
-    BLAS multiplies sums by 1 + 0i, which makes infinite components NaN: which ones depends on the routine, and so on the shapes.
-    """
+    """Return the product; what is not finite is summed again without BLAS."""
+    # BLAS multiplies sums by 1 + 0i, which makes infinite components NaN: which ones depends on the routine, and so on the shapes.
     result = np.asarray(np.matmul(a, b))
     wrong = ~np.isfinite(result)
     if wrong.any():
@@ -80,10 +76,8 @@ def _complex_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _integer_product(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
-    """Return the product modulo 2^bits of `out`.
-
-    It is summed from exact float64 products of 16-bit limbs, as BLAS has no integers and NumPy's own loop is slow.
-    """
+    """Return the product modulo 2^bits of `out`."""
+    # It is summed from exact float64 products of 16-bit limbs, as BLAS has no integers and NumPy's own loop is slow.
     total = np.zeros((), np.uint64)
     for start in range(0, a.shape[-1], _EXACT_TERMS):
         terms = slice(start, start + _EXACT_TERMS)
@@ -242,13 +236,22 @@ _LARGE = 1 << 18
 
 
 def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Transform along an axis; for half spectra `length` is that of the full signal.
-
-    The signals of a large batch are divided among the threads, which changes no digit.
-    """
+    """Transform along an axis; for half spectra `length` is that of the full signal."""
+    # The signals of a large batch are divided among the threads, which changes no digit.
     library = _scipy()
     if library is None:
-        return _by_numpy(x, kind, length, axis, out)
+        along = next((d for d, n in enumerate(x.shape) if d != axis % x.ndim and n >= 2), None) if x.size >= _LARGE else None
+        threads = 1 if along is None else min(thread_count(), x.shape[along])
+        if along is None or threads == 1:
+            return _transform(x, kind, length, axis, out)
+        if out is None:
+            shape = [*x.shape]
+            shape[axis] = length // 2 + 1 if kind == "RFFT" else length
+            out = np.empty(shape, x.real.dtype if kind == "IRFFT" else np.result_type(x.dtype, np.complex64))
+        bounds = [x.shape[along] * i // threads for i in range(threads + 1)]
+        batches = [(slice(None),) * along + (slice(low, high),) for low, high in pairwise(bounds)]
+        run_together([partial(_transform, x[batch], kind, length, axis, out[batch]) for batch in batches])
+        return out
     transform, workers = getattr(library, kind.lower()), thread_count() if x.size >= _LARGE else 1
     if out is None:
         return transform(x, length, axis, workers=workers)
@@ -267,27 +270,10 @@ def _scipy() -> Any:
     return load("scipy.fft") if is_installed("scipy") else None
 
 
-def _by_numpy(x: np.ndarray, kind: str, length: int, axis: int, out: np.ndarray | None) -> np.ndarray:
-    along = next((d for d, n in enumerate(x.shape) if d != axis % x.ndim and n >= 2), None) if x.size >= _LARGE else None
-    threads = 1 if along is None else min(thread_count(), x.shape[along])
-    if along is None or threads == 1:
-        return _transform(x, kind, length, axis, out)
-    if out is None:
-        shape = [*x.shape]
-        shape[axis] = length // 2 + 1 if kind == "RFFT" else length
-        out = np.empty(shape, x.real.dtype if kind == "IRFFT" else np.result_type(x.dtype, np.complex64))
-    bounds = [x.shape[along] * i // threads for i in range(threads + 1)]
-    batches = [(slice(None),) * along + (slice(low, high),) for low, high in pairwise(bounds)]
-    run_together([partial(_transform, x[batch], kind, length, axis, out[batch]) for batch in batches])
-    return out
-
-
 def _transform(x: np.ndarray, kind: str, length: int, axis: int, out: np.ndarray | None) -> np.ndarray:
-    """Transform in this thread.
-
-    NumPy (2.4) transforms single precision in double, with conversions, unless it scales the result, which it does by a number of
-    that precision. So it divides by the length here, and the result is multiplied again: by a power of two no digit changes.
-    """
+    """Transform in this thread."""
+    # NumPy (2.4) transforms single precision in double, with conversions, unless it scales the result, which it does by a number of that
+    # precision. So it divides by the length here, and the result is multiplied again: by a power of two no digit changes.
     if kind in _INVERSE:
         return _INVERSE[kind](x, length, axis, out=out)
     if x.dtype.char in "dD":

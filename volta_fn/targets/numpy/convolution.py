@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product as cartesian
 from math import gcd, isqrt, prod
@@ -58,7 +58,15 @@ def sliding_blocks(
     cut: Sequence[int] = (),
 ) -> Iterator[Block]:
     """Yield blocks that meet at most `capacity` elements, axes cut in the order `cut`."""
-    lengths = _block_lengths(counts, windows, taps, sizes, capacity, cut or range(len(counts)))
+    lengths = [max(count, 1) for count in counts]
+
+    def reach() -> int:
+        axes = zip(lengths, windows, taps, sizes, strict=True)
+        return prod(min((n - 1) * w.stride + (k - 1) * w.dilation + 1, size) for n, w, k, size in axes if k)
+
+    for axis in cut or range(len(counts)):
+        while reach() > capacity and lengths[axis] > 1:
+            lengths[axis] = -(-lengths[axis] // 2)
     for positions in blocks(tuple(counts), tuple(lengths)):
         spans = [span(*axis) for axis in zip(positions, windows, taps, sizes, strict=True)]
         yield Block(positions, tuple([s for s, _ in spans]), tuple([w for _, w in spans]))
@@ -69,21 +77,6 @@ def blocks(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[slic
     """Return the blocks of an index space, as tuples of slices."""
     axes = [[slice(i, min(i + n, size)) for i in range(0, size, n)] for size, n in zip(sizes, lengths, strict=True)]
     return tuple(cartesian(*axes))
-
-
-def _block_lengths(
-    counts: Sequence[int], windows: Sequence[SlidingWindow], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int]
-) -> list[int]:
-    lengths = [max(count, 1) for count in counts]
-
-    def reach() -> int:
-        axes = zip(lengths, windows, taps, sizes, strict=True)
-        return prod(min((n - 1) * w.stride + (k - 1) * w.dilation + 1, size) for n, w, k, size in axes if k)
-
-    for axis in cut:
-        while reach() > capacity and lengths[axis] > 1:
-            lengths[axis] = -(-lengths[axis] // 2)
-    return lengths
 
 
 # Tiling of a correlation by im2col into matrix products.
@@ -183,10 +176,8 @@ def _even_length(size: int, limit: int) -> int:
 
 
 def _shrink(lengths: list[int], windows: Sequence[SlidingWindow], capacity: int) -> None:
-    """Halve blocks of positions and taps until what they reach of the input fits.
-
-    Strides and dilations leave gaps between elements.
-    """
+    """Halve blocks of positions and taps until what they reach of the input fits."""
+    # Strides and dilations leave gaps between elements.
     spatial = len(windows)
 
     def reached() -> int:
@@ -262,10 +253,8 @@ def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Slidin
 def without_gaps(
     x: np.ndarray, windows: Sequence[SlidingWindow], positions: Sequence[int], taps: Sequence[int]
 ) -> tuple[np.ndarray, tuple[SlidingWindow, ...]]:
-    """Return the subgrid of `x` that windows can meet, and the windows over it.
-
-    A stride of 2 with a single tap, for example, meets every other element: over that subgrid the stride is 1.
-    """
+    """Return the subgrid of `x` that windows can meet, and the windows over it."""
+    # A stride of 2 with a single tap, for example, meets every other element: over that subgrid the stride is 1.
     subgrid, reduced = [], []
     for window, position_count, count in zip(windows, positions, taps, strict=True):
         stride = window.stride if position_count > 1 else window.dilation
@@ -318,9 +307,24 @@ class _Products:
             for n, *positions in blocks((sizes[1], *sizes[3:first_tap]), (lengths[1], *lengths[3:first_tap])):
                 y = self._result(g, n, o, positions)
                 if len(sums) == 1:
-                    self._multiply_into(y, weights, self._patch(g, n, positions, sums[0]))
+                    # A single product is written directly where its axes merge.
+                    patch = self._patch(g, n, positions, sums[0])
+                    stack = len(self.tiling.stack)
+                    shape = _matrix_shape(y.shape, stack, len(self.tiling.rows) if self.tiling.outputs_last else 1)
+                    matrices = _view(y, shape) if self.multiply is np.matmul and y.dtype == self.x_dtype else None
+                    if matrices is None:
+                        y[...] = self.multiply(*self._factors(weights, patch)).reshape(y.shape)
+                    else:
+                        np.matmul(*self._factors(weights, patch), out=matrices)
                 else:
-                    self._sum_into(y, ((self._weights(g, o, terms), self._patch(g, n, positions, terms)) for terms in sums))
+                    products = (
+                        self.multiply(*self._factors(weights, patch))
+                        for weights, patch in ((self._weights(g, o, terms), self._patch(g, n, positions, terms)) for terms in sums)
+                    )
+                    total = next(products)
+                    for product in products:
+                        np.add(total, product, out=total)
+                    y[...] = total.reshape(y.shape)
 
     def _weights(self, g: slice, o: slice, terms: Sequence[slice]) -> np.ndarray:
         """Return a block of w as matrices [outputs, terms]."""
@@ -355,24 +359,6 @@ class _Products:
     def _factors(self, weights: np.ndarray, patch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the two factors of a block of y, in order."""
         return (patch, weights.swapaxes(-1, -2)) if self.tiling.outputs_last else (weights, patch.swapaxes(-1, -2))
-
-    def _multiply_into(self, y: np.ndarray, weights: np.ndarray, patch: np.ndarray) -> None:
-        """Write a block of y that is a single product, directly where its axes merge."""
-        stack = len(self.tiling.stack)
-        shape = _matrix_shape(y.shape, stack, len(self.tiling.rows) if self.tiling.outputs_last else 1)
-        matrices = _view(y, shape) if self.multiply is np.matmul and y.dtype == self.x_dtype else None
-        if matrices is None:
-            y[...] = self.multiply(*self._factors(weights, patch)).reshape(y.shape)
-        else:
-            np.matmul(*self._factors(weights, patch), out=matrices)
-
-    def _sum_into(self, y: np.ndarray, operands: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Write a block of y that is a sum of products."""
-        products = (self.multiply(*self._factors(weights, patch)) for weights, patch in operands)
-        total = next(products)
-        for product in products:
-            np.add(total, product, out=total)
-        y[...] = total.reshape(y.shape)
 
 
 def _matrix_shape(shape: tuple[int, ...], stack: int, outer: int) -> tuple[int, ...]:
@@ -510,7 +496,12 @@ def conv_general_dilated(
     x, w = lhs.transpose(lhs_spec), rhs.transpose(rhs_spec)
     positions = window_counts(x.shape[2:], w.shape[2:], window_strides, padding, lhs_dilation, rhs_dilation)
     if out is None:
-        out = _empty((x.shape[0] // batch_group_count, w.shape[0], *positions), out_spec, dtype)
+        # A C-ordered array whose axis `out_spec[i]` has length `shape[i]`.
+        shape = (x.shape[0] // batch_group_count, w.shape[0], *positions)
+        placed = [0] * len(shape)
+        for axis, size in zip(out_spec, shape, strict=True):
+            placed[axis] = size
+        out = np.empty(placed, dtype)
     x, w, y = _grouped(x, w, out.transpose(out_spec), feature_group_count, batch_group_count)
     windows = [SlidingWindow(*window) for window in zip(window_strides, rhs_dilation, (low for low, _ in padding), strict=True)]
     axes = zip(windows, lhs_dilation, w.shape[3:], y.shape[3:], strict=True)
@@ -521,14 +512,6 @@ def conv_general_dilated(
         by = correlate_spectra if spectral and phase and np.isfinite(lhs).all() and np.isfinite(rhs).all() else correlate
         by(x, some_w, some_y, [p.window for p in phase])
     return out
-
-
-def _empty(shape: tuple[int, ...], spec: Spec, dtype: np.dtype) -> np.ndarray:
-    """Return a C-ordered array whose axis `spec[i]` has length `shape[i]`."""
-    placed = [0] * len(shape)
-    for axis, size in zip(spec, shape, strict=True):
-        placed[axis] = size
-    return np.empty(placed, dtype)
 
 
 def _grouped(
@@ -566,11 +549,9 @@ def _has_few_outputs(w: np.ndarray, y: np.ndarray) -> bool:
 
 
 def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
-    """Write the correlation y, with few outputs per group, by one product per block.
-
-    The input is multiplied by all weights at once; products are added where they belong, shifted by their taps. The gradient by the input
-    of a 7×7 convolution with stride 2 of 3 channels takes a third of what it takes by im2col.
-    """
+    """Write the correlation y, with few outputs per group, by one product per block."""
+    # The input is multiplied by all weights at once; products are added where they belong, shifted by their taps. The gradient by the input
+    # of a 7×7 convolution with stride 2 of 3 channels takes a third of what it takes by im2col.
     groups, outputs, channels, *taps = w.shape
     factors = w.transpose(0, *range(3, w.ndim), 1, 2).reshape(groups, 1, prod(taps) * outputs, channels)
     widest = max(channels, prod(taps) * outputs)
@@ -578,7 +559,13 @@ def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Se
         with Scratch() as scratch:
             met = x[g, n, :, *block.source]
             size = met.shape[3:]
-            products = _multiply(factors[g], met.reshape(*met.shape[:3], prod(size)), y.dtype, scratch)
+            lhs = factors[g]
+            rhs = met.reshape(*met.shape[:3], prod(size))
+            multiply = product_for(lhs.dtype, rhs.dtype, y.dtype)
+            if multiply is not np.matmul:
+                products = multiply(lhs, rhs)
+            else:
+                products = np.matmul(lhs, rhs, out=scratch.array((*rhs.shape[:2], lhs.shape[2], rhs.shape[3]), rhs.dtype))
             products = products.reshape(*met.shape[:2], prod(taps), outputs, *size)
             target = y[g, n, :, *block.positions]
             total = scratch.array(target.shape, working_dtype(y.dtype))
@@ -589,21 +576,11 @@ def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Se
             target[...] = total
 
 
-def _multiply(lhs: np.ndarray, rhs: np.ndarray, dtype: np.dtype, scratch: Scratch) -> np.ndarray:
-    """Multiply stacks of matrices, for results of a dtype."""
-    multiply = product_for(lhs.dtype, rhs.dtype, dtype)
-    if multiply is not np.matmul:
-        return multiply(lhs, rhs)
-    return np.matmul(lhs, rhs, out=scratch.array((*rhs.shape[:2], lhs.shape[2], rhs.shape[3]), rhs.dtype))
-
-
 def _input_blocks(
     x: np.ndarray, out: np.ndarray, windows: Sequence[SlidingWindow], taps: Sequence[int], capacity: int
 ) -> Iterator[tuple[Block, slice, slice]]:
-    """Yield blocks of positions, with slices of the two leading axes of `x` and `out`.
-
-    Cut first are axes along which blocks meet no element twice, and of these the ones with the largest strides.
-    """
+    """Yield blocks of positions, with slices of the two leading axes of `x` and `out`."""
+    # Cut first are axes along which blocks meet no element twice, and of these the ones with the largest strides.
     axes = (0, 1, *range(out.ndim - len(windows), out.ndim))
     counts, sizes = [[array.shape[axis] for axis in axes] for array in (out, x)]
     lengths = (1, 1, *taps)

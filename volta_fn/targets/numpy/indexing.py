@@ -68,7 +68,11 @@ def gather(
         if invalid.any():
             read = read.copy()
             read[(slice(None),) * lead + (invalid,)] = fill
-    return _lay_out(read, lead, starts.ndim - 1, numbers.offset_dims)
+    # The dimensions of windows go to ``offset_dims``; ``lead`` precede the batch.
+    batch_rank = starts.ndim - 1
+    window_axes = iter([*range(lead), *range(lead + batch_rank, read.ndim)])
+    batch_axes = iter(range(lead, lead + batch_rank))
+    return read.transpose([next(window_axes if dim in numbers.offset_dims else batch_axes) for dim in range(read.ndim)])
 
 
 def scatter(
@@ -98,7 +102,12 @@ def scatter(
         return _update_one(out, indices, updates, numbers, absent, clips, combine)
     starts = _starts(indices, numbers.scatter_indices_batching_dims)
     starts = np.ascontiguousarray(starts).reshape(len(dims), math.prod(starts.shape[1:]))
-    windows = _by_window(updates, numbers.update_window_dims)
+    # The updates as (number of windows, *window):
+    batch_dims = [dim for dim in range(updates.ndim) if dim not in numbers.update_window_dims]
+    count = math.prod(updates.shape[dim] for dim in batch_dims)
+    windows = updates.transpose([*batch_dims, *numbers.update_window_dims]).reshape(
+        count, *(updates.shape[dim] for dim in numbers.update_window_dims)
+    )
     sizes = _window_sizes(operand.ndim, absent, windows.shape[1:])
     limits = _limits(operand, dims, sizes, starts.ndim)
     if clips:
@@ -285,21 +294,7 @@ def _read_windows(operand: np.ndarray, dims: Dims, sizes: Dims, absent: Dims, st
     return windows[tuple(starts)]
 
 
-def _lay_out(read: np.ndarray, lead: int, batch_rank: int, offset_dims: Dims) -> np.ndarray:
-    """Move the dimensions of windows to ``offset_dims``; ``lead`` precede the batch."""
-    window_axes = iter([*range(lead), *range(lead + batch_rank, read.ndim)])
-    batch_axes = iter(range(lead, lead + batch_rank))
-    return read.transpose([next(window_axes if dim in offset_dims else batch_axes) for dim in range(read.ndim)])
-
-
 # Scatter.
-
-
-def _by_window(updates: np.ndarray, window_dims: Dims) -> np.ndarray:
-    """Return the updates as (number of windows, *window)."""
-    batch_dims = [dim for dim in range(updates.ndim) if dim not in window_dims]
-    count = math.prod(updates.shape[dim] for dim in batch_dims)
-    return updates.transpose([*batch_dims, *window_dims]).reshape(count, *(updates.shape[dim] for dim in window_dims))
 
 
 def _window_sizes(rank: int, absent: Dims, window: Dims) -> Dims:
@@ -309,10 +304,8 @@ def _window_sizes(rank: int, absent: Dims, window: Dims) -> Dims:
 
 
 def _set_windows(view: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
-    """Write the windows in order.
-
-    NumPy keeps that order where the index arrays are one-dimensional and contiguous.
-    """
+    """Write the windows in order."""
+    # NumPy keeps that order where the index arrays are one-dimensional and contiguous.
     if not len(starts):
         windows = windows[-1:]
     if windows.size:

@@ -287,7 +287,21 @@ def _factor(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Replace each matrix of the stack by its L and U; return pivots and permutation."""
     rank = min(a.shape[1:])
     if rank <= _BLOCK:
-        return _factor_columns(a)
+        stack, m, n = a.shape
+        each = np.arange(stack)
+        pivots = np.zeros((stack, min(m, n)), np.intp)
+        permutation = np.tile(np.arange(m), (stack, 1))
+        for j in range(min(m, n)):
+            pivot = pivots[:, j] = j + _size(a[:, j:, j]).argmax(axis=1)
+            for rows in (a, permutation):
+                chosen = rows[each, pivot]
+                rows[each, pivot] = rows[:, j]
+                rows[:, j] = chosen
+            below, diagonal = a[:, j + 1 :, j], a[:, j, j, None]
+            below /= np.where(diagonal == 0, 1, diagonal)
+            if j + 1 < n:
+                a[:, j + 1 :, j + 1 :] -= below[..., None] * a[:, j, None, j + 1 :]
+        return pivots, permutation
     half = rank // 2
     left, right = a[:, :, :half], a[:, :, half:]
     pivots, permutation = _factor(left)
@@ -298,25 +312,6 @@ def _factor(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     left[:, half:] = _permuted(left[:, half:], more)
     permutation[:, half:] = np.take_along_axis(permutation[:, half:], more, 1)
     return np.concatenate([pivots, more_pivots + half], axis=1), permutation
-
-
-def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factor like `_factor`, one column after the other."""
-    stack, m, n = a.shape
-    each = np.arange(stack)
-    pivots = np.zeros((stack, min(m, n)), np.intp)
-    permutation = np.tile(np.arange(m), (stack, 1))
-    for j in range(min(m, n)):
-        pivot = pivots[:, j] = j + _size(a[:, j:, j]).argmax(axis=1)
-        for rows in (a, permutation):
-            chosen = rows[each, pivot]
-            rows[each, pivot] = rows[:, j]
-            rows[:, j] = chosen
-        below, diagonal = a[:, j + 1 :, j], a[:, j, j, None]
-        below /= np.where(diagonal == 0, 1, diagonal)
-        if j + 1 < n:
-            a[:, j + 1 :, j + 1 :] -= below[..., None] * a[:, j, None, j + 1 :]
-    return pivots, permutation
 
 
 def _size(x: np.ndarray) -> np.ndarray:

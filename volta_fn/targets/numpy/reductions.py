@@ -36,28 +36,19 @@ def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> n
     """Evaluate a cumulative primitive by its step's ufunc: integers wrap, NaN stays."""
     ufunc = PRIMITIVES[reduction_of(name).step].evaluate
     assert isinstance(ufunc, np.ufunc)
-    return _accumulate(ufunc, operand, axis, reverse)
-
-
-def _accumulate(ufunc: np.ufunc, operand: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     x = np.flip(operand, axis) if reverse else operand
     x = x.astype(wide, copy=False)
     if math.prod(x.shape[axis + 1 :]) >= _ROW:
-        out = _accumulate_rows(ufunc, x, axis)
+        # Accumulate rows across the axis, where NumPy would stride through memory.
+        out = x.copy()
+        rows = np.moveaxis(out, axis, 0)
+        for i in range(1, len(rows)):
+            ufunc(rows[i - 1], rows[i], out=rows[i])
     else:
         out = ufunc.accumulate(x, axis=axis, dtype=wide)
     out = out.astype(operand.dtype, copy=False)
     return np.flip(out, axis) if reverse else out
-
-
-def _accumulate_rows(ufunc: np.ufunc, x: np.ndarray, axis: int) -> np.ndarray:
-    """Accumulate rows across the axis, where NumPy would stride through memory."""
-    out = x.copy()
-    rows = np.moveaxis(out, axis, 0)
-    for i in range(1, len(rows)):
-        ufunc(rows[i - 1], rows[i], out=rows[i])
-    return out
 
 
 def typed_reductions() -> dict[Primitive, Callable[..., Callable[..., np.ndarray]]]:
@@ -76,10 +67,8 @@ _MANY = 256
 
 
 def _sum_by_axes(inner: tuple[int, ...], outer: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-    """Sum along the last axes, then along each of the outer ones.
-
-    NumPy sums the last axes pairwise, but the rows of outer axes sequentially, so that their rounding errors add up.
-    """
+    """Sum along the last axes, then along each of the outer ones."""
+    # NumPy sums the last axes pairwise, but the rows of outer axes sequentially, so that their rounding errors add up.
     total: np.ndarray = np.add.reduce(x, axis=inner) if inner else x
     for axis in reversed(outer):
         total = _sum_of_rows(np.moveaxis(total, axis, 0))
@@ -140,7 +129,12 @@ def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarr
     last = np.moveaxis(operand, dimension, -1)
     falling = ~rank(last)
     if 0 < k * 8 < last.shape[-1]:
-        chosen = _least(falling, k)
+        # The indices of the `k` least, ascending. Of equals to the greatest of them, the first ones are taken.
+        threshold = np.partition(falling, k - 1, axis=-1)[..., k - 1 : k]
+        below, equal = falling < threshold, falling == threshold
+        wanted = k - below.sum(axis=-1, keepdims=True)
+        chosen = below | (equal & (equal.cumsum(axis=-1) <= wanted))
+        chosen = np.nonzero(chosen)[-1].reshape(*falling.shape[:-1], k)
         indices = np.take_along_axis(chosen, stable_order(np.take_along_axis(falling, chosen, -1)), -1)
     else:
         indices = stable_order(falling)[..., :k]
@@ -201,18 +195,6 @@ def _real_keys(key: np.ndarray) -> list[np.ndarray]:
     if key.dtype.kind == "c":
         return [key.real, key.imag]
     return [rank(key) if key.dtype in _HALF else key]
-
-
-def _least(keys: np.ndarray, k: int) -> np.ndarray:
-    """Return the indices, ascending, of the ``k`` least along the last axis.
-
-    Of equals to the greatest of them, the first ones are taken.
-    """
-    threshold = np.partition(keys, k - 1, axis=-1)[..., k - 1 : k]
-    below, equal = keys < threshold, keys == threshold
-    wanted = k - below.sum(axis=-1, keepdims=True)
-    chosen = below | (equal & (equal.cumsum(axis=-1) <= wanted))
-    return np.nonzero(chosen)[-1].reshape(*keys.shape[:-1], k)
 
 
 def _extreme(find: Callable[..., Any], operand: np.ndarray, axes: tuple[int, ...], index_dtype: Any) -> np.ndarray:

@@ -385,7 +385,6 @@ class _Writer:
         return self._each((c.groups, terms, many) if tiling.by_tiles[0] else (c.groups, many, terms), write, f)
 
     def results(self, dtype: np.dtype) -> Dispatch:
-        """Transform the products to results."""
         c, tiling, f = self.c, self.tiling, Shader(self.capabilities, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
         m, n = tiling.positions, tiling.points

@@ -336,13 +336,11 @@ class _Split:
         return stop + 1
 
     def _load(self, index: str) -> str:
-        """Return a call that gives an element."""
         name = f"{self.name}_at"
         self.functions[name] = self._function(f"fn {name}(i: u32) -> {self.type}", [f"return {section};" for section in self.sections])
         return f"{name}({index})"
 
     def _atomic(self, operation: str, index: str, value: str) -> str:
-        """Return a call of an atomic operation."""
         word, name = self.type[7:-1], f"{self.name}_{operation}"
         returned, keyword = ("", "") if operation == "atomicStore" else (f" -> {word}", "return ")
         parameter, passed = (f", value: {word}", ", value") if value else ("", "")
@@ -361,10 +359,8 @@ class _Split:
         return f"{{ let {name} = {index}; {self._choice(bodies, name)} }}"
 
     def _choice(self, bodies: list[str], index: str = "i") -> str:
-        """Return the body for the section of the index.
-
-        The last ``return`` stands outside of all braces, since functions must end with it.
-        """
+        """Return the body for the section of the index."""
+        # The last `return` stands outside of all braces, since functions must end with it.
         last = len(bodies) - 1
         if bodies[0].startswith("return"):
             tests = [f"if ({index} < {(k + 1) * self.length}u) {{ {body} }} " for k, body in enumerate(bodies[:last])]

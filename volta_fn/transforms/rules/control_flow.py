@@ -156,11 +156,19 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
     consts, carry = is_unknown.consts.count(False), carry_unknown.count(False)
     outputs = out_unknown.count(False)
     invars, residuals = known_program.jaxpr.invars, known_program.jaxpr.outvars[outputs:]
-    varying = _varying(known_program, consts)
+    # What may vary: the first `consts` inputs do not.
+    varying: set[Atom] = set(known_program.jaxpr.invars[consts:])
+    for eqn in known_program.eqns:
+        if has_effects(eqn) or any(v in varying for v in eqn.invars):
+            varying.update(eqn.outvars)
     row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
     is_invariant = [type(v) is Literal or v not in varying for v in residuals]
     is_stacked = [not i and v not in row_of for i, v in zip(is_invariant, residuals, strict=True)]
-    invariants = _invariant_program(known_program, consts, varying, marked(residuals, is_invariant))
+    jaxpr = known_program.jaxpr
+    eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
+    invariants = dce_jaxpr(
+        ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], marked(residuals, is_invariant), eqns), known_program.consts)
+    )
     known_body = dce_jaxpr(known_program, [*[True] * outputs, *is_stacked])
     # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
     positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)
@@ -171,22 +179,6 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
     unknown_body = reordered(unknown_program, inputs, range(len(unknown_program.out_avals)))
     residual_rows = [row_of.get(v) for v in marked(residuals, is_invariant, False)]
     return _Split(carry_unknown, out_unknown, invariants, known_body, unknown_body, residual_rows)
-
-
-def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
-    """Return the variables that may vary; the first `consts` inputs do not."""
-    varying: set[Atom] = set(closed.jaxpr.invars[consts:])
-    for eqn in closed.eqns:
-        if has_effects(eqn) or any(v in varying for v in eqn.invars):
-            varying.update(eqn.outvars)
-    return varying
-
-
-def _invariant_program(known_program: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
-    """Return the program of outputs that depend on the first `consts` inputs alone."""
-    jaxpr = known_program.jaxpr
-    eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
-    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known_program.consts))
 
 
 # Reverse mode.
@@ -444,17 +436,13 @@ def _split_branches(first: ClosedJaxpr, others: Branches, is_unknown: Sequence[b
     out_unknown = _union([split_program(b, is_unknown, not_forced)[2] for b in branches])
     splits = [split_program(b, is_unknown, out_unknown) for b in branches]
     count = out_unknown.count(False)
-    slots = _residual_slots([[v.aval for v in known_program.jaxpr.outvars[count:]] for known_program, _, _ in splits])
+    # The fewest types that have room for the residuals of any one branch.
+    counts: Counter[ShapedArray] = Counter()
+    for known_program, _, _ in splits:
+        counts |= Counter([v.aval.strip_weak_type() for v in known_program.jaxpr.outvars[count:]])
+    slots = list(counts.elements())
     pairs = [_with_slots(known_program, unknown_program, count, slots) for known_program, unknown_program, _ in splits]
     return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
-
-
-def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]:
-    """Return the fewest types that have room for the residuals of any one branch."""
-    slots: Counter[ShapedArray] = Counter()
-    for avals in types:
-        slots |= Counter([a.strip_weak_type() for a in avals])
-    return list(slots.elements())
 
 
 def _with_slots(
@@ -523,28 +511,19 @@ def _cond_batch(
     front = to_front(args, dims)
     stacked = [d is not None for d in dims[1:]]
     if dims[0] is not None:
-        return _select_branch(axis, front, stacked, branches)
+        # A branch gets the examples of other branches as constants: their derivatives may be infinite, and zero times infinity is NaN.
+        # Operands that are the same for all examples stay as they are; as constants for some examples they would have to be stacked.
+        index, operands = front[0], front[1:]
+        all_stacked = [True] * len(branches[0].out_avals)
+        results = []
+        for number, branch in enumerate(branches):
+            mask = eq(index, np.asarray(number, index.dtype))
+            branch_operands = [_constant_unless(mask, x) if s else x for x, s in zip(operands, stacked, strict=True)]
+            results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, all_stacked)[0], *branch_operands))
+        outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
+        return outs, [0] * len(outs)
     batched, out_stacked = _derived(branches, lambda b, forced: batch_jaxpr(b, axis, stacked, forced))
     return bind(cond_p, *front, branches=batched), [0 if s else None for s in out_stacked]
-
-
-def _select_branch(
-    axis: AxisData, args: Sequence[Array], stacked: Sequence[bool], branches: Branches
-) -> tuple[list[Array], list[int | None]]:
-    """Run all branches for all examples, and select each example's branch.
-
-    A branch gets the examples of other branches as constants: their derivatives may be infinite, and zero times infinity is NaN. Operands
-    that are the same for all examples stay as they are; as constants for some examples they would have to be stacked.
-    """
-    index, operands = args[0], args[1:]
-    all_stacked = [True] * len(branches[0].out_avals)
-    results = []
-    for number, branch in enumerate(branches):
-        mask = eq(index, np.asarray(number, index.dtype))
-        branch_operands = [_constant_unless(mask, x) if s else x for x, s in zip(operands, stacked, strict=True)]
-        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, all_stacked)[0], *branch_operands))
-    outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
-    return outs, [0] * len(outs)
 
 
 def _constant_unless(mask: Array, operand: Array) -> Array:

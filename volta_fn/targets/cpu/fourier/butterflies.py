@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes
@@ -137,52 +138,16 @@ class Buffers:
 # They are forward transforms without scaling.
 
 
-class Complex(NamedTuple):
-    """Complex numbers, one per lane."""
-
-    re: Lanes
-    im: Lanes
-
-    def plus(self, other: Complex) -> Complex:
-        """Return the sum."""
-        return Complex(self.re + other.re, self.im + other.im)
-
-    def minus(self, other: Complex) -> Complex:
-        """Return the difference."""
-        return Complex(self.re - other.re, self.im - other.im)
-
-    def times_minus_i(self) -> Complex:
-        """Return the product with -i."""
-        return Complex(self.im, -self.re)
-
-    def times(self, other: Complex) -> Complex:
-        """Return the product."""
-        re = self.re.fma(other.re, -(self.im * other.im))
-        return Complex(re, self.re.fma(other.im, self.im * other.re))
-
-    def times_one_plus(self, factor: Complex) -> Complex:
-        """Return self * (1 + factor), precisely if `factor` is small."""
-        return self.plus(self.times(factor))
-
-    def scaled(self, factor: float) -> Complex:
-        """Return the product with a number."""
-        return Complex(self.re * factor, self.im * factor)
-
-    def conjugate(self) -> Complex:
-        """Return the conjugate."""
-        return Complex(self.re, -self.im)
-
-
 def butterfly(x: Sequence[Complex]) -> list[Complex]:
     """Return Σ_j x[j] exp(-2πi j k / r) for every k < r, where r is 2, 4, 8 or odd."""
     r = len(x)
     if r == 2:
-        return [x[0].plus(x[1]), x[0].minus(x[1])]
+        return [x[0] + x[1], x[0] - x[1]]
     if r % 2:
         return _odd(x)
     even, odd = butterfly(x[::2]), butterfly(x[1::2])
     odd = [_rotated(z, k, r) for k, z in enumerate(odd)]
-    return [a.plus(b) for a, b in zip(even, odd, strict=True)] + [a.minus(b) for a, b in zip(even, odd, strict=True)]
+    return [a + b for a, b in zip(even, odd, strict=True)] + [a - b for a, b in zip(even, odd, strict=True)]
 
 
 def _rotated(z: Complex, k: int, r: int) -> Complex:
@@ -191,7 +156,7 @@ def _rotated(z: Complex, k: int, r: int) -> Complex:
         return z
     if 4 * k == r:
         return z.times_minus_i()
-    turned = z.plus(z.times_minus_i()).scaled(math.sqrt(0.5))
+    turned = (z + z.times_minus_i()).scaled(math.sqrt(0.5))
     return turned if 8 * k == r else turned.times_minus_i()
 
 
@@ -199,10 +164,10 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
     """Combine the cosines with sums of pairs, the sines with their differences."""
     r = len(x)
     pairs = range(1, (r + 1) // 2)
-    sums, differences = [x[j].plus(x[r - j]) for j in pairs], [x[j].minus(x[r - j]) for j in pairs]
+    sums, differences = [x[j] + x[r - j] for j in pairs], [x[j] - x[r - j] for j in pairs]
     first = x[0]
     for term in sums:
-        first = first.plus(term)
+        first = first + term
     results = [first] * r
     for k in pairs:
         cosines, sines = x[0], None
@@ -212,7 +177,7 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
             cosines = Complex(both.re.fma(c, cosines.re), both.im.fma(c, cosines.im))
             sines = between.scaled(s) if sines is None else Complex(between.re.fma(s, sines.re), between.im.fma(s, sines.im))
         assert sines is not None
-        results[k], results[r - k] = cosines.plus(sines.times_minus_i()), cosines.minus(sines.times_minus_i())
+        results[k], results[r - k] = cosines + sines.times_minus_i(), cosines - sines.times_minus_i()
     return results
 
 
@@ -233,10 +198,10 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
 
     def pair(j: Value, carried: list[Value]) -> list[Value]:
         a, b = read(f.plus(j, i64(1))), read(f.minus(i64(r - 1), j))
-        both = a.plus(b)
+        both = a + b
         buffers.store(sums, j, both)
-        buffers.store(differences, j, a.minus(b))
-        return _values(_complex(buffers, carried).plus(both))
+        buffers.store(differences, j, a - b)
+        return _values(_complex(buffers, carried) + both)
 
     write(i64(0), _complex(buffers, f.loop(i64(0), i64(half), 1, _values(first), pair, nonempty=True)))
     starts = range(0, half, width)
@@ -262,8 +227,8 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
         for k in range(count):
             cosines, sines = (_complex(buffers, totals[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
             number = f.plus(start, i64(k + 1))
-            write(number, cosines.minus(sines.times_minus_i()))
-            write(f.minus(i64(r), number), cosines.plus(sines.times_minus_i()))
+            write(number, cosines - sines.times_minus_i())
+            write(f.minus(i64(r), number), cosines + sines.times_minus_i())
 
     blocks = half // width
     f.loop(i64(0), i64(blocks), 1, [], lambda block, _: results(f.times(block, width), width))

@@ -10,11 +10,12 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier import signals as spectra
-from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots, butterfly, long_butterfly
+from volta_fn.targets.cpu.fourier.butterflies import Buffers, Groups, Roots, butterfly, long_butterfly
 from volta_fn.targets.cpu.fourier.signals import Pairs, Signals
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.routine import Routine
@@ -81,7 +82,7 @@ class Passes(Buffers):
                 def write(k: Value, z: Complex) -> None:
                     number = f.known(k)
                     twiddle = None if number == 0 else roots[number - 1] if unrolled and number else root(k)
-                    z = z if twiddle is None else z.times(twiddle)
+                    z = z if twiddle is None else z * twiddle
                     z = z.scaled(1 / np.prod(self.factors)) if self.inverse and rest == 1 else z
                     self.store(target, f.plus(q, f.times(f.plus(f.times(p, factor), k), stride)), z)
 
@@ -119,10 +120,8 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(length: int, lanes: int) -> Matrix | None:
-    """Return the best shape of a signal of a length; None if there is none.
-
-    Rows and columns are at least as many as the lanes. The fewer lanes compute what others do, too, and the closer the sides, the better.
-    """
+    """Return the best shape of a signal of a length; None if there is none."""
+    # Rows and columns are at least as many as the lanes. The fewer lanes compute what others do, too, and the closer the sides, the better.
     if factors_of(length) is None:
         return None
 
@@ -220,7 +219,7 @@ class LongTransform:
         roots = Roots(passes, self.length)
 
         def twiddled(row: Value, z: Complex) -> Complex:
-            return z.times(roots.power(f.binary("mul", row, source.first)).times_one_plus(passes.load(table, row)))
+            return z * roots.power(f.binary("mul", row, source.first)).times_one_plus(passes.load(table, row))
 
         signals.write_all(passes, signals.start(f, target.start, i64(0), target.first), results, twiddled)
 
@@ -237,10 +236,8 @@ class LongTransform:
         target_signals.write_all(self._outside(f), target_signals.start(f, target.start, i64(0), target.first), results, scaled)
 
     def _outside(self, f: Function) -> Buffers:
-        """Return the buffers through which signals are read and results are written.
-
-        An inverse transform is a forward one of numbers whose components are swapped.
-        """
+        """Return the buffers through which signals are read and results are written."""
+        # An inverse transform is a forward one of numbers whose components are swapped.
         return Buffers(f, self.element, self.lanes, self.inverse)
 
 
@@ -291,7 +288,6 @@ class _Transform:
         self.groups = Groups(self.signals, self.lanes)
 
     def routine(self) -> Routine:
-        """Return the routine."""
         count = self.groups.runs * self.blocks
         tasks = min(count, _MOST_TASKS)
         half = (self.length + 1) * 2 * self.lanes * self.real.itemsize

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots
+from volta_fn.targets.cpu.fourier.butterflies import Buffers, Groups, Roots
 from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
 from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.scalars import Number, load, store
@@ -146,16 +147,16 @@ Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
 
 def split_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return X[k] and X[m-k] by those of Z."""
-    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
-    turned = odd.times_minus_i().times(root)
-    return even.plus(turned), even.minus(turned).conjugate()
+    even, odd = (at_k + at_mirror).scaled(0.5), (at_k - at_mirror).scaled(0.5)
+    turned = odd.times_minus_i() * root
+    return even + turned, (even - turned).conj()
 
 
 def join_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return Z[k] and Z[m-k] by those of X."""
-    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
-    turned = odd.times(root.conjugate()).times_minus_i()
-    return even.minus(turned), even.plus(turned).conjugate()
+    even, odd = (at_k + at_mirror).scaled(0.5), (at_k - at_mirror).scaled(0.5)
+    turned = (odd * root.conj()).times_minus_i()
+    return even - turned, (even + turned).conj()
 
 
 def split_ends(first: Complex) -> tuple[Complex, Complex]:
@@ -188,7 +189,7 @@ def complete(buffers: Buffers, x: Value, n: int) -> None:
     buffers.store(x, i64(0), Complex(first.re, first.re.like(0.0)))
 
     def mirror(k: Value, _: list[Value]) -> None:
-        buffers.store(x, f.minus(i64(n), k), buffers.load(x, k).conjugate())
+        buffers.store(x, f.minus(i64(n), k), buffers.load(x, k).conj())
 
     f.loop(i64(1), i64(n // 2 + 1), 1, [], mirror)
 
@@ -197,14 +198,14 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
     """Emit numbers k and m - k of the target, for every such pair."""
     f = buffers.f
     if m % 2 == 0:
-        buffers.store(target, i64(m // 2), buffers.load(source, i64(m // 2)).conjugate())
+        buffers.store(target, i64(m // 2), buffers.load(source, i64(m // 2)).conj())
     if m < 3:
         return
     table = buffers.table(f"half.{m}", np.arange((m + 1) // 2), 2 * m)
 
     def emit_pair(k: Value, _: list[Value]) -> None:
         mirror = f.minus(i64(m), k)
-        at_k, at_mirror = buffers.load(source, k), buffers.load(source, mirror).conjugate()
+        at_k, at_mirror = buffers.load(source, k), buffers.load(source, mirror).conj()
         for number, value in zip((k, mirror), pair(at_k, at_mirror, buffers.twiddle(table, k)), strict=True):
             buffers.store(target, number, value)
 
@@ -270,14 +271,14 @@ class Pairs:
             for number, end in zip((0, m), split_ends(first), strict=True):
                 self._store(f, result, i64(number), end)
         if m % 2 == 0:
-            self._store(f, result, i64(m // 2), self._load(f, operand, i64(m // 2), 1).conjugate())
+            self._store(f, result, i64(m // 2), self._load(f, operand, i64(m // 2), 1).conj())
 
     def _group(self, f: Function, operand: Value, result: Value, k: Value, root: Complex) -> None:
         """Emit numbers from k on, and their partners, which are in descending order."""
         mirror = f.minus(i64(self.m - self.lanes + 1), k)
         at_k, at_mirror = self._load(f, operand, k, self.lanes), self._load(f, operand, mirror, self.lanes)
         rule = join_pair if self.joins else split_pair
-        first, second = rule(at_k, self._reversed(at_mirror).conjugate(), root)
+        first, second = rule(at_k, self._reversed(at_mirror).conj(), root)
         self._store(f, result, k, first)
         self._store(f, result, mirror, self._reversed(second))
 

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
 from volta_fn.targets.cpu.loops.emit import transposed
@@ -95,7 +95,7 @@ class Threads:
             f.store(f.binary("add", f.load("i64", self._mine, 8), i64(1)), self._mine, 8)
             _set_threads(f)
 
-        _locked(f, count)
+        _with_lock(f, count)
 
     def end(self, f: Function, pointers: list[Value], task: Value) -> None:
         """Emit the end."""
@@ -104,7 +104,12 @@ class Threads:
             f.store(f.binary("sub", f.load("i64", self._mine, 8), i64(1)), self._mine, 8)
             _set_threads(f)
 
-        _locked(f, count)
+        _with_lock(f, count)
+
+
+def _with_lock(f: Function, work: Callable[[], None]) -> None:
+    f.module.declare(THREADS, f"@{THREADS} = external global [{WORDS} x i64]")
+    locked(f, _LOCK, work)
 
 
 def _running(f: Function) -> Value:
@@ -124,19 +129,6 @@ def _set_threads(f: Function) -> None:
     wanted = f.select(f.compare("icmp eq", _running(f), i64(0)), before, wanted)
     f.module.declare(SET_THREADS, f"declare void @{SET_THREADS}(i32)")
     f.run(SET_THREADS, f.cast("trunc", wanted, "i32"))
-
-
-def _locked(f: Function, work: Callable[[], None]) -> None:
-    """Emit work that holds the lock."""
-    f.module.declare(THREADS, f"@{THREADS} = external global [{WORDS} x i64]")
-    wait, done = f.fresh("wait"), f.fresh("locked")
-    f.do(f"br label %{wait}")
-    f.label(wait)
-    pair = f.let("{ i64, i1 }", f"cmpxchg {_LOCK}, i64 0, i64 1 seq_cst seq_cst")
-    f.do(f"br {f.let('i1', f'extractvalue {pair}, 1')}, label %{done}, label %{wait}")
-    f.label(done)
-    work()
-    f.do(f"store atomic i64 0, {_LOCK} seq_cst, align 8")
 
 
 # Matrices in memory: transposed copies, triangles, numbers that are not finite.
@@ -224,7 +216,6 @@ def zero_below(f: Function, dtype: np.dtype, matrix: Value, rows: int, columns: 
 
 
 def _zero(f: Function, dtype: np.dtype, matrix: Value, start: Value, count: Value) -> None:
-    """Emit zeros in `count` elements."""
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     at = f.at(matrix, unit(dtype.itemsize), start)
     f.run("llvm.memset.p0.i64", at, Value("i8", "0"), f.times(count, dtype.itemsize), Value("i1", "false"))

@@ -45,25 +45,21 @@ def lu(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
         if m and n:
             call_with_status(f, x.dtype, "getrf", m, n, columns, m, exchanged)
         transpose(f, x.dtype, packed, columns, (n, m))
-        _permute(f, exchanged, order, m, min(m, n))
+        # Pivots counted from zero, and the permutation that the exchanges make.
+        f.loop(i64(0), i64(m), 1, [], lambda i, _: f.store(f.cast("trunc", i, "i32"), f.at(order, "i32", i), 4))
+
+        def exchange(i: Value, _: list[Value]) -> None:
+            pivot = f.binary("sub", f.load("i32", f.at(exchanged, "i32", i), 4), Value("i32", "1"))
+            f.store(pivot, f.at(exchanged, "i32", i), 4)
+            entry, pivot_entry = f.at(order, "i32", i), f.at(order, "i32", f.cast("sext", pivot, "i64"))
+            x, y = f.load("i32", entry, 4), f.load("i32", pivot_entry, 4)
+            f.store(y, entry, 4)
+            f.store(x, pivot_entry, 4)
+
+        f.loop(i64(0), i64(min(m, n)), 1, [], exchange)
 
     scratch, operations = [x.dtype.itemsize * m * n], m * n * min(m, n)
     return stack_routine("lu", operands, (x, pivots, permutation), (2, 2, 1, 1), scratch, operations, body, one_thread_up_to=LARGE)
-
-
-def _permute(f: Function, exchanged: Value, order: Value, m: int, count: int) -> None:
-    """Emit pivots counted from zero, and the permutation that the exchanges make."""
-    f.loop(i64(0), i64(m), 1, [], lambda i, _: f.store(f.cast("trunc", i, "i32"), f.at(order, "i32", i), 4))
-
-    def exchange(i: Value, _: list[Value]) -> None:
-        pivot = f.binary("sub", f.load("i32", f.at(exchanged, "i32", i), 4), Value("i32", "1"))
-        f.store(pivot, f.at(exchanged, "i32", i), 4)
-        entry, pivot_entry = f.at(order, "i32", i), f.at(order, "i32", f.cast("sext", pivot, "i64"))
-        x, y = f.load("i32", entry, 4), f.load("i32", pivot_entry, 4)
-        f.store(y, entry, 4)
-        f.store(x, pivot_entry, 4)
-
-    f.loop(i64(0), i64(count), 1, [], exchange)
 
 
 # The QR factorisation.
@@ -106,10 +102,8 @@ def qr(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
 
 
 def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
-    """Make the routine of Cholesky's factorisation (potrf).
-
-    OpenBLAS finds lower factors in so much less time than upper ones that two transposed copies pay.
-    """
+    """Make the routine of Cholesky's factorisation (potrf)."""
+    # OpenBLAS finds lower factors in so much less time than upper ones that two transposed copies pay.
     (x,) = operands
     n = x.shape[-1]
 
@@ -125,10 +119,9 @@ def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
 
 
 def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
-    """Make the routine of a triangular solve (trsm, or trsv for single vectors).
-
-    op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ to BLAS, which lacks a conjugate that is not transposed: the conjugate of X solves the system without it.
-    """
+    """Make the routine of a triangular solve (trsm, or trsv for single vectors)."""
+    # op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ to BLAS, which lacks a conjugate that is not transposed: the conjugate of X solves the system without
+    # it.
     a, b = operands
     left, transposes, conjugates = params["left_side"], params["transpose_a"], params["conjugate_a"] and a.dtype.kind == "c"
     n, (rows, columns) = a.shape[-1], b.shape[-2:]
@@ -367,11 +360,9 @@ def _pair_values(f: Function, real: np.dtype, w: Value, re: Value, im: Value, n:
 
 
 def _pair_vectors(f: Function, real: np.dtype, v: Value, columns: Value, im: Value, n: int) -> None:
-    """Emit complex eigenvectors.
-
-    LAPACK gives the real and the imaginary parts of a conjugate pair's vectors as two columns; the first eigenvalue of the pair has the
-    positive imaginary part.
-    """
+    """Emit complex eigenvectors."""
+    # LAPACK gives the real and the imaginary parts of a conjugate pair's vectors as two columns; the first eigenvalue of the pair has the
+    # positive imaginary part.
     type_, size = ("float", 4) if real.itemsize == 4 else ("double", 8)
     zero, one, none = Value(type_, "0.0"), i64(1), i64(0)
 

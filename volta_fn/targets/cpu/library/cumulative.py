@@ -27,10 +27,8 @@ class Scan(CumulativeOp):
         return combine(f, self.reduction, x, y)
 
     def extend(self, f: Function, i: Value, before: Number, x: Number) -> Number:
-        """Emit element number `i` combined with those before it.
-
-        The first complex factor stays as it is: 1 times an infinite number has a component that is NaN.
-        """
+        """Emit element number `i` combined with those before it."""
+        # The first complex factor stays as it is: 1 times an infinite number has a component that is NaN.
         result = self.combine(f, before, x)
         if self.reduction.step != "mul" or self.dtype.kind != "c":
             return result
@@ -83,10 +81,8 @@ def _scan_by_doubling(f: Function, scan: Scan, before: Number, x: Number) -> tup
 
 
 def _scan_exponentials(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
-    """Emit log-sum-exps as sums of exponentials relative to the greatest number.
-
-    That is as accurate where the first result is not much less than the greatest number.
-    """
+    """Emit log-sum-exps as sums of exponentials relative to the greatest number."""
+    # That is as accurate where the first result is not much less than the greatest number.
     sums = scan._replace(reduction=reduction_of("cumsum"))
     earlier = _apply(f, "exp", _apply(f, "sub", before, greatest))
     total, _ = _scan_by_doubling(f, sums, earlier, _apply(f, "exp", _apply(f, "sub", x, greatest)))

@@ -65,12 +65,7 @@ def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: i
 
 
 def copy_block(
-    f: Function,
-    type_: str,
-    target: Value,
-    source: Value,
-    loops: Sequence[Dims],
-    first: tuple[Value, Value] | None = None,
+    f: Function, type_: str, target: Value, source: Value, loops: Sequence[Dims], first: tuple[Value, Value] | None = None
 ) -> None:
     """Copy a block of `merged` loops: sizes, strides of the target and of the source.
 
@@ -96,12 +91,7 @@ def copy_block(
 
 
 def fill_block(
-    f: Function,
-    value: Value,
-    target: Value,
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    first: tuple[Value, Value] | None = None,
+    f: Function, value: Value, target: Value, sizes: Sequence[int], strides: Sequence[int], first: tuple[Value, Value] | None = None
 ) -> None:
     """Store a constant throughout a block, of the given `merged` loops."""
     type_ = value.type
@@ -211,10 +201,8 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
 
 
 def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """Return the routine of the primitive.
-
-    Its first launch copies the operand, unless that is the result.
-    """
+    """Return the routine of the primitive."""
+    # Its first launch copies the operand, unless that is the result.
     operand, update, *starts = avals
     if not operand.size:
         return empty_routine()
@@ -294,10 +282,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool =
     fill = bits(default_fill(operand.dtype) if params["fill_value"] is None else params["fill_value"], operand.dtype)
     added = operand.shape[windows.starts.addressed[0][0]] if wraps else 0
     gathering = _Gather(windows.starts, windows.layout, unit(operand.dtype.itemsize), fill, added)
-    return _write(gathering, result.size * operand.dtype.itemsize)
-
-
-def _write(gathering: _Gather, size: int) -> Routine:
+    size = result.size * operand.dtype.itemsize
     count = gathering.starts.number
     each = size // count
     # Windows that are read a row at a time, around the batch, are the better for long rows of the result.
@@ -503,11 +488,9 @@ def _described(
 
 
 def _task_count(window: int, updates: int, most: int) -> int:
-    """Return the number of tasks, a power of two and at most `most`.
-
-    `window` and `updates` are the bytes of a window and of all. To look at a window of another task costs some nanoseconds: there are as
-    many tasks as make that a small part of the work.
-    """
+    """Return the number of tasks, a power of two and at most `most`."""
+    # `window` and `updates` are the bytes of a window and of all. To look at a window of another task costs some nanoseconds: there are as
+    # many tasks as make that a small part of the work.
     count = min(_MOST_TASKS, int(window / 48), updates // (TASK_BYTES // 4), most)
     return 1 << max(0, count.bit_length() - 1)
 

@@ -39,10 +39,8 @@ def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
 
 
 def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], body: Body) -> list[Value]:
-    """Emit the body for every element that the taps of a window meet along an axis.
-
-    Taps outside are left out by the loop's bounds.
-    """
+    """Emit the body for every element that the taps of a window meet along an axis."""
+    # Taps outside are left out by the loop's bounds.
     start = f.minus(f.times(position, axis.stride), i64(axis.low))
 
     def at(k: Value, carried: list[Value]) -> list[Value]:
@@ -325,12 +323,24 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
                 _scatter_cotangents(f, selection, pointers[0], number, room, offset, winner, count)
 
         if not gathers:
-            _zero(f, room, dtype, plane)
+            zero = constant(f, np.zeros((), dtype), lanes_for(dtype))
+            map_run(
+                f,
+                i64(0),
+                i64(plane),
+                zero.lanes,
+                lambda i, _, count: store(f, zero, f.at(room, f"[{dtype.itemsize} x i8]", i), count=count),
+            )
         _each_window(f, selection, pointers, number, use)
         if gathers:
             _gather_cotangents(f, selection, pointers[0], number, room, result)
         elif scratch:
-            _round(f, room, dtype, result, source.dtype, plane)
+
+            def round_vector(i: Value, lanes: int, count: Value | None) -> None:
+                total = load(f, dtype, f.at(room, f"[{dtype.itemsize} x i8]", i), lanes, count=count)
+                store(f, converted(f, total, source.dtype), f.at(result, f"[{source.dtype.itemsize} x i8]", i), count=count)
+
+            map_run(f, i64(0), i64(plane), lanes_for(dtype), round_vector)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         planes = task_range(f, number, windows.outer, tasks)
@@ -339,19 +349,6 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     writer = RoutineWriter("select_and_scatter_add", 3 + bool(scratch))
     writer.launch(tasks, windows.outer * work * 0.4, task)
     return writer.routine(tasks * scratch)
-
-
-def _zero(f: Function, sums: Value, dtype: np.dtype, size: int) -> None:
-    zero = constant(f, np.zeros((), dtype), lanes_for(dtype))
-    map_run(f, i64(0), i64(size), zero.lanes, lambda i, _, count: store(f, zero, f.at(sums, f"[{dtype.itemsize} x i8]", i), count=count))
-
-
-def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.dtype, size: int) -> None:
-    def round_vector(i: Value, lanes: int, count: Value | None) -> None:
-        total = load(f, dtype, f.at(sums, f"[{dtype.itemsize} x i8]", i), lanes, count=count)
-        store(f, converted(f, total, stored), f.at(target, f"[{stored.itemsize} x i8]", i), count=count)
-
-    map_run(f, i64(0), i64(size), lanes_for(dtype), round_vector)
 
 
 #: ``use(row, i, winners, count)``: the winners' offsets of windows from the i-th on, in the row of windows that begins at number `row`.
@@ -430,10 +427,8 @@ def _scatter_cotangents(
 
 
 def _add(f: Function, sums: Value, offsets: Value, values: Value) -> None:
-    """Emit the addition of numbers to elements one by one.
-
-    Several windows may have one winner. Negative offsets are left out.
-    """
+    """Emit the addition of numbers to elements one by one."""
+    # Several windows may have one winner. Negative offsets are left out.
     lanes, element = lanes_of(offsets.type), element_of(values.type)
     exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
     values = f.select(exist, values, Value(values.type, "zeroinitializer"))

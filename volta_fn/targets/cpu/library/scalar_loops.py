@@ -166,10 +166,8 @@ def _store_all(f: Function, numbers: Sequence[Number], pointers: Sequence[Value]
 
 
 def _repeat(f: Function, goes_on: Callable[[Value], Value], iteration: Callable[[Value], None]) -> None:
-    """Emit iterations as long as `goes_on` is true of their numbers.
-
-    They also end when the handler of a signal raises.
-    """
+    """Emit iterations as long as `goes_on` is true of their numbers."""
+    # They also end when the handler of a signal raises.
     signals, count = signals_of(f, f.parameters[0]), f.alloca("i64", align=8)
     f.store(i64(0), count, 8)
     again, inside, look, over = (f.fresh(name) for name in ("again", "inside", "look", "over"))

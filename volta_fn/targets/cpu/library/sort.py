@@ -270,7 +270,6 @@ class _Alone:
         self.has_zeros = rows.stable and is_float(self.dtype)
 
     def routine(self) -> Routine:
-        """Return the routine."""
         rows, writer = self.rows, RoutineWriter("sort", 2 if self.rows.columns == 1 else 3)
         together = 1 if rows.columns == 1 else min(_TOGETHER, rows.columns)
         groups = rows.number // rows.columns * -(-rows.columns // together)
@@ -367,7 +366,6 @@ class _Packed:
         self.rows = rows
 
     def routine(self) -> Routine:
-        """Return the routine."""
         rows, writer = self.rows, RoutineWriter("sort", 2 * len(self.rows.avals) + 1)
         tasks = chunk_count(rows.number, max(1, _TASK // rows.size), 32)
 

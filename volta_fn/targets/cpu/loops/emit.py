@@ -74,10 +74,8 @@ def _interleaved(f: Function, vectors: Sequence[Number]) -> Number:
 
 
 def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
-    """Emit an odd number of vectors interleaved, by one permutation of each.
-
-    No two lanes of a vector go to the same lane of results.
-    """
+    """Emit an odd number of vectors interleaved, by one permutation of each."""
+    # No two lanes of a vector go to the same lane of results.
     size = len(vectors)
     rotated = [f.shuffle(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
     results = [rotated[0]] * size

@@ -159,10 +159,8 @@ class SplitReduction:
         root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, nonempty=True)
 
     def stream_rows(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
-        """Emit a chunk of all columns of the matrix, some rows at a time.
-
-        Memory is read in its order. Sums are in the workspace, which stays in the cache.
-        """
+        """Emit a chunk of all columns of the matrix, some rows at a time."""
+        # Memory is read in its order. Sums are in the workspace, which stays in the cache.
         f = root.nest.f
         self.clear_sums(code, root)
         middle = f.plus(start, rounded_down(f, f.minus(stop, start), _ROWS_TOGETHER))

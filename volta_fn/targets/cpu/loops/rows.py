@@ -66,21 +66,19 @@ class Accumulator(BaseAccumulator[State]):
         if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
         else:
-            new = self._extremum_step(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
+            index = position(self.f, where, 0, self._at, lanes_of(state[0].type)).value
+            f, (best, at, *nan) = self.f, state
+            better = self._is_better(x.value, best)
+            if not self.ordered:
+                earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
+                better = f.binary("or", better, f.binary("and", self._is_equal(x.value, best), earlier))
+            nan = [f.select(f.compare("fcmp uno", x.value, x.value), self._lesser(first, index), first) for first in nan]
+            new = f.select(better, x.value, best), f.select(better, index, at), *nan
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
         valid = mask_of(self.f, count, lanes)
         return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
-
-    def _extremum_step(self, state: State, x: Value, index: Value) -> State:
-        f, (best, at, *nan) = self.f, state
-        better = self._is_better(x, best)
-        if not self.ordered:
-            earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
-            better = f.binary("or", better, f.binary("and", self._is_equal(x, best), earlier))
-        nan = [f.select(f.compare("fcmp uno", x, x), self._lesser(first, index), first) for first in nan]
-        return f.select(better, x, best), f.select(better, index, at), *nan
 
     def merge(self, x: State, y: State) -> State:
         """Emit the combination of two states; those of an index must come in order."""
@@ -422,13 +420,7 @@ class RowCode:
                 iteration.store(s)
 
     def _blocked_loop(
-        self,
-        accumulators: list[Accumulator],
-        low: Value,
-        high: Value,
-        step: int,
-        states: States,
-        body: Callable[[Value, States], States],
+        self, accumulators: list[Accumulator], low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States]
     ) -> States:
         """Emit a loop; sums of a long loop that rounds are blocked."""
         size = self.f.known(self.f.minus(high, low))
@@ -445,13 +437,7 @@ class RowCode:
         return self._loop(low, high, _BLOCK * step, states, block)
 
     def _search(
-        self,
-        accumulators: list[Accumulator],
-        low: Value,
-        high: Value,
-        step: int,
-        states: States,
-        body: Callable[[Value, States], States],
+        self, accumulators: list[Accumulator], low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States]
     ) -> States:
         """Emit a loop that stops once all its results are final."""
         f = self.f

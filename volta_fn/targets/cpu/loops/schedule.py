@@ -374,16 +374,12 @@ def row_passes(analysis: KernelAnalysis, keeping: bool) -> list[RowPass]:
     """Return the passes; if `keeping`, they keep what is expensive to compute again."""
     result = loops.row_passes(analysis)
     if keeping:
-        _keep(analysis, result)
+        # Have passes keep what is expensive and needed again.
+        computed: dict[int, int] = {}
+        for k, row_pass in enumerate(result):
+            for n in _closure(analysis, row_pass, computed, result):
+                computed.setdefault(n, k)
     return result
-
-
-def _keep(analysis: KernelAnalysis, passes: list[RowPass]) -> None:
-    """Have passes keep what is expensive and needed again."""
-    computed: dict[int, int] = {}
-    for k, row_pass in enumerate(passes):
-        for n in _closure(analysis, row_pass, computed, passes):
-            computed.setdefault(n, k)
 
 
 def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, int], passes: list[RowPass]) -> set[int]:

@@ -121,7 +121,6 @@ class _Serializer:
         return text
 
     def literal(self, literal: JaxprLiteral) -> str:
-        """Write a literal."""
         return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
 
     def constant(self, value: Any) -> str:
@@ -172,10 +171,8 @@ def _meaning(primitive: Primitive) -> str:
 
 
 def _rule(rule: Any) -> str:
-    """Return the name of a rule of this package or NumPy's.
-
-    Others may change unnoticed.
-    """
+    """Return the name of a rule of this package or NumPy's."""
+    # Others may change unnoticed.
     if isinstance(rule, functools.partial):
         return f"{_rule(rule.func)}({_rules([*rule.args, *rule.keywords.values()])})"
     name = getattr(rule, "__name__", "")
@@ -348,7 +345,6 @@ class _Reader:
         self.position = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
         self.position += size
         return self.content[self.position - size : self.position]
 

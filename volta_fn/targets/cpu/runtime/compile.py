@@ -156,21 +156,18 @@ class CodeCache:
         name = cache.name_of(repr(key.key))
         compiled = cache.read_compiled(name)
         if compiled is None or not all(map(self._shared.has, compiled.shared)):
-            return self._generated(key, name)
-        return name, compiled
-
-    def _generated(self, key: RoutineKey, name: str) -> tuple[str, cache.Compiled] | None:
-        try:
-            routine = key.make()
-            if routine is None:
-                return None
-            suffix = f"_{name}"  # so that the routines of a program can be loaded together
-            launches = tuple([cache.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
-            shared = tuple([self._shared.compile(function) for function in routine.shared])
-            compiled = cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
-        except CompilerError as error:
-            raise RefusedRoutine(key, error) from error
-        cache.write_compiled(name, compiled)
+            try:
+                routine = key.make()
+                if routine is None:
+                    return None
+                suffix = f"_{name}"  # so that the routines of a program can be loaded together
+                launches = tuple([cache.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
+                shared = tuple([self._shared.compile(function) for function in routine.shared])
+                compiled = cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
+            except CompilerError as error:
+                raise RefusedRoutine(key, error) from error
+            cache.write_compiled(name, compiled)
+            return name, compiled
         return name, compiled
 
     def _load(self, entries: Mapping[str, cache.Compiled]) -> dict[str, LoadedRoutine]:
@@ -189,19 +186,12 @@ def _loaded_routine(entry: str, compiled: cache.Compiled, addresses: Mapping[str
     launches = []
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
-        mode = _mode_of(launch, before_restoring=any(f.restores for f in following))
+        # A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
+        long = launch.cost > _WORTH_SHARING
+        polls = (long or launch.restores) and not any(f.restores for f in following)
+        mode = (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
         launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
-
-
-def _mode_of(launch: cache.CompiledLaunch, *, before_restoring: bool) -> Mode:
-    """Return how a launch runs.
-
-    A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
-    """
-    long = launch.cost > _WORTH_SHARING
-    polls = (long or launch.restores) and not before_restoring
-    return (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
 
 
 CODE_CACHE = CodeCache()
@@ -341,11 +331,9 @@ def _carries(
     block: Block,
     steps: int | None,
 ) -> list[_Carry]:
-    """Begin a loop: copy the initial carry to where the first step reads it.
-
-    A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
-    writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.
-    """
+    """Begin a loop: copy the initial carry to where the first step reads it."""
+    # A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
+    # writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.
     jaxpr = body.closed.jaxpr
     carries = []
     for position, (start, result) in enumerate(zip(initial, results, strict=True)):

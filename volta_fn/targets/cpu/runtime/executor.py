@@ -351,10 +351,9 @@ def _write_commands(module: Module) -> None:
 
 
 def _write_poll_signals(module: Module) -> None:
-    """Define ``i64 @poll_signals(ptr signals)``, which has Python handle signals.
-
-    It does so when the second has changed, since Python's lock may have to be waited for. The status is `INTERRUPTED` if a handler raised.
-    """
+    """Define ``i64 @poll_signals(ptr signals)``, which has Python handle signals."""
+    # It does so when the second has changed, since Python's lock may have to be waited for. The status is `INTERRUPTED` if a handler
+    # raised.
     for name, signature in (("time", "i64 @time(ptr)"), ("ensure", "i32 @PyGILState_Ensure()")):
         module.declare(name, f"declare {signature}")
     module.declare("check", "declare i32 @PyErr_CheckSignals()")

@@ -92,10 +92,8 @@ def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
 
 
 def _is_protected(frame: FrameType | None) -> bool:
-    """Tell whether a signal came in protected code.
-
-    It may have been passed on by the handler of another signal that came there.
-    """
+    """Tell whether a signal came in protected code."""
+    # It may have been passed on by the handler of another signal that came there.
     if frame is None or frame.f_code in _protected:
         return frame is not None
     handlers = {getattr(get_handler(number), "__code__", None) for number in valid_signals()}
@@ -105,10 +103,8 @@ def _is_protected(frame: FrameType | None) -> bool:
 
 
 def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
-    """Call `enter` in a frame that is not protected.
-
-    A signal that arrives in its machine code is handled at once, and ends loops.
-    """
+    """Call `enter` in a frame that is not protected."""
+    # A signal that arrives in its machine code is handled at once, and ends loops.
     return enter(*arrays)
 
 

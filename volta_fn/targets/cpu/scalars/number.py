@@ -137,17 +137,20 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     if after in ("int", "uint"):
         return _saturated(x, after, type_) if before == "float" else _resized(x, before, type_)
     if before == "float":
-        return _refloated(x, new, type_)
+        if type_ == "double":
+            return x.cast("fpext", "double") if x.bits == 32 else x
+        if x.bits == 32:
+            return rounded(x, new)
+        near = x.narrowed()
+        return rounded(rounded_to_odd(x, near, near.widened()) if new in (FLOAT16, BFLOAT16) else near, new)
     if new == BFLOAT16 and old.itemsize >= 4:
         x = with_sticky_bits(x, before == "int")
     return rounded(x.cast("sitofp" if before == "int" else "uitofp", type_), new)
 
 
 def _saturated(x: Lanes, after: str, type_: str) -> Lanes:
-    """Toward zero; NaN to 0, values out of range to the nearest bound.
-
-    LLVM's own saturating conversion of a vector goes number by number.
-    """
+    """Toward zero; NaN to 0, values out of range to the nearest bound."""
+    # LLVM's own saturating conversion of a vector goes number by number.
     bits, is_signed = int(type_[1:]), after == "int"
     low, high = (-(1 << bits - 1), 1 << bits - 1) if is_signed else (0, 1 << bits)
     inside = x.compare("oge", float(low)) & x.compare("olt", float(high))
@@ -162,15 +165,6 @@ def _resized(x: Lanes, before: str, type_: str) -> Lanes:
     if width == x.bits:
         return x
     return x.cast("trunc" if width < x.bits else "sext" if before == "int" else "zext", type_)
-
-
-def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
-    if type_ == "double":
-        return x.cast("fpext", "double") if x.bits == 32 else x
-    if x.bits == 32:
-        return rounded(x, new)
-    near = x.narrowed()
-    return rounded(rounded_to_odd(x, near, near.widened()) if new in (FLOAT16, BFLOAT16) else near, new)
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -224,15 +218,7 @@ def stored_element(dtype: np.dtype) -> str:
 
 
 def load(
-    f: Function,
-    dtype: np.dtype,
-    pointer: Value,
-    lanes: int,
-    *,
-    count: Value | None = None,
-    stride: int = 1,
-    first: int = 0,
-    last: int = 0,
+    f: Function, dtype: np.dtype, pointer: Value, lanes: int, *, count: Value | None = None, stride: int = 1, first: int = 0, last: int = 0
 ) -> Number:
     """Load numbers, the first at `pointer`, each `stride` elements further.
 
@@ -348,12 +334,10 @@ def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Valu
 
 
 def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
-    """Store the lanes of a vector that the mask has.
-
-    LLVM (22, for AVX-512) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the
-    lane's bytes. So a lane known here is extracted, and masks of narrow integers that LLVM may find out later are hidden from it.
-    """
-    constant_mask = _constant_lanes(mask)
+    """Store the lanes of a vector that the mask has."""
+    # LLVM (22, for AVX-512) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the
+    # lane's bytes. So a lane known here is extracted, and masks of narrow integers that LLVM may find out later are hidden from it.
+    constant_mask = [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
     if sum(constant_mask) == 1:
         type_, lane = element_of(value.type), constant_mask.index(True)
         f.store(f.let(type_, f"extractelement {value}, i64 {lane}"), f.at(pointer, type_, i64(lane)), align)
@@ -368,29 +352,20 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
                     address = f.at(pointer, element_of(value.type), i64(start))
                     masked_store(f, f.shuffle(value, chunk), address, align, f.shuffle(mask, chunk))
                 return
-            mask = _hidden(f, mask)
+            # The mask passes through a general register, after which LLVM knows nothing of it.
+            bits = f"i{lanes_of(mask.type)}"
+            word = f.cast("zext", f.cast("bitcast", mask, bits), "i64")
+            hidden = f.let("i64", f'call i64 asm "", "=r,0"({word}) nounwind memory(none)')
+            mask = f.cast("bitcast", f.cast("trunc", hidden, bits), mask.type)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
         f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
         f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
-
-
-def _hidden(f: Function, mask: Value) -> Value:
-    """Emit a mask of which LLVM knows nothing; it passes through a general register."""
-    bits = f"i{lanes_of(mask.type)}"
-    word = f.cast("zext", f.cast("bitcast", mask, bits), "i64")
-    hidden = f.let("i64", f'call i64 asm "", "=r,0"({word}) nounwind memory(none)')
-    return f.cast("bitcast", f.cast("trunc", hidden, bits), mask.type)
 
 
 def first_of(count: int, lanes: int) -> Value:
     """Return the mask of the first `count` lanes."""
     bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
     return Value(vector_of("i1", lanes), f"<{bits}>")
-
-
-def _constant_lanes(mask: Value) -> list[bool]:
-    """Return the lanes of a constant mask as bools; an empty list for other masks."""
-    return [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
 
 
 def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
@@ -434,10 +409,8 @@ def _masked(f: Function, x: Value, count: Value | None) -> Value:
 
 
 def _mask(f: Function, lanes: int, count: Value | None, type_: str) -> Value:
-    """Return a mask of the first `count` lanes.
-
-    It compares integers as wide as the numbers.
-    """
+    """Return a mask of the first `count` lanes."""
+    # It compares integers as wide as the numbers.
     if count is None:
         return f.splat(Value("i1", "true"), lanes)
     if count.name.isdigit():

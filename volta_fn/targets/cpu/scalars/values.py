@@ -104,7 +104,7 @@ _INSTRUCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "&": "and", "|"
 
 
 class Lanes(Values):
-    """A value and the function that it belongs to."""
+    """A value and the function that it belongs to, with the operations of `Values`."""
 
     __slots__ = ("f", "value")
 

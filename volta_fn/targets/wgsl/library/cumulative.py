@@ -135,7 +135,30 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilit
     if scan.columns == 1 and scan.size >= _LONG and not scan.is_sequential:
         return _Tiles(scan, capabilities).routine()
     if scan.is_sequential and scan.size > _STRETCH:
-        return _stretches(scan, capabilities)
+        # Each dispatch accumulates one stretch of all rows, and begins where the one before it ended, with its totals.
+
+        def stretch(*, first: bool) -> Dispatch:
+            shader = Shader(capabilities, INVOCATIONS)
+            source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
+            totals, positions = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_POSITIONS, _UINT32, written=True)
+
+            def along(row: str) -> None:
+                total = variable(shader, scan.neutral() if first else totals.load(row))
+                start = "0u" if first else shader.let("u32", positions.load(row).text)
+                end = shader.let("u32", f"min({start} + {_STRETCH}u, {scan.size}u)")
+                with shader.loop(end, start) as i:
+                    at = shader.let("u32", scan.offset(row, i))
+                    accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
+                    target.store(at, convert(shader, total, scan.stored))
+                totals.store(row, total)
+                positions.store(row, Number(_UINT32, end))
+
+            return for_each(shader, scan.row_count, along)
+
+        count = -(-scan.size // _STRETCH)
+        return Routine(
+            (stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.row_count * scan.dtype.itemsize, scan.row_count * 4)
+        )
     length = -(-scan.size // (1 if scan.is_sequential else _chunk_count(scan)))
     return _RowScan(scan, length, -(-scan.size // length), capabilities).routine()
 
@@ -205,34 +228,6 @@ class _RowScan:
 
 
 # stretches
-
-
-def _stretches(scan: Scan, capabilities: TargetCapabilities) -> Routine:
-    """Return the routine whose dispatches accumulate all rows, one stretch each.
-
-    Each begins where the one before it ended, with its totals.
-    """
-
-    def stretch(*, first: bool) -> Dispatch:
-        shader = Shader(capabilities, INVOCATIONS)
-        source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
-        totals, positions = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_POSITIONS, _UINT32, written=True)
-
-        def along(row: str) -> None:
-            total = variable(shader, scan.neutral() if first else totals.load(row))
-            start = "0u" if first else shader.let("u32", positions.load(row).text)
-            end = shader.let("u32", f"min({start} + {_STRETCH}u, {scan.size}u)")
-            with shader.loop(end, start) as i:
-                at = shader.let("u32", scan.offset(row, i))
-                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
-                target.store(at, convert(shader, total, scan.stored))
-            totals.store(row, total)
-            positions.store(row, Number(_UINT32, end))
-
-        return for_each(shader, scan.row_count, along)
-
-    count = -(-scan.size // _STRETCH)
-    return Routine((stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.row_count * scan.dtype.itemsize, scan.row_count * 4))
 
 
 # tiles
@@ -344,10 +339,8 @@ class _Tiles:
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
-        """Return the dispatch of every tile's results, given the totals before it.
-
-        The last tile comes first: its elements were read last, and are likely still in the cache.
-        """
+        """Return the dispatch of every tile's results, given the totals before it."""
+        # The last tile comes first: its elements were read last, and are likely still in the cache.
         scan, count = self.scan, self.scan.rows * self.tiles
         number = f"({count - 1}u - {Shader.group})"
         shader, source, row, positions = self._begin(number)
@@ -497,10 +490,8 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine: elements get the values of the windows that they win.
-
-    A first dispatch stores all windows' winners, unless every element meets few windows: then it searches for their winners itself.
-    """
+    """Return the routine: elements get the values of the windows that they win."""
+    # A first dispatch stores all windows' winners, unless every element meets few windows: then it searches for their winners itself.
     source, operand = avals
     windows = _windows(source, operand, params, capabilities)
     if windows is None:

@@ -110,10 +110,8 @@ def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatc
 
 
 def fill(shader: Shader, target: ShaderArray, count: int, element: Callable[[str], Number]) -> Dispatch:
-    """Return the dispatch that writes ``element(index)`` to every element of an array.
-
-    Of packed dtypes an invocation has four.
-    """
+    """Return the dispatch that writes ``element(index)`` to every element of an array."""
+    # Of packed dtypes an invocation has four.
     if target.dtype.itemsize >= 4:
         return for_each(shader, count, lambda i: target.store(i, element(i)))
 
@@ -272,10 +270,8 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabi
 
 
 def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive.
-
-    Its first dispatch copies the operand, which the others do not read.
-    """
+    """Return the routine of the primitive."""
+    # Its first dispatch copies the operand, which the others do not read.
     operand, update, *starts = avals
     if not operand.size:
         return Routine(())

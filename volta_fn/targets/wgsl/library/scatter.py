@@ -388,32 +388,26 @@ class _Walk:
 
     def write(self) -> None:
         with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
-            self._combine_rows(at)
+            # All rows are loaded before the first is combined.
+            s, shader, rows = self.segments, self.shader, self.rows
+            numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
+            slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
+            begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
+            begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
+            # Where no slot begins, slot 0 is loaded, and not used.
+            begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
+            starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
+            sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
+            values = [s._load(shader, self.source, shader.let("u32", plus(x, self.source_offset))) for x in sources]
+            for k, (start, value) in enumerate(zip(starts, values, strict=True)):
+                with shader.block(f"if ({at} + {k}u < {self.end})"):
+                    with shader.block(f"if ({begins[k]})"):
+                        self._begin(slots[k], start, value)
+                    with shader.block("else"):
+                        s._combine(shader, self.totals, self.totals, value)
+                        self._continue_previous_chunk(at, value if k == 0 else [])
         following = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
         self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {following}"))
-
-    def _combine_rows(self, at: str) -> None:
-        """Emit the combination of the rows from `at` on.
-
-        All are loaded before the first is combined.
-        """
-        s, shader, rows = self.segments, self.shader, self.rows
-        numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
-        slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
-        begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
-        begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
-        # Where no slot begins, slot 0 is loaded, and not used.
-        begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
-        starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
-        sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
-        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.source_offset))) for x in sources]
-        for k, (start, value) in enumerate(zip(starts, values, strict=True)):
-            with shader.block(f"if ({at} + {k}u < {self.end})"):
-                with shader.block(f"if ({begins[k]})"):
-                    self._begin(slots[k], start, value)
-                with shader.block("else"):
-                    s._combine(shader, self.totals, self.totals, value)
-                    self._continue_previous_chunk(at, value if k == 0 else [])
 
     def _continue_previous_chunk(self, at: str, value: list[Number]) -> None:
         """Take a chunk's first row alone: earlier ones are combined in the chunk before."""
@@ -422,10 +416,8 @@ class _Walk:
             self.shader.emit(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
-        """Store the totals so far, and begin another slot.
-
-        What is stored before the first row of a chunk is never read.
-        """
+        """Store the totals so far, and begin another slot."""
+        # What is stored before the first row of a chunk is never read.
         self._store("false")
         self.segments._combine(self.shader, self.totals, start, value)
         self.shader.emit(f"{self.slot} = {slot};")

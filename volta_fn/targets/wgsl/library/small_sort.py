@@ -132,10 +132,8 @@ class Tile(NamedTuple):
 
 
 def cell(i: str) -> str:
-    """Return the cell of a word in `scratch`.
-
-    One in 33 is left out, so that words at equal distances are in different banks.
-    """
+    """Return the cell of a word in `scratch`."""
+    # One in 33 is left out, so that words at equal distances are in different banks.
     return f"{i} + ({i} >> 5u)"
 
 
@@ -171,10 +169,8 @@ def exclusive(shader: Shader, value: str) -> str:
 
 
 def _over_subgroups(shader: Shader, value: str) -> str:
-    """Emit the same by scans of subgroups.
-
-    Sums over subgroups are unreliable: see `loops.reductions`.
-    """
+    """Emit the same by scans of subgroups."""
+    # Sums over subgroups are unreliable: see `loops.reductions`.
     shader.number_by_subgroups()
     shader.workgroup("sums", "u32", shader.invocations // shader.module.capabilities.subgroup_least)
     name = shader.helper(
@@ -278,20 +274,7 @@ def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
         lower, upper = (f"(({counts} >> {4 * k}u) & 15u)" for counts in packed)
         shader.emit(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
     shader.emit("workgroupBarrier();")
-    _sum_tile_counts(shader)
-    positions = [
-        shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
-        for counter, half, rank in zip(counters, halves, ranks, strict=True)
-    ]
-    shader.emit("workgroupBarrier();")
-    return [shader.let("u32", cell(position)) for position in positions]
-
-
-def _sum_tile_counts(shader: Shader) -> None:
-    """Turn each count into the sum of those before it.
-
-    All counts of digits in the lower halves come before those in the upper.
-    """
+    # Each count becomes the sum of those before it; all of digits in the lower halves come before those in the upper.
     cells = _local_cells(shader, 8)
     counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
     sums = exclusive(shader, " + ".join(counts))
@@ -300,6 +283,12 @@ def _sum_tile_counts(shader: Shader) -> None:
         shader.emit(f"scratch[{cell_}] = {total};")
         shader.emit(f"{total} += {count};")
     shader.emit("workgroupBarrier();")
+    positions = [
+        shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
+        for counter, half, rank in zip(counters, halves, ranks, strict=True)
+    ]
+    shader.emit("workgroupBarrier();")
+    return [shader.let("u32", cell(position)) for position in positions]
 
 
 # A workgroup's tile of elements sorted by ballots of subgroups.
@@ -661,10 +650,8 @@ def _neighbours(shader: Shader, tile: Tile) -> list[str]:
 
 
 def _by_comparisons(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that sorts each row by a workgroup, without values.
-
-    Keys that are equal though they differ are moved separately.
-    """
+    """Return the dispatch that sorts each row by a workgroup, without values."""
+    # Keys that are equal though they differ are moved separately.
     (word,) = sorting.words
     lanes = max(capabilities.subgroup_least, 32)
     each = max(2, min(_KEYS, power_above(-(-sorting.size // lanes))))

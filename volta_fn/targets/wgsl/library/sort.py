@@ -152,10 +152,8 @@ class _Long:
         return element
 
     def _within(self, shader: Shader, i: str) -> str:
-        """Emit the number of an element, or of the last one.
-
-        Unconditional loads are in flight together.
-        """
+        """Emit the number of an element, or of the last one."""
+        # Unconditional loads are in flight together.
         return shader.let("u32", f"min({i}, {self.sorting.size - 1}u)")
 
     def _digit(self, step: _Pass, key: str) -> str:

@@ -109,10 +109,8 @@ class _Sieve:
         return keys, [f"({first} + {c}u)" for first in firsts for c in range(4)]
 
     def _first_threshold(self) -> None:
-        """Emit the first threshold, which as many as are wanted pass.
-
-        Groups of invocations find the first keys in their shares of the chunk's beginning.
-        """
+        """Emit the first threshold, which as many as are wanted pass."""
+        # Groups of invocations find the first keys in their shares of the chunk's beginning.
         shader, wanted = self.shader, self.sieving.wanted
         groups = max(64, 1 << (2 * wanted - 1).bit_length())
         if groups > _TILE.invocations:

@@ -275,10 +275,8 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
     def _read_where(self, holds: Texts, node: int, array: ShaderArray, fill: Number) -> Numbers:
-        """Emit a load under each lane's condition.
-
-        Where it fails, element 0 is loaded, and `fill` takes its place.
-        """
+        """Emit a load under each lane's condition."""
+        # Where it fails, element 0 is loaded, and `fill` takes its place.
         shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[node])
         result = []
         for k, condition in enumerate(holds):
@@ -310,11 +308,9 @@ class LaneScope(Scope[Texts, Numbers]):
                     array.store(at, value)
 
     def _within_span(self) -> list[Texts]:
-        """Emit which lanes are within the span.
-
-        Lanes beyond its end have the last index, but may have another value: of a word of narrow numbers they load what follows the last
-        one.
-        """
+        """Emit which lanes are within the span."""
+        # Lanes beyond its end have the last index, but may have another value: of a word of narrow numbers they load what follows the last
+        # one.
         span, nest = self.span, self.nest
         if span is None or span.is_aligned or span.total % span.lanes == 0:
             return []
@@ -444,8 +440,6 @@ def bind_kernel(
 
 
 def _within(index: str, size: int) -> str:
-    """Return an index clamped to the array if it is a literal.
-
-    A load that never happens may have a literal index outside, which translators refuse.
-    """
+    """Return an index clamped to the array if it is a literal."""
+    # A load that never happens may have a literal index outside, which translators refuse.
     return index if any(c.isalpha() and c != "u" for c in index) else f"min({index}, {size - 1}u)"

@@ -135,10 +135,8 @@ class Accumulator(BaseAccumulator[State]):
         return super().merged(states)
 
     def _extremum(self, texts: Sequence[str]) -> Number:
-        """Emit the extremum of numbers by operations that may ignore NaN.
-
-        A NaN is found by the sum of the numbers' magnitudes.
-        """
+        """Emit the extremum of numbers by operations that may ignore NaN."""
+        # A NaN is found by the sum of the numbers' magnitudes.
         shader = self.shader
         best = _by_tree(texts, lambda x, y: shader.let("f32", f"{self.node.reduction.step}({x}, {y})"))
         total = _by_tree([f"abs({x})" for x in texts], lambda x, y: shader.let("f32", f"{x} + {y}"))
@@ -334,10 +332,8 @@ class WorkgroupReduction:
         return capabilities.subgroups and self.team.rows_per_workgroup == 1 and self.team.per_row % capabilities.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
-        """Emit the combination of each subgroup, and then that of all.
-
-        Every subgroup computes the latter.
-        """
+        """Emit the combination of each subgroup, and then that of all."""
+        # Every subgroup computes the latter.
         shader, capabilities = self.shader, self.shader.module.capabilities
         self._area ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
@@ -377,19 +373,16 @@ class WorkgroupReduction:
         slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(per_row // rest)]
         if len(states) == 1 and not accumulator.node.is_index:
             return [accumulator.merged([self._read(accumulator, names[0], slot) for slot in slots])]
-        return self._read_in_a_loop(accumulator, names, per_row, rest, first)
-
-    def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
-        texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
-        return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
-
-    def _read_in_a_loop(self, accumulator: Accumulator, names: list[list[str]], per_row: int, rest: int, first: str) -> list[State]:
-        """Emit the same for several lanes, with less text."""
+        # The same for several lanes, with less text.
         totals = [accumulator.variables() for _ in names]
         with self.shader.loop(per_row, first, rest) as i:
             for lane, total in zip(names, totals, strict=True):
                 accumulator.add(total, self._read(accumulator, lane, self.team.slot(i)))
         return [accumulator.read(total) for total in totals]
+
+    def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
+        texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
+        return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
 
     def _write(self, names: list[list[str]], states: list[State]) -> None:
         for lane, state in zip(names, states, strict=True):

@@ -133,7 +133,6 @@ class _SmallKernel(NamedTuple):
     memory: int
 
     def with_buffers(self, buffers: Buffers) -> _SmallKernel:
-        """Return the same with other numbers of buffers."""
         numbers = (*buffers.inputs, *buffers.outputs)
         inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
         return self._replace(step=self.step._replace(buffers=Buffers(inputs, outputs)))

@@ -251,10 +251,8 @@ def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
 
 
 def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, capabilities: TargetCapabilities, step: KernelStep) -> Dispatch:
-    """Return the dispatch of a large kernel without reductions.
-
-    An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
-    """
+    """Return the dispatch of a large kernel without reductions."""
+    # An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
     rows, width, unroll = schedule.outer, schedule.rows_per_workgroup, schedule.unroll
     shader = Shader(capabilities, width)
     root = LaneScope(bind_kernel(shader, analysis, (rows,), step.buffers), None, {})
@@ -514,10 +512,8 @@ class _Squares:
         return shader.dispatch(squares.total)
 
     def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, ShaderArray], block: tuple[str, str]) -> None:
-        """Emit the reads of a block into workgroup memory.
-
-        Beyond an end they repeat the last row or column.
-        """
+        """Emit the reads of a block into workgroup memory."""
+        # Beyond an end they repeat the last row or column.
         shader, across, along = self.shader, self.across, self.along
         (axis,), (other,) = along.axes, across.axes
         column, row = block
@@ -582,10 +578,8 @@ class _Squares:
         return self.shader.named("u32", f"min({number}, {count - 1}u)" if axis.total % self.sides[axis] else number)
 
     def slot(self, column: str, four: str) -> str:
-        """Emit the slot of a column's four.
-
-        Neither neighbouring columns nor neighbouring fours are in one bank of memory.
-        """
+        """Emit the slot of a column's four."""
+        # Neither neighbouring columns nor neighbouring fours are in one bank of memory.
         return self.shader.let("u32", f"{column} * {self.fours}u + ({four} ^ ({column} / {LANES}u % {self.fours}u))")
 
 

@@ -137,18 +137,13 @@ def elementwise(analysis: KernelAnalysis, capabilities: TargetCapabilities, opti
 
 
 def _workgroup_size(invocations: int) -> int:
-    """Return the size of a small workgroup.
-
-    It is larger if there are very many workgroups, since the rate at which a GPU starts them is limited.
-    """
+    # It is larger if there are very many workgroups, since the rate at which a GPU starts them is limited.
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
 def _unroll_elementwise(analysis: KernelAnalysis, span: AxisSpan) -> int:
-    """Return the number of elements, or groups of lanes, of an invocation.
-
-    It is large enough to keep enough bytes in flight. One wide group of narrow numbers suffices, and takes half the text.
-    """
+    """Return the number of elements, or groups of lanes, of an invocation."""
+    # It is large enough to keep enough bytes in flight. One wide group of narrow numbers suffices, and takes half the text.
     if span.lane_groups <= 8 * BUSY or span.lanes > LANES:
         return 1
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
@@ -242,11 +237,9 @@ def by_rows(analysis: KernelAnalysis, capabilities: TargetCapabilities, axis: in
 
 
 def _invocations_per_row(capabilities: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
-    """Return the number of invocations that reduce a row.
-
-    There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
-    combined then, or two, if combining them takes no workgroup memory.
-    """
+    """Return the number of invocations that reduce a row."""
+    # There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
+    # combined then, or two, if combining them takes no workgroup memory.
     if row.lane_groups <= 4:
         return 1
     if row.lanes > 1 and rows >= BUSY:
@@ -257,10 +250,8 @@ def _invocations_per_row(capabilities: TargetCapabilities, row: AxisSpan, rows: 
 
 
 def _rows_per_workgroup(capabilities: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
-    """Return the number of rows of a workgroup.
-
-    It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
-    """
+    """Return the number of rows of a workgroup."""
+    # It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     if (
         capabilities.subgroups
         and per_row >= capabilities.subgroup_most

@@ -62,10 +62,8 @@ _ELEMENT = 16
 
 
 def range_of(slot: Slot, size: int) -> BufferRange:
-    """Return the range of an array of `size` bytes.
-
-    An empty array gets the bytes of one element of any dtype, since bindings must not be empty.
-    """
+    """Return the range of an array of `size` bytes."""
+    # An empty array gets the bytes of one element of any dtype, since bindings must not be empty.
     padded = -(-size // 4) * 4 or _ELEMENT
     if isinstance(slot, MovingSlot):
         return BufferRange(slot.root, slot.offset, padded, slot.strides)

@@ -425,7 +425,14 @@ class Program:
             # has the numbers of that device's blocks.
             argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
-                arguments, argument_leases = self._with_copies(arguments)
+                # Arguments that are overwritten are copied.
+                inputs = [*arguments]
+                for number in self.reuse.values():
+                    buffer = arguments[number]
+                    inputs[number] = Buffer(
+                        self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size
+                    )
+                arguments, argument_leases = tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
             new = gpu.pool.leases(self.results.block_sizes)
             if not self.interrupted and self._replay(argument_leases, new):
                 return self._finished(arguments, argument_leases, new)
@@ -437,14 +444,6 @@ class Program:
         call.execute(self.commands)
         with gpu.queue.lock:
             return self._finished(arguments, argument_leases, new)
-
-    def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
-        """Copy the arguments that are overwritten; return the arguments and their memory."""
-        inputs = [*arguments]
-        for number in self.reuse.values():
-            buffer = arguments[number]
-            inputs[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
-        return tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
 
     def _replay(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Replay the recording for these blocks, if there is one; the common case."""

@@ -252,7 +252,8 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
         _require(all(0 <= n <= capabilities.groups for n in run.groups), f"{run.groups} workgroups exceed the device's", run)
         _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
         for span in run.ranges:
-            first, end = _extent(span, iterations)
+            moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
+            first, end = span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
             aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
             _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
             room = -(-span.slot.size // 4) * 4
@@ -271,12 +272,6 @@ def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tup
             yield from _runs(command.body, {**loops, command.number: command.iterations})
         elif isinstance(command, While):
             yield from _runs(command.body, loops)
-
-
-def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]:
-    """Return the first byte, and the one after the last, of a range in all iterations."""
-    moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
-    return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
 
 
 def _overlap(x: BufferRange, y: BufferRange) -> bool:
@@ -324,10 +319,8 @@ def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]
 
 
 def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
-    """Return the new position of each dispatch, by its identity.
-
-    Fused dispatches are found by their ranges.
-    """
+    """Return the new position of each dispatch, by its identity."""
+    # Fused dispatches are found by their ranges.
     positions = {id(command): position for position, command in enumerate(after)}
     unplaced = [command for command in before if id(command) not in positions]
     earlier = set(map(id, before))

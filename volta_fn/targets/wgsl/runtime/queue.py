@@ -126,12 +126,10 @@ class Queue:
             self.submit()
 
     def submit_if_due(self) -> None:
-        """Submit if enough commands are pending, or if the GPU is about to run idle.
-
-        It is called between programs. With more than one batch in flight the GPU has work: nothing is submitted, and the next batch is
-        smaller. If the GPU has finished all others, the host is the bottleneck, and submissions cost its time: the next batch is twice as
-        large, until a thread waits for one.
-        """
+        """Submit if enough commands are pending, or if the GPU is about to run idle."""
+        # It is called between programs. With more than one batch in flight the GPU has work: nothing is submitted, and the next batch is
+        # smaller. If the GPU has finished all others, the host is the bottleneck, and submissions cost its time: the next batch is twice as
+        # large, until a thread waits for one.
         if self.commands >= _WORTH_SUBMITTING:
             self.submit()
             return
@@ -147,7 +145,6 @@ class Queue:
             self.batch_commands = min(2 * self.batch_commands, _WORTH_SUBMITTING)
 
     def _in_flight(self) -> int:
-        """Return the number of batches in flight."""
         if self.submitted != self.done:
             self.poll()
         return self.submitted - self.done
@@ -218,11 +215,9 @@ class Queue:
         self.wait_for(lambda: self.done >= number, timeout)
 
     def close(self) -> None:
-        """Finish at the end of the process.
-
-        Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a callback
-        of the library, the process would crash.
-        """
+        """Finish at the end of the process."""
+        # Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a
+        # callback of the library, the process would crash.
         with contextlib.suppress(DeviceError):
             if self.lock.keep(_EXIT_TIMEOUT):
                 self.wait(timeout=_EXIT_TIMEOUT)
@@ -252,11 +247,9 @@ class Queue:
         return self.take(readback)
 
     def request(self, block: Block, size: int, offset: int = 0) -> Readback:
-        """Request a copy of bytes to the host, as of the commands written so far.
-
-        It waits for no later command. So the readback of a result that is read after each step, such as a loss, is requested with the
-        step.
-        """
+        """Request a copy of bytes to the host, as of the commands written so far."""
+        # It waits for no later command. So the readback of a result that is read after each step, such as a loss, is requested with the
+        # step.
         readback = self.driver.readbacks.request(block.handle, size, offset)
         self.commands += 1
         return readback

@@ -450,10 +450,8 @@ class _Scan:
         ]
 
     def write(self) -> None:
-        """Emit the scan.
-
-        The first step reads the initial carry, the others that of the step before; the last one makes the results.
-        """
+        """Emit the scan."""
+        # The first step reads the initial carry, the others that of the step before; the last one makes the results.
         if not self.length:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
                 self.writer.copy(result, start, var.aval.nbytes, self.block)

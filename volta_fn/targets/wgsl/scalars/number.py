@@ -62,7 +62,12 @@ def literal(type_: str, value: Any) -> str:
     if type_ == "bool":
         return "true" if value else "false"
     if type_ in ("f32", "f64"):
-        return _float(type_, value)
+        number = np.float32(value) if type_ == "f32" else np.float64(value)
+        if not np.isfinite(number):
+            return _not_finite(type_, _bits_of(number))
+        digits = str(number) if type_ == "f64" or abs(float(number)) < _LARGEST else str(float(number))
+        text = digits + {"f32": "f", "f64": "lf"}[type_]
+        return f"({text})" if np.signbit(number) else text
     width = int(type_[1:])
     bits = int(value) & ((1 << width) - 1)
     suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[type_]
@@ -77,20 +82,9 @@ def literal(type_: str, value: Any) -> str:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def _float(type_: str, value: Any) -> str:
-    number = np.float32(value) if type_ == "f32" else np.float64(value)
-    if not np.isfinite(number):
-        return _not_finite(type_, _bits_of(number))
-    digits = str(number) if type_ == "f64" or abs(float(number)) < _LARGEST else str(float(number))
-    text = digits + {"f32": "f", "f64": "lf"}[type_]
-    return f"({text})" if np.signbit(number) else text
-
-
 def _not_finite(type_: str, bits: str) -> str:
-    """Return a number that is not finite, by its bits.
-
-    WGSL forbids such constant expressions, so a function returns the number. The extension for 64-bit floats has no such rule.
-    """
+    """Return a number that is not finite, by its bits."""
+    # WGSL forbids such constant expressions, so a function returns the number. The extension for 64-bit floats has no such rule.
     return f"{BITS_F32}({bits})" if type_ == "f32" else f"bitcast<{type_}>({bits})"
 
 
@@ -201,10 +195,8 @@ def declare_one(f: Function) -> str:
 
 
 def opaque_count(f: Function, count: int) -> str:
-    """Return a number of iterations that compilers cannot fold.
-
-    They would unroll a loop of a known number.
-    """
+    """Return a number of iterations that compilers cannot fold."""
+    # They would unroll a loop of a known number.
     return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
 
 
@@ -300,10 +292,8 @@ _ROOT = """fn root(x: f32) -> f32 {
 
 
 def declare_root(f: Function) -> str:
-    """Declare the function of square roots, corrected likewise; return its name.
-
-    The root passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
-    """
+    """Declare the function of square roots, corrected likewise; return its name."""
+    # The root passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
     declare_one(f)
     return f.helper("root", _ROOT)
 

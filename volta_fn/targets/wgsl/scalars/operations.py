@@ -40,10 +40,8 @@ def _is_zero(x: ShaderValue) -> bool:
 
 
 def _opaque(x: ShaderValue) -> ShaderValue:
-    """Return a literal zero as a value that compilers do not know.
-
-    A division by a literal zero gives any number.
-    """
+    """Return a literal zero as a value that compilers do not know."""
+    # A division by a literal zero gives any number.
     if not _is_zero(x):
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
@@ -54,18 +52,14 @@ def _is_known(x: ShaderValue) -> bool:
 
 
 def _addend(x: ShaderValue) -> ShaderValue:
-    """Return a finite literal as a value that compilers do not know.
-
-    Of two in a chain of sums and products they would make one, which rounds otherwise.
-    """
+    """Return a finite literal as a value that compilers do not know."""
+    # Of two in a chain of sums and products they would make one, which rounds otherwise.
     return x.opaque() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
 
 
 def _incomparable(x: ShaderValue) -> ShaderValue:
-    """Return a float64 number that compilers cannot compare with another.
-
-    NVIDIA's takes x - x for 0 and x / x for 1 in float64, though x may be NaN or infinite.
-    """
+    """Return a float64 number that compilers cannot compare with another."""
+    # NVIDIA's takes x - x for 0 and x / x for 1 in float64, though x may be NaN or infinite.
     return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
@@ -117,10 +111,8 @@ def _nextafter_half(dtype: np.dtype) -> Operation:
 
 
 def _fma_float16(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
-    """Return x y + z of float16, whose product is exact in float32.
-
-    The sum gets an odd last bit where it is inexact, so that rounding it again does no harm.
-    """
+    """Return x y + z of float16, whose product is exact in float32."""
+    # The sum gets an odd last bit where it is inexact, so that rounding it again does no harm.
     total, lost = exact_sum(x * y, z)
     bits = total.as_bits()
     outward = lost.above(0.0) ^ total.below(0.0)
@@ -129,10 +121,8 @@ def _fma_float16(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
 
 
 def _fma_bfloat16(x: ShaderValue, y: ShaderValue, z: ShaderValue) -> ShaderValue:
-    """Return x y + z of bfloat16, whose products may exceed float32's range.
-
-    Operands that are not finite are computed separately.
-    """
+    """Return x y + z of bfloat16, whose products may exceed float32's range."""
+    # Operands that are not finite are computed separately.
     product = _is_finite(x) & _is_finite(y)
     ordinary = product & _is_finite(z)
     scaled = _fma_scaled(*[ordinary.select(v, 1.0) for v in (x, y, z)])
@@ -235,10 +225,8 @@ class ShaderIntegers(Integers):
         return self.unsigned_bits(x).call("countOneBits")
 
     def leading_zeros(self, x: ShaderValue) -> ShaderValue:
-        """Return how many of the dtype's bits precede the highest 1.
-
-        naga has no function for 64 bits.
-        """
+        """Return how many of the dtype's bits precede the highest 1."""
+        # naga has no function for 64 bits.
         bits = self.unsigned_bits(x).as_type(f"u{x.bits}")
         if x.bits == 32:
             return bits.call("countLeadingZeros").as_type(x.type) - (32 - self.width)
@@ -300,10 +288,8 @@ def _convert_real(x: ShaderValue, old: np.dtype, new: np.dtype) -> ShaderValue:
 
 
 def _float_to_integer(x: ShaderValue, new: np.dtype, type_: str) -> ShaderValue:
-    """Convert toward zero; NaN to 0, values out of range to the nearest bound.
-
-    Values out of range are replaced before the conversion.
-    """
+    """Convert toward zero; NaN to 0, values out of range to the nearest bound."""
+    # Values out of range are replaced before the conversion.
     info = np.iinfo(new)
     low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))
     above, below = x.compare("oge", high), x.compare("ole", low)
@@ -395,10 +381,8 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
 
 
 def is_long(op: str, dtype: np.dtype) -> bool:
-    """Return True if a primitive's code is written once for several lanes.
-
-    Compilers take seconds for copies of such long code.
-    """
+    """Return True if a primitive's code is written once for several lanes."""
+    # Compilers take seconds for copies of such long code.
     return PRIMITIVES[op].formula in PAIRED and kind(dtype) == "float"
 
 
@@ -417,11 +401,9 @@ def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.d
 
 
 def opaque_literal(f: Function, x: Number) -> Number:
-    """Return a literal as a number that compilers cannot fold.
-
-    naga evaluates constant expressions, and refuses those that it cannot (the root of -1, the absolute value of a float64). Mesa's compiler
-    adds constants first, which loses the rounding errors that a formula computes by a sum with one of them.
-    """
+    """Return a literal as a number that compilers cannot fold."""
+    # naga evaluates constant expressions, and refuses those that it cannot (the root of -1, the absolute value of a float64). Mesa's
+    # compiler adds constants first, which loses the rounding errors that a formula computes by a sum with one of them.
     if x.type == "bool":
         return x
     if x.type[0] in "iu":
@@ -433,10 +415,8 @@ def opaque_literal(f: Function, x: Number) -> Number:
 
 
 def opaque_float(f: Function, x: Number) -> Number:
-    """Return a literal float, one of several choices, as an opaque number.
-
-    Where compilers know that a zero is chosen, they take its product with NaN for 0.
-    """
+    """Return a literal float, one of several choices, as an opaque number."""
+    # Where compilers know that a zero is chosen, they take its product with NaN for 0.
     return opaque_literal(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
 
 

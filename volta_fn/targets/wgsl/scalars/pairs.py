@@ -300,10 +300,8 @@ class ShaderPair(ShaderValue):
         return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
 
     def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
-        """Return the values after a step for each entry, by a loop.
-
-        It is compiled in a fraction of the time.
-        """
+        """Return the values after a step for each entry, by a loop."""
+        # It is compiled in a fraction of the time.
         names = [declare_pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
 
         def at(k: ShaderValue, *values: Any) -> Sequence[Any]:
@@ -312,10 +310,8 @@ class ShaderPair(ShaderValue):
         return self.iterated(self.new(opaque_count(self.f, len(tables[0])), "u32"), at, *start)
 
     def outline_each(self, name: str, formula: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Sequence[Any]:
-        """Return the formula of each tuple of operands, by a loop.
-
-        Compilers copy a function to wherever it is called.
-        """
+        """Return the formula of each tuple of operands, by a loop."""
+        # Compilers copy a function to wherever it is called.
         f, type_ = self.f, f"array<{PAIR}, {len(calls)}>"
         operands = [f.var(type_, f"{type_}({', '.join(x.text for x in column)})") for column in zip(*calls, strict=True)]
         results = f.var(type_, f"{type_}()")

@@ -126,7 +126,17 @@ class ShaderArray:
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
         index = f.named("u32", index)
         if per > 1:
-            return self._store_words(index, [self._packed(numbers[k : k + per]) for k in range(0, self.lanes, per)])
+            words = [self._packed(numbers[k : k + per]) for k in range(0, self.lanes, per)]
+            f = self._f
+            if self._in_fours:
+                return f.emit(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
+            if len(words) == 1:
+                return f.emit(f"store_{self.name}({index}, {words[0]});")
+            first = f.let("u32", f"{index} * 2u")
+            f.emit(f"store_{self.name}({first}, {words[0]});")
+            second = f"store_{self.name}({first} + 1u, {words[1]});"
+            count = (self.size + 1) // 2
+            return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
         if self._in_fours:
             return f.emit(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
         first = f.let("u32", f"{index} * 4u")
@@ -149,7 +159,6 @@ class ShaderArray:
         return (1 << (32 // self._per_word)) - 1
 
     def _word(self, index: str) -> str:
-        """Return an expression for a word."""
         if self._in_fours:
             index, per = self._f.named("u32", index), self._per_vector
             return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
@@ -158,7 +167,6 @@ class ShaderArray:
         return f"load_{self.name}({index})"  # a later store may make the words atomic
 
     def _words(self, index: str) -> list[str]:
-        """Return the words of four elements."""
         f = self._f
         if self._in_fours:
             words = f.let(f"vec{self._per_vector}<u32>", f"{self.name}[{index}]")
@@ -168,18 +176,6 @@ class ShaderArray:
         first = f.let("u32", f"{index} * 2u")
         second = f"min({first} + 1u, {(self.size + 1) // 2 - 1}u)" if self.size % 4 in (1, 2) else f"{first} + 1u"
         return [f.let("u32", self._word(first)), f.let("u32", self._word(second))]
-
-    def _store_words(self, index: str, words: list[str]) -> None:
-        f = self._f
-        if self._in_fours:
-            return f.emit(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
-        if len(words) == 1:
-            return f.emit(f"store_{self.name}({index}, {words[0]});")
-        first = f.let("u32", f"{index} * 2u")
-        f.emit(f"store_{self.name}({first}, {words[0]});")
-        second = f"store_{self.name}({first} + 1u, {words[1]});"
-        count = (self.size + 1) // 2
-        return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
 
     @property
     def accessors(self) -> list[str]:
@@ -194,7 +190,6 @@ class ShaderArray:
     # between words and numbers
 
     def _unpacked(self, word: str, k: int) -> Number:
-        """Return the k-th number in a word."""
         f, category, width = self._f, kind(self.dtype), 32 // self._per_word
         if category == "int":
             return Number(self.dtype, f.let("i32", f"bitcast<i32>({word} << {32 - width - k * width}u) >> {32 - width}u"))
@@ -204,7 +199,6 @@ class ShaderArray:
         return Number(self.dtype, f.let("bool", f"{bits} != 0u") if category == "bool" else f.let("u32", bits))
 
     def _packed(self, numbers: Sequence[Number]) -> str:
-        """Return numbers packed in a word."""
         width = 32 // self._per_word
         shifted_bits = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
         return self._f.let("u32", " | ".join(f"({p})" for p in shifted_bits))

@@ -71,7 +71,12 @@ class ShaderValue(Values):
 
     def choose_if_any(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: ShaderValue) -> Any:
         """Return the result of `choose`, for a condition that seldom holds, by a branch."""
-        return _branch(self, yes, no, arguments)
+        f, type_ = self.f, arguments[0].type
+        result = f.var(type_, arguments[0].like(0).text)
+        for head, way in ((f"if ({self.text})", yes), ("else", no)):
+            with f.block(head):
+                f.emit(f"{result} = {way(*arguments).text};")
+        return self.new(result, type_)
 
     # making others
 
@@ -84,10 +89,8 @@ class ShaderValue(Values):
         return self.new(self.f.let(type_ or self.type, expression), type_ or self.type)
 
     def named(self) -> ShaderValue:
-        """Return the value by a name.
-
-        naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are.
-        """
+        """Return the value by a name."""
+        # naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are.
         return self if self.text.isidentifier() else self.let(self.text)
 
     def like(self, value: Scalar | ShaderValue) -> ShaderValue:
@@ -121,11 +124,9 @@ class ShaderValue(Values):
     def combined(
         self, other: ShaderValue, leaves: dict[str, frozenset[str]], combine: Callable[[ShaderValue, ShaderValue], ShaderValue]
     ) -> ShaderValue:
-        """Return a sum or a product whose common `leaves` compilers do not combine.
-
-        Compilers would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow.
-        So one operand is hidden. Leaves are the terms of sums, or the factors of products, by name.
-        """
+        """Return a sum or a product whose common `leaves` compilers do not combine."""
+        # Compilers would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may
+        # overflow. So one operand is hidden. Leaves are the terms of sums, or the factors of products, by name.
         x, y = self, other
         of_x, of_y = [leaves.get(v.text) or frozenset((v.text.strip("(-)"),)) for v in (x, y)]
         if of_x & of_y and x.text != y.text:
@@ -200,10 +201,8 @@ class ShaderValue(Values):
         return self._compare(_OPERATORS[predicate[1:]], y)
 
     def below(self, other: ShaderValue | Scalar) -> ShaderValue:
-        """Return self < other (of floats: false with NaN).
-
-        Infinity is compared by bits: compilers may assume that there is none.
-        """
+        """Return self < other (of floats: false with NaN)."""
+        # Infinity is compared by bits: compilers may assume that there is none.
         if is_infinity(other):
             return ~(self.is_nan() | self.equals(other))
         return self._compare("<", other)
@@ -305,18 +304,14 @@ class ShaderValue(Values):
         return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def opaque(self) -> ShaderValue:
-        """Return the same number, hidden from compilers that simplify sums.
-
-        A factor of 1.0 does not suffice for 32 bits: Mesa's compiler takes a common factor out of a sum, and so folded the rounding
-        errors of `exact_sum` to 0.
-        """
+        """Return the same number, hidden from compilers that simplify sums."""
+        # A factor of 1.0 does not suffice for 32 bits: Mesa's compiler takes a common factor out of a sum, and so folded the rounding
+        # errors of `exact_sum` to 0.
         return self.hidden() if self.bits >= 32 else self.binary("*", self.opaque_one())
 
     def hidden(self) -> ShaderValue:
-        """Return the same number, about which compilers can assume nothing.
-
-        It passes through a sum of integers, which differs from the expression of `opaque_number`.
-        """
+        """Return the same number, about which compilers can assume nothing."""
+        # It passes through a sum of integers, which differs from the expression of `opaque_number`.
         return self._opaque_bits(f"bitcast<u{self.bits}>({self.text})", "+")
 
     def zero(self) -> ShaderValue:
@@ -466,16 +461,6 @@ class ShaderValue(Values):
 def is_infinity(value: ShaderValue | Scalar) -> bool:
     """Return True for Python's positive infinity."""
     return isinstance(value, float) and math.isinf(value) and value > 0
-
-
-def _branch(condition: ShaderValue, yes: Callable[..., Any], no: Callable[..., Any], arguments: Sequence[ShaderValue]) -> ShaderValue:
-    """Write both ways of a branch, whose result has the type of the first argument."""
-    f, type_ = condition.f, arguments[0].type
-    result = f.var(type_, arguments[0].like(0).text)
-    for head, way in ((f"if ({condition.text})", yes), ("else", no)):
-        with f.block(head):
-            f.emit(f"{result} = {way(*arguments).text};")
-    return condition.new(result, type_)
 
 
 def outlined(name: str, write: Callable[..., Any], *args: ShaderValue) -> ShaderValue:

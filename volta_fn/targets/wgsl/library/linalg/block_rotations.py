@@ -240,10 +240,8 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
 
 
 def _shader(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, pitch: int, reads: int, added: int) -> Shader:
-    """Return a shader that names the sweep and the round in it.
-
-    Its functions tell which blocks meet, and which columns they have.
-    """
+    """Return a shader that names the sweep and the round in it."""
+    # Its functions tell which blocks meet, and which columns they have.
     size = blocks.size
     shader = field_shader(capabilities, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
@@ -362,10 +360,8 @@ def _load_product(products: str, size: int, number: str) -> str:
 
 
 def _later_product(products: str, size: int, number: str) -> str:
-    """Return statements that load another product in variables.
-
-    It moves to workgroup memory once there is room.
-    """
+    """Return statements that load another product in variables."""
+    # It moves to workgroup memory once there is room.
     loads = [f"later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)]
     begun = "\n  ".join([f"var later_{k} = zero();" for k in range(4)])
     return f"""{begun}

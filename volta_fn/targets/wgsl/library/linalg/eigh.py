@@ -344,10 +344,8 @@ sync();
 
 
 def _sweep(x: str, v: str, n: int, lanes: int) -> str:
-    """Return statements that rotate rows and columns of `x`, once for each pair.
-
-    That makes `x` more diagonal; `v` is the product of all rotations. Neighbouring invocations have neighbouring columns.
-    """
+    """Return statements that rotate rows and columns of `x`, once for each pair."""
+    # That makes `x` more diagonal; `v` is the product of all rotations. Neighbouring invocations have neighbouring columns.
     pairs = (n + 1) // 2
     return f"""
   var left = R(0);

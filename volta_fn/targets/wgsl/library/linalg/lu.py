@@ -223,11 +223,9 @@ def _eliminated(columns: range) -> str:
 
 
 def _update(a: ShapedArray, capabilities: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that updates the columns outside of the block.
-
-    A workgroup has a few. Rows are exchanged in all columns. In those on the right, a triangular solve gives the block's rows, whose
-    multiples are subtracted from the rows below.
-    """
+    """Return the dispatch that updates the columns outside of the block."""
+    # A workgroup has a few. Rows are exchanged in all columns. In those on the right, a triangular solve gives the block's rows, whose
+    # multiples are subtracted from the rows below.
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
     shader = field_shader(capabilities, a.dtype, INVOCATIONS)

@@ -236,10 +236,8 @@ sync();"""
 
 
 def _factor(x: str, factors: str, m: int, n: int, k: int) -> str:
-    """Return statements that reflect the columns of `x`, one after another.
-
-    Each column's reflection is applied to the columns after it. Its vector is stored below the diagonal of `x`, where R is zero.
-    """
+    """Return statements that reflect the columns of `x`, one after another."""
+    # Each column's reflection is applied to the columns after it. Its vector is stored below the diagonal of `x`, where R is zero.
     return f"""
 for (var j = 0u; j < {k}u; j++) {{
   var most = R(0);

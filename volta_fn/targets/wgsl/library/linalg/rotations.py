@@ -33,10 +33,8 @@ COUNTERS = 8
 
 
 def repeated(count: int, statements: str, by: int = 4) -> str:
-    """Return a loop over t from 0 to `count`, unrolled `by` times.
-
-    Unrolling lets a GPU overlap the loads from workgroup memory of several iterations.
-    """
+    """Return a loop over t from 0 to `count`, unrolled `by` times."""
+    # Unrolling lets a GPU overlap the loads from workgroup memory of several iterations.
     by = min(by, count)
     numbers = "\n".join([f"{{ let t = start + {k}u;\n{statements} }}" for k in range(by)])
     return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{numbers}\n}}"
@@ -67,10 +65,8 @@ def _staged(moved: Sequence[Moved], invocations: int) -> tuple[str, str, str]:
 
 
 def together(count: int, invocations: int, load: str, store: str) -> str:
-    """Return statements that load numbers and then store them, as in `Moved`.
-
-    All loads of an invocation are under way together.
-    """
+    """Return statements that load numbers and then store them, as in `Moved`."""
+    # All loads of an invocation are under way together.
     return "\n".join(["{", *_staged([Moved(count, load, store)], invocations), "}"])
 
 
@@ -97,10 +93,8 @@ workgroupBarrier();
 
 
 def block_width(dtype: np.dtype) -> int:
-    """Return the columns of a block.
-
-    Three square tiles of this width fit in the least workgroup memory.
-    """
+    """Return the columns of a block."""
+    # Three square tiles of this width fit in the least workgroup memory.
     return 32 if dtype.itemsize == 4 else 16
 
 
@@ -356,12 +350,10 @@ fn rotation(k: u32, a: R, b: R, g: T) {
 
 
 def declare_rotations(shader: Shader, n: int, dtype: np.dtype) -> None:
-    """Declare ``pair(step, k)``, the k-th pair, and `rotation`, which stores its own.
-
-    The lesser column of a pair is first. Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are
-    ``p - s̄ (q + t p)`` and ``q + s (p - t̄ q)``: for small angles, which most are, only what is added is rounded. With an odd number n of
-    columns one has no partner, and its pair ends with n.
-    """
+    """Declare ``pair(step, k)``, the k-th pair, and `rotation`, which stores its own."""
+    # The lesser column of a pair is first. Columns p and q become `c p - s̄ q` and `s p + c q`. With t = s / (1 + c) these are
+    # `p - s̄ (q + t p)` and `q + s (p - t̄ q)`: for small angles, which most are, only what is added is rounded. With an odd number n of
+    # columns one has no partner, and its pair ends with n.
     even = n + n % 2
     shader.workgroup("sines", "T", even // 2)
     shader.workgroup("halves", "T", even // 2)
@@ -418,10 +410,8 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
 
 
 def workers(rows: int, n: int, dtype: np.dtype, capabilities: TargetCapabilities) -> int:
-    """Return the invocations for a matrix of n columns.
-
-    For large ones they are as many as the device and its workgroup memory allow.
-    """
+    """Return the invocations for a matrix of n columns."""
+    # For large ones they are as many as the device and its workgroup memory allow.
     if rows <= 64:
         return 64 if rows <= 16 else 128
     real = real_part(dtype).itemsize
@@ -430,18 +420,14 @@ def workers(rows: int, n: int, dtype: np.dtype, capabilities: TargetCapabilities
 
 
 def lanes(n: int, invocations: int) -> int:
-    """Return the number of invocations that share a pair of n columns.
-
-    They are few, since one of them adds up the partial sums.
-    """
+    """Return the number of invocations that share a pair of n columns."""
+    # They are few, since one of them adds up the partial sums.
     return min(invocations // max((n + 1) // 2, 1), 16)
 
 
 def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
-    """Return statements that rotate a lane's rows of pair number k, columns `at`.
-
-    Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are disjoint.
-    """
+    """Return statements that rotate a lane's rows of pair number k, columns `at`."""
+    # Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are disjoint.
     several = min(SEVERAL, -(-rows // lanes))
     full = rows % (several * lanes) == 0
     loads, stores = [], []

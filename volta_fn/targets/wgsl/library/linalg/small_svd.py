@@ -90,10 +90,8 @@ sync();"""
 
 
 def completed(u: str, projections: str, m: int, wide: int) -> str:
-    """Return statements for the columns from `rank` on.
-
-    Each is a unit vector minus its projections on the columns before, which are subtracted twice.
-    """
+    """Return statements for the columns from `rank` on."""
+    # Each is a unit vector minus its projections on the columns before, which are subtracted twice.
     return f"""
 for (var c = rank; c < {wide}u; c++) {{
   var best = R(-1);

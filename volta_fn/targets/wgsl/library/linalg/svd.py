@@ -170,7 +170,6 @@ def _real(a: ShapedArray) -> str:
 
 
 def _renumbered(dispatch: Dispatch, numbers: list[int]) -> Dispatch:
-    """Return the dispatch with other buffers, by the numbers that it has."""
     return replace(dispatch, buffers=tuple([numbers[k] for k in dispatch.buffers]))
 
 
@@ -199,10 +198,8 @@ def _turned(problem: _Problem, capabilities: TargetCapabilities) -> Dispatch:
 
 
 def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
-    """Return statements for the products of two blocks' columns.
-
-    A few rows are loaded at a time, while those before are multiplied.
-    """
+    """Return statements for the products of two blocks' columns."""
+    # A few rows are loaded at a time, while those before are multiplied.
     n, size = problem.n, blocks.size
     pitch, corners = blocks.pitch, [(i, j) for i in (0, 1) for j in (0, 1)]
     x = shader.buffer(problem.x, problem.a.dtype).name
@@ -232,10 +229,8 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
 
 
 def _share(a: ShapedArray) -> str:
-    """Return the expression for the cosine of two columns' angle.
-
-    Columns that consist of rounding errors count as longer.
-    """
+    """Return the expression for the cosine of two columns' angle."""
+    # Columns that consist of rounding errors count as longer.
     least = f"max(norm * norm * R({_NEGLIGIBLE[_real(a)] ** 2}), R({1e-37 if _real(a) == 'float32' else 1e-300}))"
     return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
 
@@ -448,11 +443,7 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
         return text + _finished(shader, arrays, sizes, turned, a, real.name)
 
     return Method(
-        where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;",
-        before=before,
-        sweep=sweep,
-        enough="R(0)",
-        after=after,
+        where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;", before=before, sweep=sweep, enough="R(0)", after=after
     )
 
 
@@ -477,11 +468,9 @@ def _without_elements(a: ShapedArray, params: dict[str, Any], capabilities: Targ
 
 
 def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
-    """Return statements that rotate pairs of columns of `x` towards orthogonality.
-
-    `v` is the product of all rotations. Each pair has `lanes` invocations, which divide its rows; neighbouring invocations have
-    neighbouring columns.
-    """
+    """Return statements that rotate pairs of columns of `x` towards orthogonality."""
+    # `v` is the product of all rotations. Each pair has `lanes` invocations, which divide its rows; neighbouring invocations have
+    # neighbouring columns.
     pairs = (n + 1) // 2
     rotations = rotated(x, "base", m, n, lanes) + (rotated(v, "square_base", n, n, lanes) if v else "")
     return f"""

@@ -90,10 +90,8 @@ for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i3
 
 
 def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
-    """Return statements that name the row `p` of column j's largest element.
-
-    It is the first of equals, and row j if none is a number. Where a subgroup holds a column, each finds it by itself.
-    """
+    """Return statements that name the row `p` of column j's largest element."""
+    # It is the first of equals, and row j if none is a number. Where a subgroup holds a column, each finds it by itself.
     rows = 1 << (m - 1).bit_length()
     if not (is_exchanged and fits_subgroups(shader.module.capabilities, rows, shader.invocations)):
         return f"""var best = R(-1);
@@ -130,10 +128,8 @@ _COLUMNS = 16
 
 
 def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive, which eliminates one unknown after another.
-
-    A workgroup has some columns of right-hand sides.
-    """
+    """Return the routine of the primitive, which eliminates one unknown after another."""
+    # A workgroup has some columns of right-hand sides.
     a, b = avals
     n = a.shape[-1]
     left = params["left_side"]
@@ -308,11 +304,9 @@ def panel_width(x: ShapedArray, capabilities: TargetCapabilities) -> int | None:
 
 
 def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive `cholesky_panel`.
-
-    A workgroup has a tile of the panel's rows. It factors the tile on the diagonal, too, so that none waits for another. An invocation has
-    some rows of one column of both tiles in registers, as vectors `V`; the columns that are eliminated are in workgroup memory.
-    """
+    """Return the routine of the primitive `cholesky_panel`."""
+    # A workgroup has a tile of the panel's rows. It factors the tile on the diagonal, too, so that none waits for another. An invocation
+    # has some rows of one column of both tiles in registers, as vectors `V`; the columns that are eliminated are in workgroup memory.
     (x,) = avals
     width = params["width"]
     if not is_field(x.dtype, capabilities, width):

@@ -20,13 +20,7 @@ from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.matmul.schedule import find_by
 from volta_fn.targets.wgsl.runtime.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import (
-    Pipelines,
-    fma_rounds_once,
-    keeps_subnormals,
-    loop_iterations,
-    needed_checks,
-)
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.target import RoutineCache
 

@@ -82,10 +82,8 @@ _numbers = itertools.count(1)
 
 
 def size_class(size: int) -> int:
-    """Return the size of the block that holds `size` bytes.
-
-    There are four classes per power of two, and sixteen where four would waste megabytes.
-    """
+    """Return the size of the block that holds `size` bytes."""
+    # There are four classes per power of two, and sixteen where four would waste megabytes.
     if size <= 256:
         return 256
     bits = (size - 1).bit_length()
