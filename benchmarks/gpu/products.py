@@ -331,7 +331,7 @@ def tried() -> list[AnySchedule]:
 
 def forced(schedule: AnySchedule | None) -> None:
     """Let products use a schedule from now on; None: the one that is chosen."""
-    contract.choose = _CHOOSE if schedule is None else lambda product, device: schedule
+    contract.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
     opened_gpu().routines = RoutineCache()
 
 
@@ -371,9 +371,9 @@ def named(product: Timed) -> str:
     """Return the name by which a schedule of the product is found."""
     names: list[str] = []
 
-    def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
+    def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
         names.append(product.name)
-        return _CHOOSE(product, device)
+        return _CHOOSE(product, capabilities)
 
     contract.choose = choose
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
