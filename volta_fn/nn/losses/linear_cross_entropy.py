@@ -204,8 +204,6 @@ def _forward(head: _Head, x: Array, weight: Array, bias: Array | None, labels: A
         chunk = _chunk_of(head, x, weight, bias, number)
         largest = chunk.logits.max(-1)
         terms = vnp.where(chunk.is_new, vnp.exp(chunk.logits - largest[:, None]), 0.0).sum(-1)
-        # A kernel that reads the carry, too, would have rows as lanes, whose elements are far apart.
-        largest, terms = lax.optimization_barrier((largest, terms))
         new = vnp.maximum(top, largest)
         if head.has_mean:
             summed = summed + vnp.where(chunk.is_new, chunk.logits, 0.0).sum(-1)

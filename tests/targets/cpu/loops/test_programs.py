@@ -26,6 +26,7 @@ from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.errors import JaxprError
 from volta_fn.targets.cpu.loops import routine
+from volta_fn.targets.cpu.loops.schedule import schedule_of
 
 #: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
 LENGTHS = [2, 3, 15, 16, 17, 31, 33, 64, 65, 127, 129, 300, 5000]
@@ -240,6 +241,16 @@ def outputs_of(kernel: Kernel, *inputs: np.ndarray) -> list[np.ndarray]:
     result = run_kernel(kernel, inputs)
     assert result is not None
     return result
+
+
+def test_vectors_go_along_long_rows_whatever_is_stored_of_each() -> None:
+    def update(x: Any, largest: Any, total: Any) -> Any:
+        new = jnp.maximum(largest, x.max(1))
+        return new, total * jnp.exp(largest - new) + jnp.exp(x - new[:, None]).sum(1)
+
+    (kernel,) = kernels_of(update, shaped(40, 1000), shaped(40), shaped(40))
+    assert schedule_of(KernelAnalysis(kernel)).axis in kernel.reduction_axes
+    assert agrees(kernel, inputs_of(kernel), "a running logsumexp", 8.0)
 
 
 @pytest.mark.parametrize("size", [3, 1000, 70_003])

@@ -222,7 +222,8 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
         key = _load(analysis, n).input, p._replace(offset=0)
         shares[key] = min(shares.get(key, 0.0) + _share(analysis, n), 1.0)
     offsets = [(share, p) for (_, p), share in shares.items()] + [(1.5, p) for p in analysis.store_offsets]
-    lanes = vector_lanes_of(analysis)
+    iterations, lanes = analysis.size(range(len(sizes))), vector_lanes_of(analysis)
+    offsets = [(weight * analysis.size(p.axes) / iterations, p) for weight, p in offsets]
 
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
