@@ -54,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Tests that take long, as they compile shaders, run programs, or have JAX compile some: they have a third of their share in samples.
 _HEAVY = tuple(
-    f"tests/{name}" for name in ("targets/wgsl/", "programs/", "examples/", "benchmarks/", "web/", "catalogue/test_catalogue.py")
+    f"tests/{name}"
+    for name in ("targets/wgsl/", "targets/gpu/", "programs/", "examples/", "benchmarks/", "web/", "catalogue/test_catalogue.py")
 )
 
 

@@ -99,9 +99,9 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
+    from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
     from volta_fn.targets.wgpu.adapters import WgpuAdapter
     from volta_fn.targets.wgpu.driver import WgpuDriver
-    from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 
     open_adapter = WgpuAdapter.open
 

@@ -25,8 +25,8 @@ from volta_fn.compiler import pipeline, verification
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import compile as cpu
+from volta_fn.targets.gpu.program import Program
 from volta_fn.targets.numpy.backend import NumpyBackend
-from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 WORKLOADS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")

@@ -129,15 +129,17 @@ def calls_the_compiler(module: str) -> list[str]:
 def imports_other_targets(module: str) -> list[str]:
     """List a target's imports of another one.
 
-    Exceptions are NumPy's, which computes what others have no code for, and a driver's of the target whose shaders it runs; the scalars of
-    NVIDIA's further kernels are those of machine code.
+    Exceptions are NumPy's, which computes what others have no code for, the target of GPUs, whose plans `gpu` runs, and the interface of
+    drivers; the scalars of NVIDIA's further kernels are those of machine code.
     """
     package = ".".join(module.split(".")[:3])
     if not package.startswith("volta_fn.targets.") or module == "volta_fn.targets.cpu_device":
         return []
     allowed = [f"{package}.", "volta_fn.targets.numpy."]
-    if package.split(".")[-1] in DRIVERS:
+    if package == "volta_fn.targets.gpu":
         allowed.append("volta_fn.targets.wgsl.")
+    if package.split(".")[-1] in DRIVERS:
+        allowed += ["volta_fn.targets.gpu.device.", "volta_fn.targets.wgsl."]
     if package == "volta_fn.targets.nvidia":
         allowed += ["volta_fn.targets.cpu.scalars.", "volta_fn.targets.cpu.loops.emit_values."]
     return [name for name in run_time_imports(module) if name.startswith("volta_fn.targets.") and not f"{name}.".startswith(tuple(allowed))]

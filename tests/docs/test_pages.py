@@ -67,7 +67,7 @@ ELSEWHERE = {
     "DistributedError": ("distributed/test_parts.py", "DistributedError"),
     "ProgramMismatchError": ("distributed/test_processes.py", '("other programs", r"equation \\d differs'),
     "MissingDependencyError": ("io/test_loggers.py", "MissingDependencyError"),
-    "MemoryGrowthWarning": ("targets/wgsl/runtime/test_failures.py", "MemoryGrowthWarning"),
+    "MemoryGrowthWarning": ("targets/gpu/test_failures.py", "MemoryGrowthWarning"),
 }
 #: Examples of whole programs, which change how the process imports modules.
 PROGRAMS = ("IntegerOverflowError", "AlreadyImportedError")

@@ -16,13 +16,13 @@ from tests.fuzz.kernels import Run
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.gpu.backend import GpuBackend
+from volta_fn.targets.gpu.device.driver import BoundRange, Readback, Step
+from volta_fn.targets.gpu.device.gpu import Gpu
+from volta_fn.targets.gpu.device.memory import Block
+from volta_fn.targets.gpu.device.pipelines import ALL, Pipeline
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Readback, Step
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.memory import Block
-from volta_fn.targets.wgsl.runtime.device.pipelines import ALL, Pipeline
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.target import all_kernel_routines
 

@@ -27,7 +27,7 @@ import volta_fn.numpy as jnp
 from tests.fuzz.planted_losses import POINTS, Points, planted
 from volta_fn.core import device as devices
 from volta_fn.core.device import Device
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.gpu.backend import GpuBackend
 
 #: The examples that train, and the names of the jitted functions that end a step.
 EXAMPLES = {

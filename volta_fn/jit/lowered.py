@@ -23,8 +23,8 @@ from volta_fn.jit.compile import TracedProgram, cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
+from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 

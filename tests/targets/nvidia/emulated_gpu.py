@@ -66,8 +66,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the emulated GPU."""
     from volta_fn.core.device import Device
+    from volta_fn.targets.gpu.backend import GpuBackend
     from volta_fn.targets.nvidia.adapters import adapters
-    from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 
     install(monkeypatch)
     (adapter,) = adapters()

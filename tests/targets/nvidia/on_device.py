@@ -17,13 +17,13 @@ import numpy as np
 
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import is_installed
+from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Step
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia.adapters import NvidiaAdapter
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of
 from volta_fn.targets.nvidia.driver import NvidiaDriver
 from volta_fn.targets.nvidia.library import driver_version, functions, gpus
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Step
 
 _HEAD = """
 .version 6.3

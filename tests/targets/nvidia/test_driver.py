@@ -19,11 +19,11 @@ import pytest
 
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Step
 from volta_fn.targets.nvidia import library, readbacks
 from volta_fn.targets.nvidia.adapters import NvidiaAdapter, adapters, describe
 from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaDriver
-from volta_fn.targets.wgsl.runtime.device.driver import FORKED, LOST, BoundRange, Step
 
 GROUPS = (1, 1, 1)
 

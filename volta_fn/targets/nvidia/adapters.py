@@ -5,10 +5,10 @@ from __future__ import annotations
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.runtime import threads
+from volta_fn.targets.gpu.device.driver import Description
 from volta_fn.targets.nvidia.compilation import missing_compiler
 from volta_fn.targets.nvidia.driver import NvidiaDriver, destroy_unused
 from volta_fn.targets.nvidia.library import GpuModel, gpus
-from volta_fn.targets.wgsl.runtime.device.driver import Description
 
 #: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
 _WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535

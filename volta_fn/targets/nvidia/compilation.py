@@ -32,9 +32,9 @@ from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import on_own_thread
 from volta_fn.settings import current as settings
+from volta_fn.targets.gpu.device.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
-from volta_fn.targets.wgsl.runtime.device.driver import log
 
 # Architectures, and versions of PTX.
 

@@ -18,6 +18,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.targets.gpu.device.driver import BoundRange, Description, Errors, Portion, Readbacks, Step, log
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
     BindGroup,
@@ -34,7 +35,6 @@ from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, h
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
 from volta_fn.targets.nvidia.readbacks import HostReadbacks, Progress
 from volta_fn.targets.nvidia.target import NvidiaTarget
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Description, Errors, Portion, Readbacks, Step, log
 
 # Events: marks in the stream.
 

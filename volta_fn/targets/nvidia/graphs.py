@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
+from volta_fn.targets.gpu.device.driver import BoundRange, Step
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
 
 # Kernels and the parameters of their launches.
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import DeviceError
+from volta_fn.targets.gpu.device.driver import LOST
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
-from volta_fn.targets.wgsl.runtime.device.driver import LOST
 
 
 class Progress:

@@ -16,9 +16,9 @@ from typing import Any
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import threads
+from volta_fn.targets.gpu.device.driver import FORKED, Description
 from volta_fn.targets.wgpu.driver import WgpuDriver
 from volta_fn.targets.wgpu.library import native, wgpu
-from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Description
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS
 
 #: Features that shaders may use, and the fields of `TargetCapabilities` for them.

@@ -16,9 +16,9 @@ from volta_fn.errors import DeviceError
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.host import may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Description, Portion, Step
+from volta_fn.targets.gpu.device.pipelines import ALL
 from volta_fn.targets.wgpu.library import DriverErrors, native
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Portion, Step
-from volta_fn.targets.wgsl.runtime.device.pipelines import ALL
 from volta_fn.targets.wgsl.target import WgslTarget
 
 #: WebGPU's flags for the usage of buffers.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.device.driver import LOST
+from volta_fn.targets.gpu.device.driver import LOST
 
 
 class Native(NamedTuple):

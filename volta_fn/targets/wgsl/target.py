@@ -21,8 +21,8 @@ from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
+from volta_fn.targets.wgsl.plans.commands import fuse_horizontally
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.commands import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
 
 # Limits of devices.
@@ -52,7 +52,7 @@ ROUTINES: dict[str, GpuRoutineMaker] = {
 }  # fmt: skip
 
 #: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
-#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `runtime/writer.py`).
+#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `plans/writer.py`).
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 

@@ -17,7 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
-from volta_fn.targets.wgsl.runtime import commands
+from volta_fn.targets.wgsl.plans import commands
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.wgsl.runtime.device.driver import Driver, log
+from volta_fn.targets.gpu.device.driver import Driver, log
+from volta_fn.targets.wgsl.plans.commands import size_class
 
 # Detect memory leaks: warn when memory grows from call to call of a program.
 #
@@ -68,9 +69,6 @@ class Trend:
 # the queue executes them in order. Only writes from the host may overtake commands that are not submitted yet, so they must not target
 # a block that pending commands use.
 
-#: Arrays of up to this many bytes are also kept on the host.
-SMALL = 64
-
 #: Results of up to this many bytes that the host has read once are copied to it eagerly in later calls, and kept.
 SMALL_READBACK = 1024
 
@@ -79,16 +77,6 @@ _UNSHARED_REFERENCES = 2
 
 #: Numbers are unique across devices, so that recordings for a lost device never match another one.
 _numbers = itertools.count(1)
-
-
-def size_class(size: int) -> int:
-    """Return the size of the block that holds `size` bytes."""
-    # There are four classes per power of two, and sixteen where four would waste megabytes.
-    if size <= 256:
-        return 256
-    bits = (size - 1).bit_length()
-    step = 1 << (bits - (3 if bits < 24 else 5))
-    return -(-size // step) * step
 
 
 class Block:

@@ -18,8 +18,8 @@ from volta_fn.compiler.verification import describe
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.commands import (
+from volta_fn.targets.wgsl.plans.commands import (
+    SMALL,
     BufferRange,
     Command,
     Host,
@@ -29,10 +29,11 @@ from volta_fn.targets.wgsl.runtime.commands import (
     While,
     most_characters_of,
     runs,
+    size_class,
     stays_alone,
 )
-from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
-from volta_fn.targets.wgsl.runtime.writer import CONTROL_FLOW, Writer
+from volta_fn.targets.wgsl.plans.writer import CONTROL_FLOW, Writer
+from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import numpy as np
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.runtime.device.driver import log, lost
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu, GpuHandle
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+from volta_fn.targets.gpu.device.driver import log, lost
+from volta_fn.targets.gpu.device.gpu import Gpu, GpuHandle
+from volta_fn.targets.gpu.device.memory import Buffer
 
 #: The most attempts of an operation. A device that is lost more often than that is broken.
 _ATTEMPTS = 16

@@ -199,6 +199,22 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
             yield from runs(command.body)
 
 
+# Memory: blocks in size classes, so that they are reused.
+
+#: Arrays of up to this many bytes are also kept on the host.
+SMALL = 64
+
+
+def size_class(size: int) -> int:
+    """Return the size of the block that holds `size` bytes."""
+    # There are four classes per power of two, and sixteen where four would waste megabytes.
+    if size <= 256:
+        return 256
+    bits = (size - 1).bit_length()
+    step = 1 << (bits - (3 if bits < 24 else 5))
+    return -(-size // step) * step
+
+
 # Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
 #
 # A row's index is read from a word of the *index constants*, an array that holds 0, 1, 2, … at offsets that can be bound.

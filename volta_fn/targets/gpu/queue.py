@@ -16,8 +16,8 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, Driver, Portion, Readback, Step, Timestamps, log
-from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
+from volta_fn.targets.gpu.device.driver import LOST, Driver, Portion, Readback, Step, Timestamps, log
+from volta_fn.targets.gpu.device.memory import Block, Pool
 
 # Collect commands into batches, submit them, and wait for them.
 #

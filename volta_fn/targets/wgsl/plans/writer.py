@@ -27,8 +27,7 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.routine import is_small
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.commands import (
+from volta_fn.targets.wgsl.plans.commands import (
     BufferRange,
     Command,
     EmittedKernel,
@@ -50,7 +49,7 @@ from volta_fn.targets.wgsl.runtime.commands import (
     subrange,
     take_row,
 )
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.target import kernel_routine
 
@@ -117,9 +116,8 @@ class Writer(ProgramWriter):
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
-        if not self.on_device or not isinstance(buffer, Buffer) or buffer.host_values is not None:
-            return self.slots.constant(np.asarray(value))
-        return self.slots.held(buffer)
+        is_on_host = getattr(buffer, "host_values", buffer) is not None  # NumPy's arrays, and copies of what is on the device
+        return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.held(buffer)
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit an item."""

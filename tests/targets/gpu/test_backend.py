@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.runtime import backend
+from volta_fn.targets.gpu import backend
 
 
 class Listed:

@@ -1,6 +1,6 @@
 """Plans without a device: the memory that they foresee is what the runtime reports, and what does not fit is named.
 
-`python -m tests.targets.wgsl.runtime.test_program_plan` compares the memory of all workloads of the benchmarks; the tests that of some.
+`python -m tests.targets.wgsl.plans.test_program_plan` compares the memory of all workloads of the benchmarks; the tests that of some.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
+from volta_fn.targets.gpu import program as call_module
+from volta_fn.targets.gpu.device.gpu import Gpu
+from volta_fn.targets.gpu.device.memory import Buffer
+from volta_fn.targets.gpu.device.pipelines import Pipeline
+from volta_fn.targets.gpu.program import Program
+from volta_fn.targets.wgsl.plans.commands import runs
+from volta_fn.targets.wgsl.plans.program_plan import plan_program
 from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
-from volta_fn.targets.wgsl.runtime import program as call_module
-from volta_fn.targets.wgsl.runtime.commands import runs
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
-from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 DEVICE = vf.devices("gpu")[0]

@@ -11,9 +11,9 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.errors import DeviceError
+from volta_fn.targets.gpu.device.pipelines import Pipelines
+from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.wgsl.matmul import contract, schedule
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
-from volta_fn.targets.wgsl.runtime.program import Call
 
 GPU = vf.devices("gpu")[0]
 #: Of sums of 40 products of normal numbers in float32, each rounded to 6e-8 of some 10 at most.

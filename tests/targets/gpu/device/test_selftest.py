@@ -10,10 +10,10 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import Device
 from volta_fn.errors import DeviceError
+from volta_fn.targets.gpu.backend import GpuBackend
+from volta_fn.targets.gpu.device import pipelines
+from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.wgpu.driver import WgpuDriver
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device import pipelines
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 GPU = vf.devices("gpu")[0]
 

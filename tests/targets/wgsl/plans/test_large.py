@@ -13,8 +13,8 @@ import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
 from volta_fn.core.device import Device
-from volta_fn.targets.wgsl.runtime import commands
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.gpu.backend import GpuBackend
+from volta_fn.targets.wgsl.plans import commands
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)

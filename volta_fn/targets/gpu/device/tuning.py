@@ -13,15 +13,15 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.gpu.device.driver import BoundRange, Step
+from volta_fn.targets.gpu.device.gpu import Gpu
+from volta_fn.targets.gpu.device.memory import Lease
+from volta_fn.targets.gpu.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.matmul.contract import tried, tune
 from volta_fn.targets.wgsl.matmul.results import rounded
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, users_file
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 
 #: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4

@@ -18,8 +18,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Driver, log
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log
+from volta_fn.targets.gpu.device.memory import Buffer
 
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.shader import ShaderModule

@@ -14,12 +14,12 @@ from volta_fn.core.device import Device
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
+from volta_fn.targets.gpu.backend import GpuBackend, adapters
+from volta_fn.targets.gpu.device.driver import LOST
+from volta_fn.targets.gpu.device.memory import Trend
 from volta_fn.targets.wgpu import library
 from volta_fn.targets.wgpu.adapters import WgpuAdapter
 from volta_fn.targets.wgpu.driver import WgpuDriver
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend, adapters
-from volta_fn.targets.wgsl.runtime.device.driver import LOST
-from volta_fn.targets.wgsl.runtime.device.memory import Trend
 
 GPU = vf.devices("gpu")[0]
 

@@ -14,13 +14,13 @@ from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ShapeError
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, uninterrupted
-from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Portion, Step, Timestamps
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.gpu.device.driver import BoundRange, Portion, Step, Timestamps
+from volta_fn.targets.gpu.device.gpu import Gpu
+from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Trend
+from volta_fn.targets.gpu.device.pipelines import Pipeline
+from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
+from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline

@@ -16,15 +16,15 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
-from volta_fn.targets.wgsl.runtime.device.driver import Adapter
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, GpuHandle
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
-from volta_fn.targets.wgsl.runtime.program import Program
+from volta_fn.targets.gpu.device.driver import Adapter
+from volta_fn.targets.gpu.device.gpu import Counters, Gpu, GpuHandle
+from volta_fn.targets.gpu.device.memory import Buffer, exclusive
+from volta_fn.targets.gpu.program import Program
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
-    from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
+    from volta_fn.targets.gpu.device.recovery import Recovery
 
 _T = TypeVar("_T")
 
@@ -56,7 +56,7 @@ class GpuBackend:
 
         There are `every` calls between copies; None disables recovery.
         """
-        self.recovery = None if every is None else load("volta_fn.targets.wgsl.runtime.device.recovery").Recovery(self.handle, every)
+        self.recovery = None if every is None else load("volta_fn.targets.gpu.device.recovery").Recovery(self.handle, every)
         self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
@@ -155,7 +155,7 @@ class GpuBackend:
 
         Raises `DeviceError` if the device has no timestamp queries.
         """
-        return load("volta_fn.targets.wgsl.runtime.program").TimedProgram(self.gpu, closed, donated, pipeline)
+        return load("volta_fn.targets.gpu.program").TimedProgram(self.gpu, closed, donated, pipeline)
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""
