@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.dtypes import as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError, TreeError
 from volta_fn.io.files import open_safetensors, parse_json, save_safetensors, write_text
-from volta_fn.io.gguf import open_gguf
+from volta_fn.io.gguf import GGUFFile, open_gguf
 from volta_fn.io.gguf_models import gguf_config, gguf_state
 from volta_fn.io.packed_weights import unpack_weights
 from volta_fn.io.state_dict import dotted, load_state_dict, state_dict
@@ -53,7 +53,7 @@ _QUANTIZATION, _METHOD = "quantization_config", "volta_fn"
 _OPTIONS = ("scheme", "group_size", "activations")
 
 
-def load_pretrained(source: str | os.PathLike[str], *, dtype: Any = None) -> CausalLM:
+def load_pretrained(source: str | os.PathLike[str] | GGUFFile, *, dtype: Any = None) -> CausalLM:
     """Load a language model from a folder with config.json and safetensors files.
 
     On the CPU weights are views of the files, single or in shards: nothing is copied, and pages are read on first use. Experts of sparse
@@ -64,7 +64,8 @@ def load_pretrained(source: str | os.PathLike[str], *, dtype: Any = None) -> Cau
     (which are unpacked on loading), and those of GGUF files.
 
     Args:
-        source: a folder as Hugging Face's `save_pretrained` writes, or a GGUF file of llama.cpp's (needs the package gguf).
+        source: a folder as Hugging Face's `save_pretrained` writes, or a GGUF file of llama.cpp's, by its path (needs the package gguf) or
+            as `open_gguf` returns it.
         dtype: to convert all weights to (default: each has the file's); quantised ones stand for it.
 
     Raises:
@@ -83,13 +84,13 @@ def load_pretrained(source: str | os.PathLike[str], *, dtype: Any = None) -> Cau
     >>> model.config == config
     True
     """
-    path = Path(source)
-    if path.suffix == ".gguf" or path.is_file():
-        if path.suffix != ".gguf":
-            raise SerializationError(f"{path} is neither a folder of a model as Hugging Face saves it nor a .gguf file")
-        file = open_gguf(path)
+    path = source.path if isinstance(source, GGUFFile) else Path(source)
+    if isinstance(source, GGUFFile) or path.suffix == ".gguf":
+        file = source if isinstance(source, GGUFFile) else open_gguf(path)
         config = gguf_config(file)
         state = gguf_state(file, config)
+    elif path.is_file():
+        raise SerializationError(f"{path} is neither a folder of a model as Hugging Face saves it nor a .gguf file")
     else:
         config = CausalLMConfig.from_pretrained(path)
         state = _from_file(config, _unpacked(path, open_safetensors(_weights(path))))
