@@ -92,7 +92,7 @@ def merged(text: str, scores: dict[str, float]) -> list[str]:
 
 @pytest.mark.parametrize("has_prefix", [True, False])
 def test_tokenizers_by_scores(tmp_path: Path, has_prefix: bool) -> None:
-    words = ["he", "hel", "lo", "hello", "▁h", "▁hello", "▁w", "or", "ld", "▁wor", "▁world", "llo", "▁▁", "el"]
+    words = ["he", "ell", "lo", "hello", "▁h", "▁hello", "▁w", "or", "ld", "▁wor", "▁world", "llo", "▁▁", "el"]
     letters = sorted({letter for word in words for letter in word})
     control = ["<unk>", "<s>", "</s>"]
     byte_tokens = [f"<0x{i:02X}>" for i in range(256)]

@@ -54,7 +54,7 @@ class Conversation:
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], *, dtype: Any = None, **options: Any) -> Self:
-        """Begin a conversation with the model in a folder as Hugging Face saves it, or in a GGUF file.
+        """Begin a conversation with the model in a folder or in a GGUF file.
 
         Args:
             source: a folder with config.json, weights, tokenizer.json, and maybe a template; or a GGUF file, see `load_tokenizer`.

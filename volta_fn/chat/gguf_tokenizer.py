@@ -1,4 +1,4 @@
-"""Tokenizers and templates that GGUF files hold, as those of the package tokenizers.
+"""Tokenizers and templates in the metadata of GGUF files.
 
 Keys are llama.cpp's (github.com/ggml-org/ggml, docs/gguf.md). Its two kinds of byte-pair encoding are read: "gpt2", of bytes by a list of
 merges, and "llama", SentencePiece's by scores.
@@ -65,7 +65,7 @@ def _by_merges(file: GGUFFile, tokens: Sequence[str]) -> Any:
     """Return a tokenizer of bytes by a list of merges, as of GPT-2."""
     library = load("tokenizers")
     models, splits, decoders, normalizers = (getattr(library, name) for name in ("models", "pre_tokenizers", "decoders", "normalizers"))
-    split = file.metadata.get(f"{_PREFIX}pre")
+    split = str(file.metadata.get(f"{_PREFIX}pre"))
     if split not in _PATTERNS and split not in _GPT2_SPLITS:
         raise ArgumentError(
             f"{file.path}: tokenizers that split texts as {split!r} are not supported; supported are "
@@ -87,7 +87,7 @@ def _by_merges(file: GGUFFile, tokens: Sequence[str]) -> Any:
 
 
 def _by_scores(file: GGUFFile, tokens: Sequence[str]) -> Any:
-    """Return SentencePiece's tokenizer: of two neighbours those of the best score merge.
+    """Return SentencePiece's tokenizer: the neighbours of the best score merge.
 
     Each token's score becomes the rank of all pairs of tokens that it consists of.
     """

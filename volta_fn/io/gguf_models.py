@@ -1,4 +1,4 @@
-"""Language models in GGUF files: their config by metadata, and their arrays by name.
+"""Language models in GGUF files: configs by metadata, and arrays by name.
 
 Keys and names of tensors are llama.cpp's (github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py; what its convert_hf_to_gguf.py changes
 in a model is undone here). Quantised tensors stay quantised.
@@ -92,7 +92,7 @@ def gguf_config(file: GGUFFile) -> CausalLMConfig:
 
     Raises `ArgumentError` for an architecture or a value that is not supported, `CorruptFileError` if an entry is missing.
     """
-    architecture = file.metadata.get("general.architecture")
+    architecture = str(file.metadata.get("general.architecture"))
     if architecture not in _MODEL_TYPES:
         raise ArgumentError(
             f"{file.path}: the architecture {architecture!r} is not supported; supported are {', '.join(_MODEL_TYPES)}. "
@@ -177,7 +177,7 @@ def gguf_state(file: GGUFFile, config: CausalLMConfig) -> dict[str, Any]:
 
 
 def _name(name: str, config: CausalLMConfig) -> str:
-    """Return the name here of a tensor; a name that is not known stays, and so is reported."""
+    """Return the name here of a tensor; others stay, so that they are reported."""
     layer = _LAYER.match(name)
     stem, _, last = name[layer.end() if layer else 0 :].rpartition(".")
     names = dict(_NAMES)

@@ -133,7 +133,7 @@ def _with_kinds_of(state: Mapping[str, Any], template: Any) -> Any:
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict in which quantised arrays are the arrays that they consist of."""
+    """Return a state dict with the parts of quantised arrays in their place."""
     pairs = [(name, tree.leaves_with_path(value)) for name, value in state.items()]
     return {f"{name}.{dotted(path)}" if path else name: leaf for name, leaves in pairs for path, leaf in leaves}
 
@@ -175,12 +175,12 @@ def _quantized(path: Path, files: Mapping[str, Any], weights: Any) -> dict[str, 
     arrays = {name: files[name] for name in files if name not in parts}
     for name, options in weights.items():
         try:
-            values = [files[f"{name}.{part}"] for part in ("data", "scales")]
-            chosen = {key: options[key] for key in _OPTIONS}
-            inner, dtype = (int(options["size"]),), as_dtype(options["dtype"])
+            data, scales = (files[f"{name}.{part}"] for part in ("data", "scales"))
+            chosen: dict[str, Any] = {key: options[key] for key in _OPTIONS}
+            chosen |= {"inner": (int(options["size"]),), "dtype": as_dtype(options["dtype"])}
         except (KeyError, TypeError, ValueError) as error:
             raise StateDictError(f"{path}: the quantised array {name!r} is not complete: {error}") from error
-        arrays[name] = QuantizedArray(*values, files.get(f"{name}.offsets"), inner=inner, dtype=dtype, **chosen)
+        arrays[name] = QuantizedArray(data, scales, files.get(f"{name}.offsets"), **chosen)
     return arrays
 
 
