@@ -94,6 +94,8 @@ def write_gguf(path: Path, name: str, arrays: dict[str, np.ndarray], kind: str |
     if rope.rope_type in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope.rope_type))
         writer.add_rope_scaling_factor(rope.factor)
+    if rope.rope_type == "yarn":
+        writer.add_rope_scaling_attn_factors(1.0)  # times YaRN's
     if rope.original_max_position_embeddings and rope.rope_type != "llama3":
         writer.add_rope_scaling_orig_ctx_len(rope.original_max_position_embeddings)
     if rope.rope_type == "longrope":

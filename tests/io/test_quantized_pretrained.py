@@ -47,13 +47,23 @@ def test_folders_keep_activations_and_a_selection_of_layers(tmp_path: Path) -> N
     assert nn.tree_equal(io.load_pretrained(tmp_path), model)
 
 
-def write_packed(folder: Path, method: str, bits: int = 4, **options: Any) -> nn.CausalLM:
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_over_quantised_weights_are_saved_alone(tmp_path: Path, dora: bool) -> None:
+    model = nn.quantize(model_of(), "nf4")
+    adapted = nn.lora(model, vf.random.key(1), rank=2, dora=dora, where="*.[qv]_proj")
+    trained, frozen = nn.partition(adapted, nn.lora_filter(adapted))
+    adapted = nn.combine(vf.tree.map(lambda x: x + 0.1, trained), frozen)
+    io.save_adapter(tmp_path, adapted)
+    assert nn.tree_equal(io.load_adapter(tmp_path, model), adapted)
+
+
+def write_packed(folder: Path, method: str, bits: int = 4, model_type: str = "llama", **options: Any) -> nn.CausalLM:
     """Write a folder as GPTQ's or AWQ's tools do; return the model of the numbers that it stands for."""
-    model = model_of()
+    model = model_of(model_type=model_type, **({"num_experts": 4, "num_experts_per_tok": 2} if model_type == "mixtral" else {}))
     io.save_pretrained(folder, model)
     state = {name: np.asarray(x) for name, x in io.load_safetensors(folder).items()}
     plain, rng = dict(state), np.random.default_rng(0)
-    for key in [name for name in state if name.endswith("_proj.weight")]:
+    for key in [name for name in state if name.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))]:
         out, size = state[key].shape
         codes, zeros = rng.integers(0, 2**bits, (size, out)), rng.integers(1, 2**bits, (size // GROUP, out))
         scales = rng.uniform(0.01, 0.02, zeros.shape).astype(np.float16)
@@ -84,14 +94,18 @@ def write_packed(folder: Path, method: str, bits: int = 4, **options: Any) -> nn
         ("gptq", 4, {"checkpoint_format": "gptq", "desc_act": False}),
         ("gptq", 8, {}),
         ("gptq", 4, {"checkpoint_format": "gptq_v2"}),
+        ("gptq", 4, {"model_type": "mixtral"}),
         ("awq", 4, {"version": "gemm", "zero_point": True}),
+        ("awq", 4, {"model_type": "qwen2"}),
+        ("awq", 4, {"model_type": "mixtral"}),
     ],
 )
 def test_packed_weights_are_those_of_the_numbers_that_they_stand_for(tmp_path: Path, method: str, bits: int, options: Any) -> None:
     expected = write_packed(tmp_path, method, bits, **options)
     model = io.load_pretrained(tmp_path)
-    weight = model.model.layers[1].mlp.down_proj.weight
-    assert isinstance(weight, nn.QuantizedArray) and weight.shape == (64, 128) and weight.group_size == GROUP
+    mlp = model.model.layers[1].mlp
+    weight = mlp.experts.down_proj if options.get("model_type") == "mixtral" else mlp.down_proj.weight
+    assert isinstance(weight, nn.QuantizedArray) and weight.shape[-2:] == (64, 128) and weight.group_size == GROUP
     logits = np.asarray(expected(TOKENS))
     np.testing.assert_allclose(model(TOKENS), logits, rtol=1e-4, atol=1e-4 * np.abs(logits).max())
     np.testing.assert_array_equal(nn.generate(model, [5, 6, 7], 5), nn.generate(expected, [5, 6, 7], 5))

@@ -6,6 +6,7 @@ in a model is undone here). Quantised tensors stay quantised.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -148,6 +149,8 @@ def _rope_scaling(file: GGUFFile, keys: Mapping[str, Any], entries: Mapping[str,
     kind = keys.get("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn"):
         raise ArgumentError(f"{file.path}: rope.scaling.type is none, linear or yarn, or there are factors as tensors; got {kind!r}")
+    if kind == "yarn" and "attention_factor" in scaling:  # here it replaces the paper's factor, which files' multiplies
+        scaling["attention_factor"] *= 0.1 * math.log(max(scaling.get("factor", 1.0), 1.0)) + 1
     return None if kind == "none" else {"rope_type": kind, **scaling}
 
 

@@ -117,7 +117,7 @@ def test_searches_and_batches() -> None:
     np.testing.assert_array_equal(nn.speculative_generate(small, model, [5, 6, 7], 6).tokens, nn.generate(small, [5, 6, 7], 6))
     batch = nn.ContinuousBatch(small, pages=16, page_size=4, rows=2)
     batch.add([5, 6, 7], max_new_tokens=4)
-    assert [token for step in iter(batch.step, []) for token in step]
+    assert [new.token for new in batch] == nn.generate(small, [5, 6, 7], 4).tolist()
 
 
 @pytest.mark.parametrize("kind", ["tied", "experts"])
