@@ -215,6 +215,9 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     io.save_gguf(tmp_path / "d.gguf", {}, {"general.architecture": "llama", "llama.block_count": 2})
     with pytest.raises(CorruptFileError, match="hidden_size"):
         io.load_pretrained(tmp_path / "d.gguf")
+    io.save_gguf(tmp_path / "d.gguf", {}, {"general.architecture": "llama", "llama.block_count": "2"})
+    with pytest.raises(CorruptFileError, match="block_count is a number"):
+        io.load_pretrained(tmp_path / "d.gguf")
     sizes = {"block_count": 2, "embedding_length": 64, "feed_forward_length": [64, 96], "attention.head_count": 4}
     io.save_gguf(tmp_path / "e.gguf", {}, {"general.architecture": "llama", **{f"llama.{key}": value for key, value in sizes.items()}})
     with pytest.raises(ArgumentError, match="different sizes"):

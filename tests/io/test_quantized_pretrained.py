@@ -145,6 +145,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     rewrite(lambda config: config["quantization_config"]["weights"][name].pop("scheme"))
     with pytest.raises(StateDictError, match=r"up_proj.*scheme"):
         io.load_pretrained(tmp_path)
+    rewrite(lambda config: config["quantization_config"]["weights"][name].update(group_size="many"))
+    with pytest.raises(StateDictError, match="not complete"):
+        io.load_pretrained(tmp_path)
     rewrite(lambda config: config["quantization_config"]["weights"].update({"other": {}}))
     with pytest.raises(StateDictError, match="'other' is not complete"):
         io.load_pretrained(tmp_path)

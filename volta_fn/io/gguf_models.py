@@ -101,7 +101,7 @@ def gguf_config(file: GGUFFile) -> CausalLMConfig:
         )
     keys = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items() if key.startswith(f"{architecture}.")}
     entries: dict[str, Any] = {entry: _number(file, key, keys[key]) for key, entry in _ENTRIES.items() if key in keys}
-    absent = [entry for entry in _REQUIRED if entry not in entries]
+    absent = [entry for entry in _REQUIRED if not entries.get(entry)]
     if absent or "token_embd.weight" not in file:
         raise CorruptFileError(f"{file.path}: the file tells of no {', '.join(absent) or 'token_embd.weight'}; a whole model is needed")
     kind = _MODEL_TYPES[architecture]
@@ -111,12 +111,12 @@ def gguf_config(file: GGUFFile) -> CausalLMConfig:
     entries["attention_bias"], entries["mlp_bias"] = (f"blk.0.{name}.bias" in file for name in ("attn_q", "ffn_gate"))
     entries["sliding_window"] = entries.get("sliding_window") or None
     heads = entries["num_attention_heads"]
-    head_dim = entries.setdefault("head_dim", entries["hidden_size"] // heads)
+    head_dim = entries["head_dim"] = entries.get("head_dim") or max(entries["hidden_size"] // heads, 1)
     if kind in _WIDE_MODELS:
         is_wide = entries["num_hidden_layers"] == _WIDE_MODELS[kind]
         entries["query_pre_attn_scalar"] = entries["hidden_size"] / heads if is_wide else head_dim
     entries["norm_topk_prob"] = bool(entries.get("num_experts")) and kind != "qwen2_moe"
-    entries["partial_rotary_factor"] = keys.get("rope.dimension_count", head_dim) / head_dim
+    entries["partial_rotary_factor"] = _number(file, "rope.dimension_count", keys.get("rope.dimension_count", head_dim)) / head_dim
     if original := keys.get("rope.scaling.original_context_length"):
         entries["original_max_position_embeddings"] = original
     entries["rope_scaling"] = _rope_scaling(file, keys, entries)
@@ -130,7 +130,10 @@ def gguf_config(file: GGUFFile) -> CausalLMConfig:
 
 def _number(file: GGUFFile, key: str, value: Any) -> Any:
     """Return a number, or that of all layers of a list."""
-    numbers = set(value) if isinstance(value, list) else {value}
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(entry, bool) or not isinstance(entry, (int, float)) or entry < 0 for entry in values):
+        raise CorruptFileError(f"{file.path}: {key} is a number of at least 0, got {value!r:.60}")
+    numbers = set(values)
     if len(numbers) != 1:
         raise ArgumentError(f"{file.path}: layers of different sizes are not supported, got {key} = {value}")
     return numbers.pop()

@@ -178,9 +178,9 @@ def _quantized(path: Path, files: Mapping[str, Any], weights: Any) -> dict[str, 
             data, scales = (files[f"{name}.{part}"] for part in ("data", "scales"))
             chosen: dict[str, Any] = {key: options[key] for key in _OPTIONS}
             chosen |= {"inner": (int(options["size"]),), "dtype": as_dtype(options["dtype"])}
+            arrays[name] = QuantizedArray(data, scales, files.get(f"{name}.offsets"), **chosen)
         except (KeyError, TypeError, ValueError) as error:
             raise StateDictError(f"{path}: the quantised array {name!r} is not complete: {error}") from error
-        arrays[name] = QuantizedArray(data, scales, files.get(f"{name}.offsets"), **chosen)
     return arrays
 
 
