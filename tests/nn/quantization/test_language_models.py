@@ -173,6 +173,16 @@ def _weights(model: Any) -> list[Any]:
     return vf.tree.leaves(model, is_leaf=lambda x: isinstance(x, nn.QuantizedArray))
 
 
+@pytest.mark.parametrize("kind", ["tied", "experts"])
+def test_stacked_layers_and_adapted_ones_are_quantised(kind: str) -> None:
+    model = model_of(kind)
+    assert nn.tree_equal(nn.quantize(model.stack(), "int4"), nn.quantize(model, "int4").stack())
+    adapted = nn.lora(model, vf.random.key(1), rank=2, where="*.self_attn.*")
+    small = nn.quantize(adapted, "int8", where=lambda name, layer: "self_attn" in name)
+    assert isinstance(small.model.layers[0].self_attn.q_proj.layer.weight, nn.QuantizedArray)
+    assert nn.tree_equal(small.model.layers[0].self_attn.q_proj.lora_A, adapted.model.layers[0].self_attn.q_proj.lora_A)
+
+
 def test_routers_stay_floats_by_where() -> None:
     small = nn.quantize(model_of("experts"), "int8", where=lambda name, layer: not name.endswith("mlp.gate"))
     mlp = small.model.layers[0].mlp
