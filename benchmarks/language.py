@@ -2,6 +2,7 @@
 
     VOLTA_NUM_THREADS=1 taskset -c 1 python -m benchmarks.language            # SmolLM2-135M's sizes, random weights in bfloat16
     VOLTA_NUM_THREADS=1 taskset -c 1 python -m benchmarks.language --stacked  # also with layers under one scan
+    VOLTA_NUM_THREADS=1 taskset -c 1 python -m benchmarks.language --quantize int8 int4 nf4  # also with quantised weights
 
 CPU milliseconds, the minimum of several turns; frameworks take turns. PyTorch runs the same decoder, written with its functions.
 """
@@ -19,6 +20,7 @@ import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.nn.language.generation import rounded_size
+from volta_fn.primitives.quantized import SCHEMES
 
 #: Sizes by name: features, layers, heads, groups, inner features, tokens, and whether q, k and v have biases (Qwen 2).
 SIZES = {
@@ -133,12 +135,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--steps", type=int, default=24, help="tokens that are decoded")
     parser.add_argument("--turns", type=int, default=3, help="how often prompts are read")
     parser.add_argument("--stacked", action="store_true", help="also with layers under one scan")
+    parser.add_argument("--quantize", nargs="*", choices=SCHEMES, default=[], help="also with quantised weights")
     options = parser.parse_args(argv)
     model = model_of(options.model, options.dtype)
     prompt = np.random.default_rng(1).integers(0, model.config.vocab_size, (1, options.prompt)).astype(np.int32)
     runners: dict[str, Any] = {"volta_fn": Ours(model, prompt)}
     if options.stacked:
         runners["stacked"] = Ours(model.stack(), prompt)
+    for scheme in options.quantize:
+        runners[scheme] = Ours(nn.quantize(model, scheme), prompt)
+        if scheme == "int8":
+            runners["int8 × int8"] = Ours(nn.quantize(model, "int8", activations="int8"), prompt)
     runners["PyTorch"] = PyTorch(model, prompt, options.prompt + options.steps + 1)
     times: dict[str, dict[str, float]] = {name: {} for name in runners}
     for task, turns in (("prefill", options.turns), ("decode", options.steps)):
@@ -150,11 +157,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
                 times[name][key] = min(milliseconds, times[name].get(key, np.inf))
             if turn == 0:
                 scale = np.abs(logits["PyTorch"]).max()
-                difference = max(np.abs(x - logits["PyTorch"]).max() for x in logits.values()) / scale
+                exact = [logits[name] for name in ("volta_fn", "stacked") if name in logits]
+                difference = max(np.abs(x - logits["PyTorch"]).max() for x in exact) / scale
                 print(f"{task}: largest difference of logits {difference:.1e} of the largest")
     for name, row in times.items():
-        ratios = ", ".join(f"{task} {row[task] / times['PyTorch'][task]:.2f}" for task in ("prefill", "decode"))
-        print(f"{name:9}", *[f"{task} {row[task]:.1f} ms" for task in row], f"| beside PyTorch: {ratios}")
+        ratios = "; ".join(
+            f"beside {peer}: " + ", ".join(f"{task} {row[task] / times[peer][task]:.2f}" for task in ("prefill", "decode"))
+            for peer in ("PyTorch", "volta_fn")
+        )
+        size = sum(x.nbytes for x in vf.tree.leaves(runners[name].model)) / 1e6 if isinstance(runners[name], Ours) else np.nan
+        print(f"{name:11} {size:.0f} MB,", *[f"{task} {row[task]:.1f} ms" for task in row], f"| {ratios}")
     return times
 
 

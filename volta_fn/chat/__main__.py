@@ -1,4 +1,4 @@
-"""A chat in the terminal: `python -m volta_fn.chat FOLDER`."""
+"""A chat in the terminal: `python -m volta_fn.chat MODEL`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELP = "/reset forgets the conversation, /exit ends; Ctrl-C stops an answer"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Talk until the end of the input; return 1 if the model cannot be loaded."""
     parser = argparse.ArgumentParser(prog="python -m volta_fn.chat", description=f"Talk with a language model. {_HELP}.")
-    parser.add_argument("folder", help="a folder with a model as Hugging Face saves it")
+    parser.add_argument("model", help="a folder as Hugging Face saves it, or a GGUF file")
     parser.add_argument("--system", help="instructions for the model")
     parser.add_argument("--max-new-tokens", type=int, default=512, help="the longest answer (default: 512)")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 chooses the most probable tokens (default: 0.7)")
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choices = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     try:
         conversation = Conversation.from_pretrained(
-            options.folder, dtype=options.dtype, system=options.system, max_new_tokens=options.max_new_tokens, seed=seed,
+            options.model, dtype=options.dtype, system=options.system, max_new_tokens=options.max_new_tokens, seed=seed,
             repetition_penalty=options.repetition_penalty, **choices,
         )  # fmt: skip
     except VoltaError as error:

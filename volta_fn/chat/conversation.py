@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from volta_fn import io, nn, random
 from volta_fn import numpy as vnp
+from volta_fn.chat.gguf_tokenizer import gguf_template
 from volta_fn.chat.templates import ChatTemplate
 from volta_fn.chat.tokenizer import TextDecoder, load_tokenizer
 from volta_fn.nn.language.caches import CausalLMCache, FullCache
@@ -51,20 +53,22 @@ class Conversation:
         self.reset()
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], *, dtype: Any = None, **options: Any) -> Self:
-        """Begin a conversation with the model in a folder as Hugging Face saves it.
+    def from_pretrained(cls, source: str | os.PathLike[str], *, dtype: Any = None, **options: Any) -> Self:
+        """Begin a conversation with the model in a folder or in a GGUF file.
 
         Args:
-            folder: with config.json, weights, tokenizer.json, and maybe a template.
+            source: a folder with config.json, weights, tokenizer.json, and maybe a template; or a GGUF file, see `load_tokenizer`.
             dtype: that of weights, see `io.load_pretrained`.
             options: those of a conversation.
 
         Raises:
-            MissingDependencyError: a package of the extra `language` is not installed.
+            MissingDependencyError: a package of the extra `language` is not installed, or of `gguf` for such a file.
             SerializationError: a file is missing. CorruptFileError: one is damaged. ArgumentError: the model is not supported.
         """
-        tokenizer, template = load_tokenizer(folder), ChatTemplate.from_pretrained(folder)
-        return cls(io.load_pretrained(folder, dtype=dtype), tokenizer, template, **options)
+        model: Any = io.open_gguf(source) if Path(source).suffix == ".gguf" else source
+        template = gguf_template(model) if isinstance(model, io.GGUFFile) else ChatTemplate.from_pretrained(model)
+        tokenizer = load_tokenizer(model)
+        return cls(io.load_pretrained(model, dtype=dtype), tokenizer, template, **options)
 
     def reset(self) -> None:
         """Forget all messages but the first one of the system."""

@@ -6,23 +6,38 @@ import os
 from pathlib import Path
 from typing import Any
 
+from volta_fn.chat.gguf_tokenizer import gguf_tokenizer
 from volta_fn.errors import CorruptFileError, MissingDependencyError, SerializationError
+from volta_fn.io.gguf import GGUFFile
 from volta_fn.lazy_imports import is_installed, load
 
 #: What decoders write for bytes that are no complete character.
 _REPLACEMENT = "\ufffd"
 
 
-def load_tokenizer(folder: str | os.PathLike[str]) -> Any:
-    """Return the tokenizer in ``folder/tokenizer.json``, of the package tokenizers.
+def load_tokenizer(source: str | os.PathLike[str] | GGUFFile) -> Any:
+    """Return a model's tokenizer, of the package tokenizers.
 
-    Raises `MissingDependencyError` without the package, `SerializationError` without the file, `CorruptFileError` if it is invalid.
+    Args:
+        source: a folder with tokenizer.json, or a GGUF file. A tokenizer.json beside a GGUF file is used instead of the file's tokens.
+
+    Raises:
+        MissingDependencyError: the package is not installed. SerializationError: there is no tokenizer.json.
+        CorruptFileError: it is invalid. ArgumentError: the tokenizer of a GGUF file is not supported.
     """
     if not is_installed("tokenizers"):
         raise MissingDependencyError("tokenizer.json needs the package tokenizers; install it by: pip install 'volta-fn[language]'")
-    path = Path(folder) / "tokenizer.json"
+    file: GGUFFile | None = None
+    if isinstance(source, GGUFFile) or Path(source).suffix == ".gguf":
+        file = source if isinstance(source, GGUFFile) else GGUFFile(source)
+        folder = file.path.parent
+    else:
+        folder = Path(source)
+    path = folder / "tokenizer.json"
+    if file is not None and not path.is_file():
+        return gguf_tokenizer(file)
     if not path.is_file():
-        raise SerializationError(f"{os.fspath(folder)}: there is no tokenizer.json; a folder of a model as Hugging Face saves it is needed")
+        raise SerializationError(f"{folder}: there is no tokenizer.json; a folder of a model as Hugging Face saves it is needed")
     try:
         return load("tokenizers").Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises nothing more specific

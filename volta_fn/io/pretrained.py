@@ -1,4 +1,4 @@
-"""Language models in the folders that Hugging Face saves: config.json and weights."""
+"""Language models in the folders that Hugging Face saves, and in GGUF files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from volta_fn import numpy as vnp
 from volta_fn import random, tree
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.dtypes import as_dtype
-from volta_fn.errors import ArgumentTypeError, StateDictError
-from volta_fn.io.files import open_safetensors, save_safetensors, write_text
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError, TreeError
+from volta_fn.io.files import open_safetensors, parse_json, save_safetensors, write_text
+from volta_fn.io.gguf import GGUFFile, open_gguf
+from volta_fn.io.gguf_models import gguf_config, gguf_state
+from volta_fn.io.packed_weights import unpack_weights
 from volta_fn.io.state_dict import dotted, load_state_dict, state_dict
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
+from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.transforms.make_jaxpr import eval_shape
 
 #: Names in files of parts of names here, where they differ, by `model_type`.
@@ -43,21 +47,33 @@ _VISION = re.compile(r"^(model\.)?(vision_tower|multi_modal_projector)\.")
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$|\.self_attn\.bias$|\.masked_bias$")
 
 
-def load_pretrained(folder: str | os.PathLike[str], *, dtype: Any = None) -> CausalLM:
+#: The entry of config.json that tells of quantised weights, and its `quant_method` of those that `save_pretrained` writes.
+_QUANTIZATION, _METHOD = "quantization_config", "volta_fn"
+#: What it says of each, besides the arrays.
+_OPTIONS = ("scheme", "group_size", "activations")
+
+
+def load_pretrained(source: str | os.PathLike[str] | GGUFFile, *, dtype: Any = None) -> CausalLM:
     """Load a language model from a folder with config.json and safetensors files.
 
     On the CPU weights are views of the files, single or in shards: nothing is copied, and pages are read on first use. Experts of sparse
-    layers
-    are the exception, which files hold one by one: they are copied into arrays of all. Of a Gemma 3 with vision the language model is
-    loaded.
+    layers are the exception, which files hold one by one: they are copied into arrays of all. Of a Gemma 3 with vision the language model
+    is loaded.
+
+    Quantised weights stay quantised, as `nn.QuantizedArray`: those of `save_pretrained`, those of 4 and 8 bits that GPTQ or AWQ packed
+    (which are unpacked on loading), and those of GGUF files.
 
     Args:
-        folder: a folder as Hugging Face's `save_pretrained` writes.
-        dtype: to convert all weights to (default: each has the file's).
+        source: a folder as Hugging Face's `save_pretrained` writes, or a GGUF file of llama.cpp's, by its path (needs the package gguf) or
+            as `open_gguf` returns it.
+        dtype: to convert all weights to (default: each has the file's); quantised ones stand for it.
 
     Raises:
         SerializationError: the config or the weights are missing. CorruptFileError: a file is damaged.
-        ArgumentError: the config is not supported. StateDictError: the weights do not fit the config; the message has the full report.
+        ArgumentError: the config, the architecture of a GGUF file, or another way to quantise is not supported.
+        DTypeError: a tensor of a GGUF file has a format that `GGUFFile` does not read.
+        MissingDependencyError: a GGUF file without the package gguf.
+        StateDictError: the weights do not fit the config; the message has the full report.
 
     >>> import tempfile, volta_fn as vf
     >>> config = vf.nn.CausalLMConfig(model_type="llama", vocab_size=8, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
@@ -68,18 +84,29 @@ def load_pretrained(folder: str | os.PathLike[str], *, dtype: Any = None) -> Cau
     >>> model.config == config
     True
     """
-    config = CausalLMConfig.from_pretrained(folder)
-    files = open_safetensors(_weights(Path(folder)))
-    state = _from_file(config, files)
+    path = source.path if isinstance(source, GGUFFile) else Path(source)
+    if isinstance(source, GGUFFile) or path.suffix == ".gguf":
+        file = source if isinstance(source, GGUFFile) else open_gguf(path)
+        config = gguf_config(file)
+        state = gguf_state(file, config)
+    elif path.is_file():
+        raise SerializationError(f"{path} is neither a folder of a model as Hugging Face saves it nor a .gguf file")
+    else:
+        config = CausalLMConfig.from_pretrained(path)
+        state = _from_file(config, _unpacked(path, open_safetensors(_weights(path))))
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     if dtype is not None:
-        state = {name: value.astype(dtype) for name, value in state.items()}
+        state = {name: _converted(value, as_dtype(dtype)) for name, value in state.items()}
     table = state.get("model.embed_tokens.weight")
     if table is not None:
-        config = replace(config, dtype=np.dtype(table.dtype).name if dtype is None else as_dtype(dtype).name)
+        config = replace(config, dtype=np.dtype(table.dtype).name)
     template = eval_shape(lambda: CausalLM.init(random.key(0), config))
-    return load_state_dict(_with_dtypes_of(state, template), state)
+    return load_state_dict(_with_kinds_of(state, template), _flat(state))
+
+
+def _converted(value: Any, dtype: np.dtype) -> Any:
+    return replace(value, dtype=dtype) if isinstance(value, QuantizedArray) else value.astype(dtype)
 
 
 def _weights(folder: Path) -> Path:
@@ -88,20 +115,90 @@ def _weights(folder: Path) -> Path:
     return next((path for path in usual if path.is_file()), folder)
 
 
-def _with_dtypes_of(state: Mapping[str, Any], template: Any) -> Any:
-    """Return a template whose arrays have the dtypes of a state dict."""
+def _with_kinds_of(state: Mapping[str, Any], template: Any) -> Any:
+    """Return a template whose arrays have the dtypes of a state dict.
 
-    def changed(path: tree.KeyPath, leaf: Any) -> ShapeDtypeStruct:
+    It has quantised arrays where the state dict has some of the shape of the template's.
+    """
+
+    def changed(path: tree.KeyPath, leaf: Any) -> Any:
         value = state.get(dotted(path))
-        return ShapeDtypeStruct(leaf.shape, leaf.dtype if value is None else value.dtype)
+        if not isinstance(value, QuantizedArray):
+            return ShapeDtypeStruct(leaf.shape, leaf.dtype if value is None else value.dtype)
+        if value.shape != leaf.shape:
+            raise StateDictError(f"load_pretrained: {dotted(path)} has shape {leaf.shape}, the file has {value!r}")
+        return tree.map(lambda part: ShapeDtypeStruct(part.shape, part.dtype), value)
 
     return tree.map_with_path(changed, template)
+
+
+def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with the parts of quantised arrays in their place."""
+    pairs = [(name, tree.leaves_with_path(value)) for name, value in state.items()]
+    return {f"{name}.{dotted(path)}" if path else name: leaf for name, leaves in pairs for path, leaf in leaves}
+
+
+# Quantised weights in folders.
+
+
+def _unpacked(folder: Path, files: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a folder's arrays by their names, quantised as its config.json says."""
+    path = folder / "config.json"
+    how = parse_json(path.read_bytes(), str(path), naturals=False).get(_QUANTIZATION)
+    if how is None:
+        return files
+    method = how.get("quant_method") if isinstance(how, dict) else None
+    if method == _METHOD:
+        return _quantized(path, files, how.get("weights"))
+    if method not in ("gptq", "awq") or (method == "awq" and how.get("version", "gemm") != "gemm"):
+        kind = repr(method) if method != "awq" else f"'awq' of the version {how['version']!r}"
+        raise ArgumentError(
+            f"{path}: weights quantised by {kind} are not supported; supported are 'gptq', 'awq' of the version 'gemm', and what "
+            "io.save_pretrained writes. Load the model's unquantised weights, and use nn.quantize"
+        )
+    bits = how.get("bits", how.get("w_bit", 4))
+    if method == "awq" and bits != 4:
+        raise ArgumentError(f"{path}: AWQ's weights have 4 bits, got {bits!r}")
+    shift = 0 if how.get("checkpoint_format") == "gptq_v2" else 1
+    unpacked = unpack_weights(files, method, **({"bits": bits, "zero_shift": shift} if method == "gptq" else {}))
+    return {name: value.T if isinstance(value, QuantizedArray) else value for name, value in unpacked.items()}
+
+
+def _quantized(path: Path, files: Mapping[str, Any], weights: Any) -> dict[str, Any]:
+    """Return arrays of a file in which `save_pretrained` wrote quantised ones.
+
+    `weights` are the options of each by name.
+    """
+    if not isinstance(weights, dict):
+        raise CorruptFileError(f"{path}: {_QUANTIZATION} has no weights")
+    parts = {f"{name}.{part}" for name in weights for part in ("data", "scales", "offsets")}
+    arrays = {name: files[name] for name in files if name not in parts}
+    for name, options in weights.items():
+        try:
+            data, scales = (files[f"{name}.{part}"] for part in ("data", "scales"))
+            chosen: dict[str, Any] = {key: options[key] for key in _OPTIONS}
+            chosen |= {"inner": (int(options["size"]),), "dtype": as_dtype(options["dtype"])}
+            arrays[name] = QuantizedArray(data, scales, files.get(f"{name}.offsets"), **chosen)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateDictError(f"{path}: the quantised array {name!r} is not complete: {error}") from error
+    return arrays
+
+
+def _options_of(config: CausalLMConfig, model: CausalLM) -> dict[str, dict[str, Any]]:
+    """Return the options of a model's quantised arrays by their names in files."""
+    leaves = tree.leaves_with_path(model, is_leaf=lambda node: isinstance(node, QuantizedArray))
+    arrays = {dotted(path): value for path, value in leaves if isinstance(value, QuantizedArray)}
+    return {
+        name: {key: getattr(value, key) for key in _OPTIONS} | {"size": value.inner[0], "dtype": value.dtype.name}
+        for name, value in zip(names_in_files(config, arrays), arrays.values(), strict=True)
+    }
 
 
 def save_pretrained(folder: str | os.PathLike[str], model: CausalLM, *, max_shard_size: int | str = "5GB") -> None:
     """Write a language model to a folder that `load_pretrained` and Hugging Face read.
 
     It writes config.json and model.safetensors, or shards and their index; other files of the folder, such as a tokenizer's, stay.
+    Quantised weights are written as they are, which `load_pretrained` alone reads: `nn.dequantize` the model for Hugging Face.
 
     Args:
         folder: is created if it does not exist.
@@ -117,7 +214,10 @@ def save_pretrained(folder: str | os.PathLike[str], model: CausalLM, *, max_shar
     path.mkdir(parents=True, exist_ok=True)
     state = _to_file(model.config, state_dict(model.unstack()))
     save_safetensors(path / "model.safetensors", state, {"format": "pt"}, max_shard_size=max_shard_size)
-    write_text(path / "config.json", json.dumps(model.config.to_json(), indent=2) + "\n")
+    entries, quantized = model.config.to_json(), _options_of(model.config, model.unstack())
+    if quantized:
+        entries[_QUANTIZATION] = {"quant_method": _METHOD, "weights": quantized}
+    write_text(path / "config.json", json.dumps(entries, indent=2) + "\n")
 
 
 # Names.
@@ -139,8 +239,12 @@ def _from_file(config: CausalLMConfig, files: Mapping[str, Any]) -> dict[str, An
         if absent:
             raise StateDictError(f"load_pretrained: the file has no {absent[0]}, one of {len(absent)} missing arrays of experts")
         rows = [[files[experts[f"{prefix}.{e}.{part}.weight"]] for part in (gate, up, down)] for e in range(config.num_experts)]
-        arrays[f"{prefix}.gate_up_proj"] = vnp.stack([vnp.concatenate(row[:2]) for row in rows])
-        arrays[f"{prefix}.down_proj"] = vnp.stack([row[2] for row in rows])
+        try:
+            halves = [tree.map(lambda *parts: vnp.concatenate(parts), *row[:2]) for row in rows]
+            arrays[f"{prefix}.gate_up_proj"] = tree.map(lambda *parts: vnp.stack(parts), *halves)
+            arrays[f"{prefix}.down_proj"] = tree.map(lambda *parts: vnp.stack(parts), *[row[2] for row in rows])
+        except TreeError as error:
+            raise StateDictError(f"load_pretrained: experts of {prefix} are quantised in different ways") from error
         for name in used:
             del experts[name]
     return arrays | {name: files[theirs] for name, theirs in experts.items()}

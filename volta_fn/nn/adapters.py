@@ -16,6 +16,7 @@ from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.primitives.barriers import stop_gradient
 
 __all__ = ["LoRA", "lora", "lora_filter", "merge_lora"]
@@ -28,7 +29,8 @@ class LoRA(Module):
 
     It computes layer(x) + scale · (x lora_Aᵀ) lora_Bᵀ, where `lora_A` has shape (rank, in_features) and `lora_B` (out_features, rank). With
     a `magnitude` of shape (out_features,) it is DoRA (Liu et al. 2024): the sum of weights is divided by the lengths of its vectors, which
-    gradients see as constants, and multiplied by the magnitude.
+    gradients see as constants, and multiplied by the magnitude. The layer's weight may be quantised (QLoRA, Dettmers et al. 2023); DoRA
+    then computes its floats at each call.
 
     >>> layer = nn.LoRA.init(vf.random.key(0), nn.Linear.init(vf.random.key(1), 3, 4), rank=2)
     >>> layer(jnp.ones((5, 3))).shape
@@ -62,11 +64,13 @@ class LoRA(Module):
             raise ArgumentTypeError(f"LoRA: a Linear or a Projection is needed, got {type(layer).__name__}")
         if not is_integer(rank, 1):
             raise ArgumentError(f"LoRA: the rank is an integer of at least 1, got {rank!r}")
-        rows = _rows(layer)
+        shape = layer.weight.shape
+        out, features = shape[::-1] if isinstance(layer, Linear) else shape
         kind = layer.weight.dtype if dtype is None else dtype
-        bound = 1 / math.sqrt(max(rows.shape[1], 1))
-        a = random.uniform(key, (rank, rows.shape[1]), kind, -bound, bound)
-        return cls(layer, a, vnp.zeros((rows.shape[0], rank), kind), _lengths(rows).astype(kind) if dora else None, float(scale))
+        bound = 1 / math.sqrt(max(features, 1))
+        a = random.uniform(key, (rank, features), kind, -bound, bound)
+        magnitude = _lengths(_rows(layer)).astype(kind) if dora else None
+        return cls(layer, a, vnp.zeros((out, rank), kind), magnitude, float(scale))
 
     def __call__(self, x: Any, **options: Any) -> Array:
         """Return the adapted layer's result; arguments and errors are those of `layer`."""
@@ -86,7 +90,10 @@ class LoRA(Module):
         return self.scale * vnp.matmul(self.lora_B.astype(wide), self.lora_A.astype(wide))
 
     def merged(self) -> Linear | Projection:
-        """Return a layer of the wrapped one's type that computes the same."""
+        """Return a layer of the wrapped one's type that computes the same.
+
+        Its weight is of floats; `nn.quantize` rounds it anew.
+        """
         weight = self.layer.weight
         rows = _rows(self.layer).astype(accumulator(weight.dtype)) + self._change()
         if self.magnitude is not None:
@@ -95,8 +102,9 @@ class LoRA(Module):
 
 
 def _rows(layer: Linear | Projection) -> Array:
-    """Return a layer's weight in the shape (out_features, in_features)."""
-    return layer.weight.T if isinstance(layer, Linear) else layer.weight
+    """Return a layer's weight as floats of shape (out_features, in_features)."""
+    weight = layer.weight.dequantize() if isinstance(layer.weight, QuantizedArray) else layer.weight
+    return weight.T if isinstance(layer, Linear) else weight
 
 
 def _lengths(rows: Array) -> Array:

@@ -66,7 +66,6 @@ def test_families_derive_what_files_leave_out() -> None:
     ("entries", "message"),
     [
         ({"model_type": "bert"}, "'bert' is not supported; supported are llama"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_scaling": {"type": "other"}}, "rope_type is one of"),
         ({"rope_scaling": {"type": "linear"}}, "needs a factor"),
         ({"rope_theta": 0.0}, "above 0"),

@@ -315,8 +315,6 @@ class CausalLMConfig:
         """
         name = "CausalLMConfig.from_json"
         entries = dict(source) if isinstance(source, Mapping) else _read(Path(source))
-        if entries.get("quantization_config"):
-            raise ArgumentError(f"{name}: weights with a quantization_config are not supported; load the model's unquantized weights")
         if entries.get("model_type") == "gemma3":  # with a vision tower, which is left out
             entries = {"eos_token_id": entries.get("eos_token_id"), "model_type": "gemma3_text", **entries.get("text_config", {})}
         model_type = entries.get("model_type")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from volta_fn import lax, random
+from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
@@ -23,6 +23,7 @@ class Experts(Module):
     """Gated feed-forward layers, of which each token passes some.
 
     `gate_up_proj` has shape (experts, 2 inner, hidden), `down_proj` (experts, hidden, inner).
+    Both may be quantised (`nn.quantize`).
     """
 
     gate_up_proj: Array
@@ -72,7 +73,8 @@ class Experts(Module):
 
         def step(carry: None, inputs: tuple[Array, Array]) -> tuple[None, Array]:
             index, rows = inputs
-            gate_up, down = (lax.dynamic_index_in_dim(w, index, 0, keepdims=False) for w in (self.gate_up_proj, self.down_proj))
+            weights = (self.gate_up_proj, self.down_proj)
+            gate_up, down = tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), weights)
             gate, up = vnp.split(rows @ gate_up.T, 2, -1)
             return carry, (act(gate) * up) @ down.T
 

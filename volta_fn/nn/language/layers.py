@@ -9,7 +9,7 @@ from typing import Any, Self
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import accumulator
+from volta_fn.dtypes import accumulator, as_dtype
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import gelu, relu, silu
 from volta_fn.nn.attention import LogitOptions, attention_with_statistics
@@ -19,8 +19,10 @@ from volta_fn.nn.language.rotary import Rotation
 from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.nn.transformer.multi_head_attention import KeysValues, rotate_pairs
 from volta_fn.primitives.call import Window
+from volta_fn.primitives.contraction import product_dtype
 
 __all__ = ["DecoderAttention", "DecoderMLP", "Projection", "RMSNormPlusOne"]
 
@@ -49,7 +51,7 @@ class Projection(Module):
     """x @ weightᵀ + bias, over the last axis: `Linear` in PyTorch's layout.
 
     `weight` has shape (out_features, in_features), as files of PyTorch's and Hugging Face's models store it, so that it need not be
-    transposed when it is loaded; `bias` has shape (out_features,) or is None.
+    transposed when it is loaded; `bias` has shape (out_features,) or is None. The weight may be quantised (`nn.quantize`).
 
     >>> nn.Projection.init(vf.random.key(0), 3, 2)(jnp.ones((5, 3))).shape
     (5, 2)
@@ -76,9 +78,22 @@ class Projection(Module):
         """
         value = as_value(x)
         check_features("Projection", value, self.weight.shape[1])
-        numbers = (((value.ndim - 1,), (1,)), ((), ()))
-        product = lax.dot_general(value, self.weight, numbers, preferred_element_type=preferred_element_type)
+        if isinstance(self.weight, QuantizedArray):
+            product = _quantized_product(value, self.weight, preferred_element_type)
+        else:
+            numbers = (((value.ndim - 1,), (1,)), ((), ()))
+            product = lax.dot_general(value, self.weight, numbers, preferred_element_type=preferred_element_type)
         return product if self.bias is None else product + self.bias
+
+
+def _quantized_product(x: Array, weight: QuantizedArray, dtype: Any) -> Array:
+    """Return x @ weightᵀ in a dtype that is no narrower, or None for that of `x`.
+
+    A product with a quantised weight has the dtype of its other operand, which is widened here for a wider result.
+    """
+    result = product_dtype("Projection", x.aval, x.aval, None if dtype is None else as_dtype(dtype))
+    product: Array = x.astype(result) @ weight.T
+    return product
 
 
 class RMSNormPlusOne(RMSNorm):

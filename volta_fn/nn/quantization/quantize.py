@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from volta_fn import dtypes, tree
 from volta_fn.errors import ArgumentError
+from volta_fn.nn.language.experts import Experts
+from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.conv import Conv1d, Conv2d, Conv3d
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module
@@ -19,16 +21,21 @@ T = TypeVar("T")
 
 
 class _Weight(NamedTuple):
-    """How the weight of a layer is quantised."""
+    """How the weights of a layer are quantised."""
 
-    #: The axes over which its products sum.
+    #: The axes over which products sum.
     axis: int | tuple[int, ...]
     schemes: tuple[str, ...] = SCHEMES
+    fields: tuple[str, ...] = ("weight",)
+    #: Whether products may round their other operand to 8 bits, too.
+    integers: bool = False
 
 
-#: The layers whose field `weight` is quantised. Convolutions convert their weights at each call, which pays for 8 bits alone.
+#: The layers that are quantised. Convolutions convert their weights at each call, which pays for 8 bits alone.
 _WEIGHTS: dict[type[Module], _Weight] = {
-    Linear: _Weight(-2),
+    Linear: _Weight(-2, integers=True),
+    Projection: _Weight(-1, integers=True),
+    Experts: _Weight(-1, fields=("gate_up_proj", "down_proj"), integers=True),
     Embedding: _Weight(-1),
     Conv1d: _Weight((1, 2), ("int8",)),
     Conv2d: _Weight((1, 2, 3), ("int8",)),
@@ -48,9 +55,9 @@ def quantize(
 ) -> T:
     """Return a model whose weights are quantised; everything else stays as it is.
 
-    Weights are those of `Linear` (so also of attention and of perceptrons), of `Embedding`, and with "int8" of convolutions. They become
-    `QuantizedArray`, whose products convert numbers where they are used; biases and norms remain floats. Weights that are quantised
-    already stay as they are.
+    Weights are those of `Linear` (so also of attention and of perceptrons), of `Projection` and `Experts` (so of language models), of
+    `Embedding`, and with "int8" of convolutions. They become `QuantizedArray`, whose products convert numbers where they are used; biases
+    and norms remain floats. Weights that are quantised already stay as they are.
 
     Args:
         model: a tree of modules.
@@ -60,8 +67,9 @@ def quantize(
         where: ``where(name, layer)`` returns whether a layer is quantised, by its path in the model such as "layers.0.linear1"; by default
             all are.
         scale_dtype: the dtype of scales and offsets; that of the weight by default.
-        activations: "int8" has products of `Linear` round each row of their input to 8 bits, too, and multiply integers (needs "int8",
-            symmetric, and group_size=None). Derivatives pass through the rounding.
+        activations: "int8" has products of `Linear`, `Projection` and `Experts` round each row of their input to 8 bits, too, and multiply
+            integers (needs "int8", symmetric, and group_size=None). Derivatives pass through the rounding. An output layer that shares the
+            table of an `Embedding` multiplies floats.
 
     Raises:
         ArgumentError: another scheme or option, or `where` selects no layer.
@@ -90,15 +98,14 @@ def quantize(
         if how is None or scheme not in how.schemes or (where is not None and not where(name, value)):
             return value
         count += 1
-        weight: Any = value.weight  # type: ignore[attr-defined]  # all kinds have one
-        if isinstance(weight, QuantizedArray):
-            return value
+        options: dict[str, Any] = {
+            "axis": how.axis, "group_size": group_size, "symmetric": symmetric, "scale_dtype": scale_dtype,
+            "activations": activations if how.integers else None,
+        }  # fmt: skip
+        weights = {field: getattr(value, field) for field in how.fields}
         return value.replace(
-            weight=quantize_array(
-                weight, scheme, axis=how.axis, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype,
-                activations=activations if isinstance(value, Linear) else None,
-            )
-        )  # fmt: skip
+            **{field: quantize_array(w, scheme, **options) for field, w in weights.items() if not isinstance(w, QuantizedArray)}
+        )
 
     result = _map_layers(layer, model)
     if not count:
