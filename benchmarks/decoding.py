@@ -132,7 +132,6 @@ def torch(model: Model, layout: str, arrays: dict[str, Any], rows: int) -> Calla
     except ImportError:
         return None
     t.set_num_threads(1)
-    t.set_grad_enabled(False)
     functional = t.nn.functional
     p = vf.tree.map(lambda a: t.from_numpy(a).to(t.bfloat16), arrays)
     inverse = 1e5 ** (-t.arange(0, model.features, 2).float() / model.features)
@@ -165,7 +164,8 @@ def torch(model: Model, layout: str, arrays: dict[str, Any], rows: int) -> Calla
         state[0], state[1] = logits[:, -1].argmax(-1)[:, None], min(position + 1, CACHE - 1)
         return state[0].numpy()
 
-    return call
+    without_gradients: Callable[[], Any] = t.inference_mode()(call)
+    return without_gradients
 
 
 def by_turns(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:

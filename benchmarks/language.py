@@ -69,7 +69,6 @@ class PyTorch:
     def __init__(self, model: nn.CausalLM, prompt: np.ndarray, slots: int) -> None:
         import torch
 
-        torch.set_grad_enabled(False)
         torch.set_num_threads(1)
         self.torch, self.config, self.prompt = torch, model.config, torch.from_numpy(prompt).long()
         kind = getattr(torch, self.config.dtype)
@@ -107,13 +106,15 @@ class PyTorch:
 
     def prefill(self) -> np.ndarray:
         self.length = self.prompt.shape[1]
-        logits = self._forward(self.prompt, self.torch.arange(self.length))
+        with self.torch.inference_mode():
+            logits = self._forward(self.prompt, self.torch.arange(self.length))
         self.tokens = logits.argmax(-1)[:, None]
         result: np.ndarray = logits.numpy()
         return result
 
     def decode(self) -> np.ndarray:
-        logits = self._forward(self.tokens, self.torch.tensor([self.length]))
+        with self.torch.inference_mode():
+            logits = self._forward(self.tokens, self.torch.tensor([self.length]))
         self.tokens, self.length = logits.argmax(-1)[:, None], self.length + 1
         result: np.ndarray = logits.numpy()
         return result

@@ -83,7 +83,7 @@ _VARIADIC: dict[str, dict[str, Callable[..., Any]]] = {
 #: Parameters of which no sensible argument is a number, or of which a large one is a size that takes forever.
 _NO_NUMBERS = frozenset({
     "axis", "axes", "dtype", "shape", "key", "out", "device", "order", "mode", "reduction", "precision", "keepdims", "size", "file", "norm",
-    "preferred_element_type", "method", "func", "fun", "f", "fn", "name", "n", "N", "m", "M", "d", "deg", "pytree", "replace",
+    "preferred_element_type", "model", "method", "func", "fun", "f", "fn", "name", "n", "N", "m", "M", "d", "deg", "pytree", "replace",
 })  # fmt: skip
 
 

@@ -24,6 +24,12 @@ from volta_fn.errors import ArgumentError, DataError, ShapeError
 METHODS = multiprocessing.get_all_start_methods()
 SEGMENTS = Path("/dev/shm")
 
+# Where JAX is loaded it warns of every fork; Python does where there are threads, from 3.12 on. Workers run none of the parent's threads.
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
+    pytest.mark.filterwarnings(r"ignore:.*use of fork\(\):DeprecationWarning"),
+]
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():

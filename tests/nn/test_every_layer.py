@@ -14,6 +14,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import nn, random, tree
+from volta_fn.primitives.call import CAUSAL
 
 KEY = random.key(0)
 
@@ -70,7 +71,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "LoRA": ((4,), nn.LoRA.init(KEY, nn.Linear.init(KEY, 4, 3), 2).replace(lora_B=vf.numpy.ones((3, 2))), plain),
     "RMSNormPlusOne": ((4,), nn.RMSNormPlusOne(vf.numpy.zeros(4), (4,), 1e-6), plain),
     "DecoderMLP": ((5, 4), nn.DecoderMLP.init(KEY, CONFIG), plain),
-    "DecoderAttention": ((5, 4), nn.DecoderAttention.init(KEY, CONFIG), lambda layer, x: layer(x, None, lambda slots: None)[0]),
+    "DecoderAttention": ((5, 4), nn.DecoderAttention.init(KEY, CONFIG), lambda layer, x: layer(x, None, lambda slots: ([], CAUSAL))[0]),
     "SparseMLP": ((5, 4), nn.SparseMLP.init(KEY, CONFIG), lambda layer, x: layer(x)[0]),
     "LearnedPositions": ((5, 4), nn.LearnedPositions.init(KEY, 5, 4), plain),
     "SinusoidalPositions": ((5, 4), nn.SinusoidalPositions(), plain),

@@ -9,6 +9,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.declare import to_dtype
 
 __all__ = ["fake_quant"]
 
@@ -41,7 +42,7 @@ def fake_quant(x: Any, scale: Any, zero_point: Any = 0, quant_min: int = -128, q
     if not (isinstance(quant_min, int) and isinstance(quant_max, int)) or quant_min >= quant_max:
         raise ArgumentError(f"fake_quant: quant_min < quant_max are integers, got {quant_min!r} and {quant_max!r}")
     wide = dtypes.accumulator(value.dtype)
-    step, zero = [_by_channel(stop_gradient(as_value(each)).astype(wide), value, axis) for each in (scale, zero_point)]
+    step, zero = [_by_channel(stop_gradient(to_dtype(each, wide)), value, axis) for each in (scale, zero_point)]
     codes = vnp.round(stop_gradient(value).astype(wide) * (1 / step) + zero)
     inside = (codes >= quant_min) & (codes <= quant_max)
     rounded = ((vnp.clip(codes, quant_min, quant_max) - zero) * step).astype(value.dtype)
