@@ -28,6 +28,13 @@ def test_a_carried_nan_is_said_to_be_one() -> None:
         x + 1
 
 
+@pytest.mark.parametrize("index", [slice(0, 1), (slice(0, 1), slice(0, 2)), (np.array([0]), np.array([1])), (0, 1), np.array([0])], ids=str)
+def test_what_is_read_by_index_is_checked(index: Any) -> None:
+    x = vnp.asarray(np.array([[1.0, np.nan], [2.0, 3.0]], np.float32))
+    with vf.debug.nans(), pytest.raises(errors.NonFiniteError):
+        x[index]
+
+
 def test_repeated_functions_of_the_package_are_checked_too() -> None:
     x = -vnp.ones(2000)
     for _ in range(5):  # by then it may be a compiled program

@@ -63,7 +63,7 @@ def unpack_weights(state: Mapping[str, Any], method: Literal["gptq", "awq"], **o
     """Return a state dict in which packed weights are quantised arrays.
 
     For each "NAME.qweight" it has "NAME.weight" instead of that and of "NAME.qzeros", "NAME.scales" and "NAME.g_idx". Everything else
-    stays.    Weights have shape (in, out), that of `nn.Linear`.
+    stays. Weights have shape (in, out), that of `nn.Linear`.
 
     Args:
         state: arrays by name, as `load_safetensors` gives them.

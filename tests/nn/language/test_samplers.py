@@ -23,19 +23,19 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 def top_p(row: np.ndarray, p: float) -> np.ndarray:
     """Return which tokens stay: from the most probable on, until their sum reaches p."""
-    kept, total = np.zeros(row.shape, bool), 0.0
+    retained, total = np.zeros(row.shape, bool), 0.0
     for token in np.argsort(-row, kind="stable"):
-        if total >= p and kept.any():
+        if total >= p and retained.any():
             break
-        kept[token] = True
+        retained[token] = True
         total += probabilities(row)[token]
-    return kept
+    return retained
 
 
-def check(filtered: Any, kept: np.ndarray, logits: np.ndarray = LOGITS) -> None:
+def check(filtered: Any, retained: np.ndarray, logits: np.ndarray = LOGITS) -> None:
     out = np.asarray(filtered)
-    np.testing.assert_array_equal(np.isfinite(out), kept)
-    np.testing.assert_array_equal(out[kept], logits[kept])
+    np.testing.assert_array_equal(np.isfinite(out), retained)
+    np.testing.assert_array_equal(out[retained], logits[retained])
 
 
 @pytest.mark.parametrize("k", [1, 3, 20, 50])
@@ -48,10 +48,10 @@ def test_top_k(k: int) -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.9, 1.0])
 def test_top_p(p: float) -> None:
-    kept = np.array([[top_p(row, p) for row in rows] for rows in LOGITS])
+    retained = np.array([[top_p(row, p) for row in rows] for rows in LOGITS])
     if p == 1.0:
-        kept[:] = True
-    check(vf.jit(lambda x: nn.top_p_filter(x, p))(vnp.asarray(LOGITS)), kept)
+        retained[:] = True
+    check(vf.jit(lambda x: nn.top_p_filter(x, p))(vnp.asarray(LOGITS)), retained)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 1.0])
@@ -97,8 +97,8 @@ def test_order_of_the_filters() -> None:
     """Temperature first: it decides what reaches p. Then k, p of what is left, and min_p."""
     logits = LOGITS[1, 1]
     hot = logits / 0.5
-    kept = np.argsort(np.argsort(-hot)) < 8
-    first = np.where(kept, hot, -np.inf).astype(np.float32)
+    retained = np.argsort(np.argsort(-hot)) < 8
+    first = np.where(retained, hot, -np.inf).astype(np.float32)
     second = np.where(top_p(first, 0.9), first, -np.inf)
     share = probabilities(second)
     expected = np.where(share >= 0.05 * share.max(), second, -np.inf)
@@ -115,8 +115,8 @@ def test_temperature_zero_and_greedy() -> None:
     np.put_along_axis(seen, expected[..., None], True, -1)
     other = nn.Sampler(temperature=0.0, repetition_penalty=1e6)(vnp.asarray(LOGITS), None, vnp.asarray(seen))
     assert (np.asarray(other) != expected).all()
-    kept = np.asarray(nn.Sampler(temperature=0.0).filtered(vnp.asarray(LOGITS)))
-    np.testing.assert_array_equal(np.isfinite(kept).sum(-1), 1)
+    retained = np.asarray(nn.Sampler(temperature=0.0).filtered(vnp.asarray(LOGITS)))
+    np.testing.assert_array_equal(np.isfinite(retained).sum(-1), 1)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -195,8 +195,7 @@ class CausalLM(Module):
 
     Its arrays have the names of Hugging Face's models, but for a few that `io.load_pretrained` maps. Weights of projections have PyTorch's
     layout, (out, in). `stack` makes one program of all layers. The loss is ``nn.cross_entropy(logits, next_tokens, axis=-1)``. With
-    `remat` the backward pass recomputes the layers'
-    intermediate values instead of storing them, see `checkpoint`.
+    `remat` the backward pass recomputes the layers' intermediate values instead of storing them, see `checkpoint`.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
     ...                            num_attention_heads=4, num_key_value_heads=2)

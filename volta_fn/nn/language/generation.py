@@ -138,8 +138,7 @@ class TokenStream(Iterator[np.ndarray]):
     """An iterator over the tokens that continue prompts, one of each row at a time.
 
     Each is int32 of shape (batch,). Rows that ended give `pad_token`. It ends when all rows did, or after `max_new_tokens`. `cache` holds
-    what
-    was read so far: the prompts and all tokens but the last, so that another stream may go on from there.
+    what was read so far: the prompts and all tokens but the last, so that another stream may go on from there.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
     ...                            num_attention_heads=4)

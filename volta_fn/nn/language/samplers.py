@@ -62,7 +62,7 @@ def top_k_filter(logits: Any, k: int) -> Array:
 def top_p_filter(logits: Any, p: float) -> Array:
     """Keep the most probable tokens whose probabilities reach p.
 
-    See Holtzman et al. (2020).     A token stays if those that are more probable together have less than p, so at least one stays. Raises
+    See Holtzman et al. (2020). A token stays if those that are more probable together have less than p, so at least one stays. Raises
     `ArgumentError` unless 0 ≤ p ≤ 1, and as `greedy`.
 
     >>> nn.top_p_filter(jnp.log(jnp.array([0.2, 0.5, 0.3])), 0.6).round(2)

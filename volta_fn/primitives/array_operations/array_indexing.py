@@ -364,11 +364,12 @@ def get_item(array: Any, index: Any) -> Array:
 def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
     """Read a slice, or a few points by an index for each dimension, as NumPy does.
 
-    None for other indices, while tracing, where arrays are not NumPy's or are distributed, and if an index is outside.
+    None for other indices, while tracing or where results are checked, if the array is not NumPy's or is distributed, and if an index is
+    outside.
     """
     if type(array) is not ConcreteArray or type(array._buffer) is not np.ndarray or current_trace() is not EVAL:
         return None
-    if array._spec.device.sharding is not None:
+    if array._spec.device.sharding is not None or settings.sees_results:
         return None
     items: list[Any] = []
     arrays = slices = 0
