@@ -84,6 +84,15 @@ def test_last_words_that_are_not_full(dtype: str) -> None:
             agrees(kernel, inputs_of(kernel), f"{size} of {dtype}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "bfloat16"])
+def test_ends_of_rows_that_others_follow(dtype: str) -> None:
+    """What follows a row in memory is no element of it, wherever elements go one by one."""
+    elsewhere = lambda x: (x[0] + x[0], (x[0] + x[0])[::-1], x[2][::-1])
+    for size in (5, 6, 7, 17, 259):
+        for kernel in fuse_function(elsewhere, shaped(4, size, dtype=dtype)).kernels:
+            agrees(kernel, inputs_of(kernel), f"{size} of {dtype}")
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_sums_and_products(dtype: str) -> None:
     cases = [(lambda x: (x.sum(1), x.prod(0), (x * x).sum()), (20, 70)), (lambda x: x.sum(), (100_001,))]

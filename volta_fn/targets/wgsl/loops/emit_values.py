@@ -309,15 +309,11 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def _within_span(self) -> list[Texts]:
         """Emit which lanes are within the span."""
-        # Lanes beyond its end have the last index, but may have another value: of a word of narrow numbers they load what follows the last
-        # one.
-        span, nest = self.span, self.nest
+        # Lanes beyond its end have the last index, but not its value if that is loaded in a vector: theirs follow in memory.
+        span = self.span
         if span is None or span.is_aligned or span.total % span.lanes == 0:
             return []
-        loads = [
-            (nest.inputs[node.input], nest.analysis.load_offsets[n]) for n, node in nest.analysis.loads.items() if node.input in nest.inputs
-        ]
-        if all(array.dtype.itemsize >= 4 or span.vector(offset) is None for array, offset in loads):
+        if all(span.vector(offset) is None for offset in self.nest.analysis.load_offsets.values()):
             return []
         (group,) = self.axes[GROUP]
         certain = span.total % span.lanes
