@@ -200,11 +200,11 @@ def opaque_count(f: Function, count: int) -> str:
     return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
 
 
+# It has no branches, such as early returns and `&&`: a call of one in nested loops takes Chromium's software GPU minutes to compile.
 _FMA = """fn fma_{0}(x: {0}, y: {0}, z: {0}) -> {0} {{
-  let is_product = abs(x) <= {most} && abs(y) <= {most};
-  if (!is_product || !(abs(z) <= {most})) {{ return select(x * y + z, z, is_product); }}
+  let is_product = (abs(x) <= {most}) & (abs(y) <= {most});
   let size = max(abs(x * y), abs(z));
-  let is_tiny = size < {tiny} && max(abs(x), abs(y)) < {large};
+  let is_tiny = (size < {tiny}) & (max(abs(x), abs(y)) < {large});
   let scale = select(select({0}(1), {up}, is_tiny), {down}, size > {huge});
   let a = x * scale;
   let b = y * scale;
@@ -219,7 +219,8 @@ _FMA = """fn fma_{0}(x: {0}, y: {0}, z: {0}) -> {0} {{
   let part = total * {0}(one) - product;
   let lost_too = (product - (total * {0}(one) - part)) + (c - part);
   let result = total + (lost + lost_too);
-  return select(total, result, abs(result) <= {most}) / scale / scale;
+  let finite = select(total, result, abs(result) <= {most}) / scale / scale;
+  return select(select(x * y + z, z, is_product), finite, is_product & (abs(z) <= {most}));
 }}"""
 
 _FMA_32 = {
@@ -287,7 +288,7 @@ def declare_near_quotient(f: Function) -> str:
 _ROOT = """fn root(x: f32) -> f32 {
   let near = bitcast<f32>(bitcast<u32>(sqrt(x)) | (bitcast<u32>(one) ^ 0x3f800000u));
   let better = fma(fma(-near, near, x), 0.5f / near, near);
-  return select(near, better, x > 0x1p-100f && x < 0x1p127f);
+  return select(near, better, (x > 0x1p-100f) & (x < 0x1p127f));
 }"""
 
 
