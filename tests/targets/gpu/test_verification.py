@@ -13,7 +13,7 @@ import volta_fn.numpy as jnp
 from tests.targets.wgsl.plans.test_program_plan import WEBGPU
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import Slots
+from volta_fn.compiler.emission import Slots
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.plans import commands as horizontal_fusion
 from volta_fn.targets.wgsl.plans import program_plan

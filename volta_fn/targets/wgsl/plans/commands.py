@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot, Slots
+from volta_fn.compiler.emission import Block, Slot, Slots
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import Item, TargetCapabilities
 from volta_fn.errors import OutOfMemoryError

@@ -10,7 +10,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from volta_fn.compiler.buffers import Lifetime, Output, Slot
+from volta_fn.compiler.buffers import Lifetime, Output
+from volta_fn.compiler.emission import Slot, reusable
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey, TargetCapabilities
@@ -161,7 +162,7 @@ def plan_program(
     """
     _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), start_compiling)
     program = pipeline.lower(closed, target)
-    reuse = dict(program.reusable(donated))
+    reuse = dict(reusable(program, donated))
     _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
     most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
     writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot
-from volta_fn.compiler.emission import ProgramWriter
+from volta_fn.compiler.emission import Block, ProgramWriter, Slot, may_share
 from volta_fn.compiler.ir.axes import largest, windowed
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.ir.specification import interpret
@@ -400,7 +399,7 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
         var, next_var = jaxpr.invars[body_constants + position], jaxpr.outvars[position]
-        same = next_var is var or body.may_share(var, next_var)
+        same = next_var is var or may_share(body, var, next_var)
         targets.append(result if same else writer.slots.memory(var.aval.nbytes, inner))
     writer.body(body, [*operands[condition_constants : condition_constants + body_constants], *results], targets, inner)
     for result, target, out in zip(results, targets, item.results, strict=True):
@@ -443,7 +442,7 @@ class _Scan:
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
         #: The second buffers of the values of the carry that alternate between two, a result and this one.
         self.alternates = [
-            None if out is var or self.body.may_share(var, out) else writer.slots.memory(var.aval.nbytes, block)
+            None if out is var or may_share(self.body, var, out) else writer.slots.memory(var.aval.nbytes, block)
             for var, out in self.carried
         ]
 
