@@ -20,8 +20,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.matmul.contract import choose, contract, oriented
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, digits, rounded, strided_offset, times, total
-from volta_fn.targets.wgsl.matmul.schedule import Working, working
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Working, digits, rounded, strided_offset, times, total, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import constant, is_supported

@@ -17,7 +17,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contract
 from volta_fn.targets.wgsl.matmul import schedule as tuned_schedules
 from volta_fn.targets.wgsl.matmul.contract import candidates, choose
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, working
+from volta_fn.targets.wgsl.matmul.results import working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Routine
 
 FLOAT = np.dtype(np.float32)

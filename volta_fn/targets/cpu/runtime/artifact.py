@@ -198,6 +198,7 @@ def _rules(values: Sequence[Any]) -> str:
 # the sizes of what follows it: the commands, the layout's offsets, constants, objects. Large constants that the traced program has too
 # are not in the entry but are named by their numbers.
 
+
 class SlotLayout(NamedTuple):
     """The table of slots: the caller's, the arena's, constants', and others."""
 

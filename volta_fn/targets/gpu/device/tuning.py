@@ -18,8 +18,8 @@ from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import Lease
 from volta_fn.targets.gpu.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.matmul.contract import tried, tune
-from volta_fn.targets.wgsl.matmul.results import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, users_file
+from volta_fn.targets.wgsl.matmul.results import Working, rounded
+from volta_fn.targets.wgsl.matmul.schedule import Schedule, users_file
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
 

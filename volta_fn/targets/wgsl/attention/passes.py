@@ -14,8 +14,7 @@ from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.call import Window
 from volta_fn.targets.wgsl.attention.problem import AttentionSchedule, PaddedRows, backward_schedule, chunks, forward_schedule
-from volta_fn.targets.wgsl.matmul.results import digits, strided_offset, times
-from volta_fn.targets.wgsl.matmul.schedule import Working
+from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number, literal

@@ -1,7 +1,7 @@
 """Matrix products in WGSL, and other contractions over index maps.
 
-In the order in which to read: `schedule` (the dtype of sums, how work is divided, and schedules that were measured), `results` (arithmetic
-of indices, elements of operands, epilogues, and the partial sums of split-K), `tiles` (contractions by tiles: slices in workgroup memory,
+In the order in which to read: `results` (arithmetic of sums and of indices, elements of operands, epilogues, and the partial sums of
+split-K), `schedule` (how work is divided, and schedules that were measured), `tiles` (contractions by tiles: slices in workgroup memory,
 sums in registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of
 schedules).
 """

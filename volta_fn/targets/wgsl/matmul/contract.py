@@ -25,18 +25,18 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded, sum_dispatch
-from volta_fn.targets.wgsl.matmul.schedule import (
-    Choices,
-    Schedule,
+from volta_fn.targets.wgsl.matmul.results import (
+    BufferNumbers,
+    Epilogue,
+    ResultStore,
+    SumIndex,
     Working,
-    class_of,
-    learn,
-    read_schedules,
-    remembered,
+    digits,
+    rounded,
+    sum_dispatch,
     working,
-    write_schedules,
 )
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, learn, read_schedules, remembered, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported

@@ -9,6 +9,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     Elements,
     Epilogue,
     OperandRow,
+    Working,
     chunk,
     complete_routine,
     digits,
@@ -16,7 +17,6 @@ from volta_fn.targets.wgsl.matmul.results import (
     times,
     total,
 )
-from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
