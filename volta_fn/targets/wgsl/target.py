@@ -15,9 +15,9 @@ from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small

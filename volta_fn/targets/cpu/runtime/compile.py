@@ -21,12 +21,12 @@ from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import fail_item
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CompilerError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count

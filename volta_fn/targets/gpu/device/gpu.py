@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.caches import Finalized
+from volta_fn.core.caches import Finalized, LruCache
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
-from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
