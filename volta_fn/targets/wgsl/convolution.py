@@ -22,10 +22,9 @@ from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.matmul.contract import choose, contract, oriented
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Working, digits, rounded, strided_offset, times, total, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Convolutions with few outputs: loaded elements serve several results.
 

@@ -28,9 +28,8 @@ from volta_fn.targets.wgsl.attention.blocks import (
 )
 from volta_fn.targets.wgsl.attention.problem import backward_schedule, chunks
 from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import Number, literal
-from volta_fn.targets.wgsl.scalars.shader import Shader
 from volta_fn.targets.wgsl.shader import Function
 
 #: Invocations of a workgroup that has no blocks.

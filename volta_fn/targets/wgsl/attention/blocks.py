@@ -16,8 +16,8 @@ from volta_fn.primitives.call import Window
 from volta_fn.targets.wgsl.attention.problem import AttentionSchedule, PaddedRows
 from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset, times
 from volta_fn.targets.wgsl.matmul.tiles import patch
+from volta_fn.targets.wgsl.routine import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, literal
-from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Load and store rows of operands and results, in vectors of four elements.
 

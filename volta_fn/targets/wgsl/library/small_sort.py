@@ -14,8 +14,8 @@ from volta_fn.codegen.scalars import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.loops.schedule import power_above
-from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars import Number
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 

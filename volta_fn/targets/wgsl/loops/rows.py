@@ -21,8 +21,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team
 from volta_fn.targets.wgsl.loops.schedule import Crossing, Cut, LoopSchedule, tile_dtype
-from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray, Workspaces
+from volta_fn.targets.wgsl.scalars import Number
 
 # Kernels as one dispatch in which each workgroup computes some rows.
 

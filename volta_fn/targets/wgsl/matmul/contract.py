@@ -38,9 +38,8 @@ from volta_fn.targets.wgsl.matmul.results import (
 )
 from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, learn, read_schedules, remembered, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
-from volta_fn.targets.wgsl.scalars.shader import Shader
 
 # Choose schedules by an estimate of their time on a large GPU.
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
-from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import Function
 

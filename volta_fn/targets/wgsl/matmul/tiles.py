@@ -27,8 +27,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     total,
 )
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
 # Arrange the invocations of a subgroup in patches of results.
 
