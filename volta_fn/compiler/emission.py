@@ -72,7 +72,7 @@ class Slots:
         #: The constants as they were passed: while they live, no other array has their address.
         self.sources: list[np.ndarray] = []
         self.arena: list[Slot] = []
-        self.moving: list[Slot] = []
+        self.pointers: list[Slot] = []
         self.time = 0
 
     # making slots
@@ -95,7 +95,7 @@ class Slots:
             self.sources.append(array)
         return self.constants[key]
 
-    def held(self, value: Any) -> Slot:
+    def device_constant(self, value: Any) -> Slot:
         """Return the slot of a constant that is already on the device."""
         if id(value) not in self.constants:
             self.constants[id(value)] = Slot(self.outermost, array=value)
@@ -108,8 +108,8 @@ class Slots:
 
     def pointer(self, block: Block, *backing: Slot) -> Slot:
         """Add a slot whose pointer commands set."""
-        self.moving.append(Slot(block, backing=backing))
-        return self.moving[-1]
+        self.pointers.append(Slot(block, backing=backing))
+        return self.pointers[-1]
 
     # lifetimes
 
@@ -143,7 +143,7 @@ class Slots:
 
         Return how many there are.
         """
-        slots = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
+        slots = [*self.callers, *self.arena, *self.constants.values(), *self.pointers]
         for number, slot in enumerate(slots):
             slot.number = number
         return len(slots)

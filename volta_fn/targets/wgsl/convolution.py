@@ -27,7 +27,7 @@ from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
 
 # Convolutions with few outputs: loaded elements serve several results.
-
+#
 # An invocation has several rows of results, for all outputs of a group. It iterates over channels and a window's columns, of which it
 # loads what its results need; neighbouring invocations have neighbouring columns, so that they load neighbours. The taps are in
 # workgroup memory, some channels of them at a time.
@@ -149,8 +149,6 @@ class _Narrow:
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.convert_sum(f, sum_, self.y.dtype))
 
-
-# Winograd's convolution: tilings, and products at points.
 
 # Tile a correlation for Winograd's convolution, and estimate its time.
 #

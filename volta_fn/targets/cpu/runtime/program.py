@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 
-# Functions of NumPy that programs call, and Ctrl-C while they run.
-
 # Ctrl-C in programs that call Python's functions.
 #
 # A handler that raises at the first instruction of such a function, or after its last one, would end nothing: ctypes prints the

@@ -10,7 +10,7 @@ from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_p
 from volta_fn.targets.wgsl.matmul.contract import contraction as contraction
 from volta_fn.targets.wgsl.matmul.contract import contraction_options as contraction_options
 from volta_fn.targets.wgsl.matmul.contract import dot_general as dot_general
-from volta_fn.targets.wgsl.matmul.contract import is_little as is_little
+from volta_fn.targets.wgsl.matmul.contract import is_small_product as is_small_product
 from volta_fn.targets.wgsl.matmul.contract import split_k as split_k
 
 #: Makers of routines by the name of the primitive.

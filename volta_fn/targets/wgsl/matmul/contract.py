@@ -36,7 +36,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     sum_dispatch,
     working,
 )
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, learn, read_schedules, remembered, write_schedules
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, read_schedules, record_schedules, remembered, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
@@ -285,7 +285,7 @@ def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     return all(is_supported(d, capabilities) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
 
 
-def is_little(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
+def is_small_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return whether a kernel is a product that leaves a GPU underused."""
     return math.prod(kernel.sizes) < LITTLE and computes_product(kernel, capabilities)
 
@@ -466,7 +466,7 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8) -> list[Schedule]:
+def shortlist(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """Return the schedules to be timed.
 
     The first is a plain one, whose results are the reference; the others are the best by estimate.
@@ -484,9 +484,9 @@ def tune(
     count: int = 8,
 ) -> list[Timing]:
     """Time schedules and remember the fastest, also in a file if its path is given."""
-    measurements = timings(c, work, capabilities, tried(c, work, capabilities, count), trial, buffers)
+    measurements = timings(c, work, capabilities, shortlist(c, work, capabilities, count), trial, buffers)
     best: Choices = {capabilities.adapter: {class_of(c): measurements[0].schedule}}
-    learn(best)
+    record_schedules(best)
     if path is not None:
         choices = read_schedules(path)
         choices.setdefault(capabilities.adapter, {}).update(best[capabilities.adapter])

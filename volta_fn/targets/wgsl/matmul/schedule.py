@@ -209,13 +209,13 @@ Finder = Callable[[IndexedContraction, Working, TargetCapabilities], Schedule]
 _finders: dict[str, Finder] = {}
 
 
-def learn(choices: Choices) -> None:
+def record_schedules(choices: Choices) -> None:
     """Remember schedules in this process."""
     for adapter, schedules in choices.items():
         _learnt.setdefault(adapter, {}).update(schedules)
 
 
-def find_by(adapter: str, finder: Finder) -> None:
+def set_finder(adapter: str, finder: Finder) -> None:
     """Measure unknown schedules on a device from now on."""
     _finders[adapter] = finder
 

@@ -112,7 +112,7 @@ class Run:
     #: The region from whose buffer it reads its grid, if any, and its entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.split_k.defer_products`).
+    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.node_passes.defer_products`).
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
     better: Callable[[], ShaderModule] | None = None
@@ -331,7 +331,7 @@ def fuse_horizontally(
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
         return list(commands)
-    together: list[list[Run]] = []
+    groups: list[list[Run]] = []
     #: The dispatch that wrote a slot last, and the last that read it.
     wrote: dict[Slot, int] = {}
     read: dict[Slot, int] = {}
@@ -341,14 +341,14 @@ def fuse_horizontally(
             first = max(first, wrote.get(span.slot, -1) + 1)
             if binding in run.written:
                 first = max(first, read.get(span.slot, -1) + 1)
-        first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, capabilities, most_characters)
+        first = max(first, len(groups) - _FORWARD)
+        number = _join(groups, run, first, capabilities, most_characters)
         for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
-    _move_later(together, capabilities, most_characters)
-    dispatches: list[Command] = [_fuse_group(group) for group in together if group]
-    _live(dispatches, slots)
+    _move_later(groups, capabilities, most_characters)
+    dispatches: list[Command] = [_fuse_group(group) for group in groups if group]
+    _update_lifetimes(dispatches, slots)
     return dispatches
 
 
@@ -363,48 +363,48 @@ def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHA
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
+def _join(groups: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
     """Add a dispatch to the first group from `first` on that it fits, or to a new one.
 
     Deferred dispatches only join each other. Returns the group's number.
     """
-    for number in range(first, len(together)):
-        group = together[number]
+    for number in range(first, len(groups)):
+        group = groups[number]
         if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most_characters):
             group.append(run)
             return number
-    together.append([run])
-    return len(together) - 1
+    groups.append([run])
+    return len(groups) - 1
 
 
-def _move_later(together: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
+def _move_later(groups: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
     """Move single dispatches to later groups, if nothing in between depends on them.
 
     Others move to the deferred ones.
     """
-    last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
-    deferred = together[last] if last >= 0 else None
-    for number in reversed(range(len(together))):
-        group = together[number]
+    last = max([number for number, group in enumerate(groups) if group[0].deferred], default=-1)
+    deferred = groups[last] if last >= 0 else None
+    for number in reversed(range(len(groups))):
+        group = groups[number]
         for run in [] if group[0].deferred else [*group]:
-            following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most_characters)]
+            following = groups[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
+            fitting = [other for other in _independent_groups(following, run) if _fits(other, run, capabilities, most_characters)]
             # As late as possible, so that its dependences may move as well.
             if fitting and (len(group) == 1 or fitting[-1] is deferred):
                 fitting[-1].append(run)
                 group.remove(run)
 
 
-def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
+def _independent_groups(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
     """Yield the groups up to the first that depends on an earlier dispatch."""
     for group in following:
-        if any(_waits(other, run) for other in group):
+        if any(_depends(other, run) for other in group):
             return
         if group:
             yield group
 
 
-def _waits(other: Run, run: Run) -> bool:
+def _depends(other: Run, run: Run) -> bool:
     """Return whether a dispatch depends on an earlier one."""
     slots = [span.slot for span in run.ranges]
     written = {slots[binding] for binding in run.written}
@@ -459,7 +459,7 @@ def _fuse_group(runs: Sequence[Run]) -> Run:
     return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1), items=items)
 
 
-def _live(commands: Sequence[Command], slots: Slots) -> None:
+def _update_lifetimes(commands: Sequence[Command], slots: Slots) -> None:
     """Set the lifetimes of slots."""
     times: dict[Slot, tuple[int, int]] = {}
     for time, command in enumerate(commands):

@@ -239,7 +239,7 @@ class Writer(ProgramWriter):
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
         is_on_host = getattr(buffer, "host_values", buffer) is not None  # NumPy's arrays, and copies of what is on the device
-        return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.held(buffer)
+        return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.device_constant(buffer)
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit an item."""

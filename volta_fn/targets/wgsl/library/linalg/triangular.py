@@ -15,8 +15,6 @@ from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, i
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Routine, Shader
 
-# Triangular solves, and LU factors of small matrices.
-
 # LU factors of matrices that fit in workgroup memory.
 
 _INVOCATIONS = 256
