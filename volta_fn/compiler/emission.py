@@ -170,7 +170,7 @@ def fits(old: Var, new: Var) -> bool:
 
 
 def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Var) -> bool:
-    """Return True if an item, given by its number, may store a result in an operand's memory."""
+    """Return True if item `number` may store a result in an operand's memory."""
     item = program.items[number]
     positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and program.root(v) is operand]
     return len(positions) == 1 and positions[0] in program.target.overwritable(item, item.results.index(result))

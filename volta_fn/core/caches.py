@@ -1,4 +1,4 @@
-"""Caches in memory: tables of weak references, bounded caches, and caches of calls."""
+"""Caches in memory: tables of weak references, bounded caches, caches of calls."""
 
 from __future__ import annotations
 

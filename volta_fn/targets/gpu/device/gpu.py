@@ -19,7 +19,7 @@ from volta_fn.runtime import threads
 from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.wgsl.matmul.schedule import set_finder
 from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.target import RoutineCache

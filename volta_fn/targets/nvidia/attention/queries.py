@@ -1,6 +1,6 @@
-"""Kernels by queries: a block has queries of one head, and reads its keys and values tile by tile.
+"""Kernels of attention whose blocks have queries of one head.
 
-The forward pass is one, and the gradient of Q is another.
+A block reads the head's keys and values tile by tile. The forward pass is such a kernel, and the gradient of Q is another.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class QueryKernel(AttentionKernel):
     def over_keys(
         self, begin: Callable[[], None], state: Sequence[Value], body: Callable[[Value, Value, list[Value]], list[Value]], query: Value
     ) -> list[Value]:
-        """Append the loop over the tiles of keys and values that the block sees (see `iterate`).
+        """Append the loop over the tiles of keys and values that the block sees.
 
-        The warp's first query is `query`.
+        The warp's first query is `query`; for the other arguments see `iterate`.
         """
         f, a, s = self.f, self.a, self.schedule
 

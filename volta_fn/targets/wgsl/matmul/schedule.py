@@ -1,4 +1,4 @@
-"""Schedules of contractions: how work is divided, and schedules that were measured."""
+"""Schedules of contractions: how work is divided, and which were measured."""
 
 from __future__ import annotations
 

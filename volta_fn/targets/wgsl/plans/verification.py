@@ -1,4 +1,4 @@
-"""Verification of the commands of programs for GPUs: bindings, limits, order, lifetimes.
+"""Verification of a plan's commands: bindings, limits, order, lifetimes.
 
 It needs no device. Drivers validate the text of shaders when their pipelines are made.
 """
