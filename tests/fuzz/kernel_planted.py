@@ -23,9 +23,9 @@ from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
+from volta_fn.targets.wgsl import routine
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
 from volta_fn.targets.wgsl.loops import rows as squares
-from volta_fn.targets.wgsl.scalars import shader
 
 #: Modules whose packages have functions of their names.
 _MACHINE_CODE = load("volta_fn.targets.cpu.loops.routine")
@@ -157,8 +157,8 @@ def _short_tile() -> Planting:
 
 
 def _missing_barrier() -> Planting:
-    real = shader.Shader.emit
-    return patch.object(shader.Shader, "emit", lambda self, text: None if text == "workgroupBarrier();" else real(self, text))
+    real = routine.Shader.emit
+    return patch.object(routine.Shader, "emit", lambda self, text: None if text == "workgroupBarrier();" else real(self, text))
 
 
 def _lost_lanes() -> Planting:

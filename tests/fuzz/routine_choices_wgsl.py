@@ -110,7 +110,7 @@ CHOICES: dict[str, Choices] = {
 
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
-    *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "passes:_INVOCATIONS")),
+    *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "backward:_INVOCATIONS")),
     *(f"attention.{name}" for name in ("problem:_MOST_BYTES",)),
     *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
     *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),

@@ -16,7 +16,7 @@ from volta_fn.targets.cpu.fourier.routine import Passes
 from volta_fn.targets.cpu.library.emission import map_run
 from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Shader
 
 Plant = Callable[[], AbstractContextManager[Any]]
 

@@ -13,8 +13,8 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz.programs import on_target
 from tests.stress.amount import rounds
+from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm import machine
 from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime.compile import CodeCache

@@ -335,8 +335,6 @@ def _layout(shape: Sequence[int], window_dims: Sequence[int], window: Sequence[t
     )
 
 
-# Winograd's transforms, which replace products of short correlations.
-
 # Winograd's transforms (Toom and Cook): polynomials by their values at points.
 #
 # A correlation of m outputs with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their

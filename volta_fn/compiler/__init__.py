@@ -2,7 +2,8 @@
 
 In the order in which to read: `pipeline` names every pass in order. `target` says what the compiler knows of a target, and what a lowered
 program is. `passes` rewrite a jaxpr into a simpler one, `ir` defines kernels (loop nests over scalar operations), `fusion` groups equations
-into kernels, and `lowering` makes kernels of equations. `buffers` assigns memory to values, `emission` writes a lowered program as
-commands, and `plans` makes the programs that NumPy runs. `contractions` describes matrix products for all targets, `correlations` describes
-convolutions, `attention` problems of attention, and `verification` and `memory_verification` check the results of all of these.
+into kernels, and `lowering` makes kernels of equations. `emission` assigns slots to the values of a lowered program and writes it as
+commands, `buffers` lays values out in one block of memory, and `plans` makes the programs that NumPy runs. `contractions` describes matrix
+products for all targets, `correlations` describes convolutions, `attention` problems of attention, and `verification` and
+`memory_verification` check the results of all of these.
 """

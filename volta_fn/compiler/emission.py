@@ -1,6 +1,8 @@
-"""Emission: the commands of a lowered program.
+"""Emission: slots for the values of a lowered program, and commands over these.
 
-The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
+The slot of each value is chosen here, for all targets; a target's subclass writes the commands. The values of one slot have one memory:
+an operand and the result that overwrites it, or a donated argument and a result. Afterwards slots whose lifetimes do not overlap may
+share memory, too.
 """
 
 from __future__ import annotations
@@ -13,16 +15,235 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot, Slots
-from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, Item, LoweredProgram, fits
+from volta_fn.compiler.buffers import Lifetime
+from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Atom, Literal, Var
+from volta_fn.core.memory import pairs_of
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
 _MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 _LOG = logging.getLogger("volta_fn")
 
+
+# Slots: the memory of values while commands are written. Their numbers are known at the end.
+
+#: Bytes up to which constants are compared by their elements, larger ones by their address.
+SMALL_CONSTANT = 64
+
+
+class Block:
+    """A list of commands inside another, which repeats or may not run.
+
+    Values from outside are live until its end.
+    """
+
+    def __init__(self, outer: Block | None) -> None:
+        self.outer = outer
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.begin = 0
+        self.used: set[Slot] = set()
+
+
+class Slot:
+    """The memory of one value."""
+
+    def __init__(self, block: Block, size: int = 0, backing: tuple[Slot, ...] = (), array: Any = None) -> None:
+        self.block = block
+        #: Bytes in the arena, if it is there.
+        self.size = size
+        #: For a slot whose pointer moves: the slots into whose memory it may point.
+        self.backing = backing
+        #: A constant's value.
+        self.array = array
+        self.number = -1
+        self.begin: int | None = None
+        self.end = 0
+
+
+class Slots:
+    """All slots of a program, and the clock of their lifetimes: a tick per command."""
+
+    def __init__(self) -> None:
+        self.outermost = Block(None)
+        self.callers: list[Slot] = []
+        self.constants: dict[Any, Slot] = {}
+        #: The constants as they were passed: while they live, no other array has their address.
+        self.sources: list[np.ndarray] = []
+        self.arena: list[Slot] = []
+        self.pointers: list[Slot] = []
+        self.time = 0
+
+    # making slots
+
+    def caller(self) -> Slot:
+        """Add a slot for an array that the caller passes."""
+        self.callers.append(Slot(self.outermost))
+        return self.callers[-1]
+
+    def constant(self, array: np.ndarray) -> Slot:
+        """Return the slot of a constant.
+
+        Equal small constants share one, and so do large ones in the same memory.
+        """
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` alone makes a 0-d array 1-d
+        identity = contiguous.tobytes() if array.nbytes <= SMALL_CONSTANT else (array.ctypes.data, array.strides)
+        key = array.dtype, array.shape, identity
+        if key not in self.constants:
+            self.constants[key] = Slot(self.outermost, array=contiguous)
+            self.sources.append(array)
+        return self.constants[key]
+
+    def device_constant(self, value: Any) -> Slot:
+        """Return the slot of a constant that is already on the device."""
+        if id(value) not in self.constants:
+            self.constants[id(value)] = Slot(self.outermost, array=value)
+        return self.constants[id(value)]
+
+    def memory(self, size: int, block: Block) -> Slot:
+        """Add a slot in the arena."""
+        self.arena.append(Slot(block, size))
+        return self.arena[-1]
+
+    def pointer(self, block: Block, *backing: Slot) -> Slot:
+        """Add a slot whose pointer commands set."""
+        self.pointers.append(Slot(block, backing=backing))
+        return self.pointers[-1]
+
+    # lifetimes
+
+    def touch(self, slot: Slot, block: Block) -> None:
+        """Record that the next command of a block uses a slot."""
+        for backing in slot.backing:
+            self.touch(backing, block)
+        slot.begin = self.time if slot.begin is None else slot.begin
+        slot.end = max(slot.end, self.time)
+        inner: Block | None = block
+        while inner is not None and inner.depth > slot.block.depth:
+            inner.used.add(slot)
+            inner = inner.outer
+
+    def open_block(self, outer: Block) -> Block:
+        """Begin a block inside another."""
+        block = Block(outer)
+        block.begin = self.time
+        return block
+
+    def close_block(self, block: Block) -> None:
+        """End a block: slots from outside that it uses live at least until here."""
+        for slot in block.used:
+            slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
+            slot.end = max(slot.end, self.time)
+
+    # after the last command
+
+    def assign_numbers(self) -> int:
+        """Assign numbers to the caller's slots, the arena's, constants, and pointers.
+
+        Return how many there are.
+        """
+        slots = [*self.callers, *self.arena, *self.constants.values(), *self.pointers]
+        for number, slot in enumerate(slots):
+            slot.number = number
+        return len(slots)
+
+    def lifetimes(self) -> list[Lifetime]:
+        """Return the lifetime of each of the arena's slots."""
+        return [Lifetime(s.begin or 0, s.end, s.size) for s in self.arena]
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the constants."""
+        return tuple([s.array for s in self.constants.values() if s.array is not None])
+
+
+# Which values of a lowered program may share memory.
+
+
+def _kind(var: Var) -> tuple[int, np.dtype]:
+    return var.aval.size, var.aval.dtype
+
+
+def fits(old: Var, new: Var) -> bool:
+    """Return True if a value may take another's memory: equal size and dtype."""
+    return _kind(old) == _kind(new)
+
+
+def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Var) -> bool:
+    """Return True if item `number` may store a result in an operand's memory."""
+    item = program.items[number]
+    positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and program.root(v) is operand]
+    return len(positions) == 1 and positions[0] in program.target.overwritable(item, item.results.index(result))
+
+
+def may_share(program: LoweredProgram, argument: Var, output: Atom) -> bool:
+    """Return True if an output may be computed in the memory of an input."""
+    if not isinstance(output, Var):
+        return False
+    result = program.root(output)
+    producer, last = program.producers.get(result), program.last_use.get(argument, -1)
+    if producer is None or last > producer or not fits(argument, result):
+        return False
+    return last < producer or can_overwrite(program, producer, argument, result)
+
+
+def overwritten_before(program: LoweredProgram, output: Var) -> list[Var]:
+    """Return the values that an output's memory may hold before it, latest first.
+
+    These are the operand that the output overwrites, what that one overwrites, and so on. An input that may share the output's memory
+    is not overwritten before its last use.
+    """
+    values: list[Var] = []
+    inputs: list[Var] | None = None
+    result = program.root(output)
+    while True:
+        number = program.producers[result]
+        operands = [program.root(v) for v in program.items[number].operands if isinstance(v, Var)]
+        dying = [v for v in operands if v in program.producers and program.last_use[v] == number and fits(v, result)]
+        old = next((v for v in dying if can_overwrite(program, number, v, result)), None)
+        if old is None:
+            return values
+        if inputs is None:
+            inputs = [v for v in program.closed.jaxpr.invars if may_share(program, v, output)]
+        if any(program.last_use.get(v, -1) >= program.producers[old] for v in inputs):
+            return values
+        values.append(old)
+        result = old
+
+
+def reusable(program: LoweredProgram, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """Return which results may take the memory of donated arguments.
+
+    Each is a pair of numbers: (result, argument). Those with equal paths in their trees come first.
+    """
+    invars = program.closed.jaxpr.invars
+    pairs = _pairs_by_path(program, donated)
+    arguments, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
+    free: dict[tuple[int, np.dtype], list[int]] = {}
+    for i in [i for i, d in enumerate(donated) if d and i not in arguments]:
+        free.setdefault(_kind(invars[i]), []).append(i)
+    for number, var in enumerate(program.results):
+        fitting = free.get(_kind(var), []) if number not in results else []
+        donor = next((i for i in fitting if may_share(program, invars[i], var)), None)
+        if donor is not None:
+            fitting.remove(donor)
+            pairs.append((number, donor))
+    return tuple(sorted(pairs))
+
+
+def _pairs_by_path(program: LoweredProgram, donated: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the results that may take the memory of the argument of their path."""
+    jaxpr, numbers = program.closed.jaxpr, {var: number for number, var in enumerate(program.results)}
+    arguments: dict[int, int] = {}
+    for output, argument in pairs_of(donated):
+        var = jaxpr.outvars[output]
+        number = numbers.get(program.root(var)) if isinstance(var, Var) else None
+        if number is not None and number not in arguments and may_share(program, jaxpr.invars[argument], var):
+            arguments[number] = argument
+    return list(arguments.items())
+
+
+# The writer of commands.
 
 #: No result takes the memory of an argument.
 NO_REUSE: Mapping[int, int] = MappingProxyType({})
@@ -121,7 +342,7 @@ class _Values:
             if isinstance(out, Var) and destination is not None and program.root(out) in program.producers:
                 self.output_slots.setdefault(program.root(out), destination)
         for result, slot in list(self.output_slots.items()):
-            for var in itertools.takewhile(lambda v: v not in self.output_slots, program.overwritten_before(result)):
+            for var in itertools.takewhile(lambda v: v not in self.output_slots, overwritten_before(program, result)):
                 self.output_slots[var] = slot
 
     def operand(self, atom: Atom) -> Slot:
@@ -147,7 +368,7 @@ class _Values:
             read = dict.fromkeys([self.program.root(v) for v in item.operands if isinstance(v, Var)])
             computed = [v for v in read if v in self.computed and v not in overwritten and v in self.slots]
             dying = [v for v in computed if self.program.last_use.get(v) == number and v not in self.output_slots]
-            old = next((v for v in dying if fits(v, var) and self.program.can_overwrite(number, v, var)), None)
+            old = next((v for v in dying if fits(v, var) and can_overwrite(self.program, number, v, var)), None)
             if old is not None:
                 overwritten.add(old)
                 slot = self.slots[old]

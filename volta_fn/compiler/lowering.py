@@ -1,6 +1,6 @@
 """Lower equations to kernels: their values at each iteration of a loop as nodes.
 
-A `Loop` collects the nodes of one kernel. The passes over nodes that all targets need follow, and kernels of single equations.
+A `Loop` collects the nodes of one kernel; loops that are equal up to the names of variables are lowered once.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ from volta_fn.compiler.ir.kernel import (
     Apply,
     Buffer,
     Constant,
-    FusedProgram,
     Inside,
     Kernel,
     KernelCall,
     Load,
     Node,
     Position,
-    ProgramNode,
     Reduce,
     Store,
     operands,
@@ -53,7 +51,6 @@ from volta_fn.compiler.passes.rewriting import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.data_movement.movement import reshape_p
-from volta_fn.primitives.data_movement.slicing import concatenate_p
 
 # Kernels of equations: their values at each iteration of a loop as scalar nodes.
 #
@@ -455,34 +452,7 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     return tuple(key), list(numbers)
 
 
-# Passes over nodes that all targets need, and single equations as kernels.
-
-
-def split_concatenations(program: FusedProgram, most: int) -> FusedProgram:
-    """Split concatenations of more arrays than a kernel can bind."""
-    return program._replace(nodes=tuple([new for node in program.nodes for new in _in_groups(node, most)]))
-
-
-def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
-    if isinstance(node, KernelCall) or node.primitive is not concatenate_p or len(node.invars) < most:
-        return [node]
-    groups = [node.invars[i : i + most - 1] for i in range(0, len(node.invars), most - 1)]
-    joined = [Var(node.primitive.abstract(*[v.aval for v in group], **node.params)) for group in groups]
-    first: list[ProgramNode] = [node.replace(invars=group, outvars=[var]) for group, var in zip(groups, joined, strict=True)]
-    return [*first, *_in_groups(node.replace(invars=[*joined]), most)]
-
-
-def drop_aliases(program: FusedProgram) -> FusedProgram:
-    """Drop reshapes of values in memory: their results share their operands' memory."""
-    roots: dict[Var, Var] = dict(program.roots)
-    nodes: list[ProgramNode] = []
-    for node in program.nodes:
-        if isinstance(node, Equation) and is_alias(node) and isinstance(node.invars[0], Var):
-            operand = node.invars[0]
-            roots[node.outvars[0]] = roots.get(operand, operand)
-        else:
-            nodes.append(node)
-    return program._replace(nodes=tuple(nodes), roots=roots)
+# Single equations as kernels.
 
 
 def as_kernel(eqn: Equation) -> KernelCall | None:

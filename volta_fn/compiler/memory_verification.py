@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from volta_fn.compiler.buffers import Slot
+from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Kernel, KernelCall, Load, Reduce
 from volta_fn.compiler.plans import Operand, Plan, Step

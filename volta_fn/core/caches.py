@@ -1,4 +1,4 @@
-"""Caches of calls, and tables of weak references."""
+"""Caches in memory: tables of weak references, bounded caches, caches of calls."""
 
 from __future__ import annotations
 
@@ -103,6 +103,42 @@ class Finalized(Generic[V]):
                 return
             del self._references[id(reference)]
             yield reference.key
+
+
+# A bounded cache, which evicts the least recently used values.
+
+
+class LruCache(Generic[V]):
+    """A mapping that retains its `most` most recently used values."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[Any, V] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Any) -> V | None:
+        """Return the value of a key, or None."""
+        with self._lock:
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+            return value
+
+    def setdefault(self, key: Any, value: V) -> V:
+        """Return the value of a key, which is `value` if it had none."""
+        with self._lock:
+            stored = self._values[key] = self._values.pop(key, value)
+            while len(self._values) > self._most:
+                del self._values[next(iter(self._values))]
+            return stored
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._values.clear()
 
 
 # Caches of calls: from the types of arguments to what runs a call, in tables.

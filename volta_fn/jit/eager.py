@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.caches import clear_all
+from volta_fn.core.caches import LruCache, clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import sub_jaxprs
@@ -23,7 +23,6 @@ from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.elementwise.cast import keeps_number
-from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.compiling import Repeated
 from volta_fn.settings import current as settings
 

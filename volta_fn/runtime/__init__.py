@@ -1,7 +1,7 @@
 """Support code shared by the runtimes of several targets.
 
 `llvm` writes and compiles machine code: the CPU target's routines, and the GPU target's replay of command lists. `internals` has code that
-saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. `caches` has the cache on disk and bounded caches in
-memory, `compiling` protects compilations from signals, forks and the process's end, and compiles repeated functions in the background;
-`threads` has threads of Python and numbers from the environment, `memory` limits the memory of the CPU's arrays.
+saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. `caches` has the cache on disk, `compiling` protects
+compilations from signals, forks and the process's end, and compiles repeated functions in the background; `threads` has threads of Python
+and numbers from the environment, `memory` limits the memory of the CPU's arrays.
 """

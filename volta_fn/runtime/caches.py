@@ -1,4 +1,4 @@
-"""Caches: folders and sealed files on disk, and bounded ones in memory."""
+"""The cache on disk: its folder, and sealed files in it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import functools
 import os
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import value_of
@@ -20,44 +19,6 @@ from volta_fn.runtime.threads import value_of
 _HASHLIB = deferred("hashlib")
 _LOGGING = deferred("logging")
 _TEMPFILE = deferred("tempfile")
-
-# A bounded cache, which evicts the least recently used values.
-
-T = TypeVar("T")
-
-
-class LruCache(Generic[T]):
-    """A mapping that retains its `most` most recently used values."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: dict[Any, T] = {}
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: Any) -> T | None:
-        """Return the value of a key, or None."""
-        with self._lock:
-            value = self._values.pop(key, None)
-            if value is not None:
-                self._values[key] = value
-            return value
-
-    def setdefault(self, key: Any, value: T) -> T:
-        """Return the value of a key, which is `value` if it had none."""
-        with self._lock:
-            stored = self._values[key] = self._values.pop(key, value)
-            while len(self._values) > self._most:
-                del self._values[next(iter(self._values))]
-            return stored
-
-    def clear(self) -> None:
-        """Forget all values."""
-        with self._lock:
-            self._values.clear()
-
 
 # The folder of the cache on disk, which later processes reuse.
 #

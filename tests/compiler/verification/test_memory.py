@@ -15,7 +15,8 @@ import volta_fn.numpy as jnp
 from tests.compiler.verification.planting import X, refused
 from volta_fn import lax
 from volta_fn.compiler import buffers, emission, pipeline
-from volta_fn.compiler.buffers import Block, Lifetime, Slot, Slots
+from volta_fn.compiler.buffers import Lifetime
+from volta_fn.compiler.emission import Block, Slot, Slots
 from volta_fn.compiler.memory_verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
 from volta_fn.compiler.plans import BlockBuffer, Plan
 from volta_fn.compiler.target import LoweredProgram

@@ -11,8 +11,7 @@ import wgpu
 
 import volta_fn as vf
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Routine, Shader
 
 #: The features that shaders may use, and the names of their capabilities.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}

@@ -21,8 +21,6 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.errors import JaxprError
 
-# The kernel IR, one loop nest over scalar operations, and kernels as text.
-
 # The kernel IR: one loop nest over scalar operations.
 #
 # A kernel is a loop over *rows*. Its *parallel* axes number the rows, which are independent; its *reduction* axes number the elements

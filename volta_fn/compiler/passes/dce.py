@@ -35,10 +35,6 @@ from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
-# Dead-code elimination, and effects.
-#
-# Effects say which equations a pass may remove, move or merge.
-
 # Effects: whether a pass may remove, move or merge an equation.
 
 #: Collectives between processes, all of which have to come to each in the same order.

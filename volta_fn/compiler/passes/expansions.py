@@ -35,8 +35,6 @@ from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 from volta_fn.primitives.quantized import expanded, quantized_dot_p
 
-# Primitives that only passes of the compiler introduce.
-
 # Attention and its gradient: the primitives of the attention pass.
 #
 # ``attention(q, k, v[, bias], *masks)`` gives the result and, for each query, its largest logit and the sum of its weights relative to
@@ -170,8 +168,6 @@ def _wrapped_scatter_add(operand: np.ndarray, indices: np.ndarray, updates: np.n
 wrapped_gather_p = Primitive("wrapped_gather", gather_p.abstract, evaluate=_wrapped_gather, listed=False)
 wrapped_scatter_add_p = Primitive("wrapped_scatter_add", scatter_add_p.abstract, evaluate=_wrapped_scatter_add, listed=False)
 
-
-# Expansions: equations without a routine on a target become simpler ones.
 
 # Fourier transforms as products with small matrices.
 #

@@ -18,7 +18,7 @@ from volta_fn.targets.gpu.device.driver import BoundRange, Portion, Step, Timest
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.device.pipelines import Pipeline
-from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 

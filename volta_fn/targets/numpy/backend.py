@@ -185,8 +185,6 @@ def _compile_in_chunks(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tu
 #
 # Control flow is Python loops around compiled sub-programs. The last section names the functions that evaluate primitives whose
 # declaration has none.
-
-# The NumPy backend: the meaning of every primitive.
 #
 # A kernel with a parameter ``out`` writes its result there, if it gets an array (contiguous, of the result's shape and dtype), else into
 # new memory. Of primitives with several results, ``out`` is a tuple, with None for results to allocate.

@@ -34,12 +34,12 @@ class NvidiaTarget(WgslTarget):
         """
         return 1 if matmul.computes_product(kernel, self.capabilities) else super().split_k(kernel)
 
-    def is_little(self, kernel: Kernel) -> bool:
+    def is_small_product(self, kernel: Kernel) -> bool:
         """Return True if a kernel is a product that leaves the GPU underused.
 
         Those on matrix units are none.
         """
-        return not matmul.computes_product(kernel, self.capabilities) and super().is_little(kernel)
+        return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)

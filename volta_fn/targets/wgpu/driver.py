@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.errors import DeviceError
-from volta_fn.runtime.compiling import compile_uninterrupted
-from volta_fn.runtime.llvm.host import may_compile
-from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
 from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Description, Portion, Step
 from volta_fn.targets.gpu.device.pipelines import ALL
-from volta_fn.targets.wgpu.library import DriverErrors, native
+from volta_fn.targets.wgpu.library import native, wgpu
+from volta_fn.targets.wgpu.replay import WORDS, compiled_replay, packed
 from volta_fn.targets.wgsl.target import WgslTarget
 
 #: WebGPU's flags for the usage of buffers.
 _MAP_READ, _COPY_SRC, _COPY_DST, _STORAGE, _INDIRECT, _QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x80, 0x100, 0x200
 
 _ALLOW_PROCESS_EVENTS = 2
+
+#: Dispatches that are written between checks whether the batch is full.
+_PORTION = 256
 
 
 class WgpuDriver:
@@ -259,102 +260,51 @@ class WgpuDriver:
         self.lib.wgpuDeviceDestroy(self.device)
 
 
-# Write packed steps to a compute pass by machine code.
-#
-# A compiled loop of the calls that `WgpuDriver.play` makes takes a fraction of its time. It needs llvmlite.
-
-#: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
-WORDS = 6
-
-#: Dispatches that are written between checks whether the batch is full.
-_PORTION = 256
-
-#: A function ``(pass, first step, number of steps)``.
-Replay = Callable[[Any, int, int], None]
+# The errors that the library reports.
 
 
-def packed(steps: Sequence[Step]) -> np.ndarray:
-    """Pack steps into a table of 64-bit words for `compiled_replay`."""
-    ffi = native().ffi
-    table = np.empty((len(steps), WORDS), np.uint64)
-
-    def address(handle: Any) -> int:
-        return 0 if handle is None else int(ffi.cast("uintptr_t", handle))
-
-    for row, (pipeline, bind_group, workgroups, grid_buffer, grid_offset) in zip(table, steps, strict=True):
-        grid = workgroups if grid_buffer is None else (grid_offset, 0, 0)
-        row[:] = address(pipeline), address(bind_group), address(grid_buffer), *grid
-    return table
+def typed(kind: str, message: str) -> VoltaError:
+    """Return an error that the library reported as a `VoltaError`."""
+    lowered = message.lower()
+    if "lost" in lowered:
+        return DeviceError(LOST)
+    if kind == "OutOfMemory" or "out of memory" in lowered or "not enough memory" in lowered:
+        return OutOfMemoryError(f"the GPU has no room: {message}")
+    return DeviceError(f"the GPU's driver refused: {message}")
 
 
-@functools.cache
-def compiled_replay() -> Replay | None:
-    """Return machine code that writes packed steps to a compute pass without the GIL.
+class DriverErrors:
+    """A context that raises the errors that the library reports in this thread.
 
-    None without a compiler.
+    It is much cheaper than a check per call.
     """
-    if not may_compile():
-        return None
-    ffi, lib = native().ffi, native().lib
-    names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
-    functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
-    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_replay_text(*functions)), ["volta_fn_replay"]))
-    call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
-    return lambda compute_pass, first, count: call(compute_pass, first, count)
 
+    def __init__(self) -> None:
+        self.handler = native().errors
+        #: Whether the device is known to be lost; then no further call may be made.
+        self.device_lost = False
 
-#: The loop that writes steps to a pass. It does not set a pipeline that is already set.
-_REPLAY_LOOP = """
-define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
-entry:
-  %none = icmp eq i64 %count, 0
-  br i1 %none, label %end, label %begin
-begin:
-  %step = phi ptr [ %first, %entry ], [ %after, %next ]
-  %number = phi i64 [ 0, %entry ], [ %following, %next ]
-  %known = phi i64 [ 0, %entry ], [ %w0, %next ]
-LOADS
-  %same = icmp eq i64 %w0, %known
-  br i1 %same, label %bind, label %change
-change:
-  %pipeline = inttoptr i64 %w0 to ptr
-  SET_PIPELINE(ptr %pass, ptr %pipeline)
-  br label %bind
-bind:
-  %group = inttoptr i64 %w1 to ptr
-  SET_GROUP(ptr %pass, i32 0, ptr %group, i64 0, ptr null)
-  %direct = icmp eq i64 %w2, 0
-  br i1 %direct, label %direct_grid, label %indirect_grid
-direct_grid:
-  DISPATCH(ptr %pass, i32 %n3, i32 %n4, i32 %n5)
-  br label %next
-indirect_grid:
-  %grids = inttoptr i64 %w2 to ptr
-  INDIRECT(ptr %pass, ptr %grids, i64 %w3)
-  br label %next
-next:
-  %after = getelementptr i64, ptr %step, i64 WORDS
-  %following = add i64 %number, 1
-  %done = icmp eq i64 %following, %count
-  br i1 %done, label %end, label %begin
-end:
-  ret void
-}
-"""
+    def __enter__(self) -> None:
+        self.handler.capture("volta_fn")
 
-#: Loads a word of a step, and truncates it to 32 bits.
-_LOAD = """\
-  %p{i} = getelementptr i64, ptr %step, i64 {i}
-  %w{i} = load i64, ptr %p{i}
-  %n{i} = trunc i64 %w{i} to i32"""
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        failure = self.handler.release("volta_fn")
+        if failure is not None:
+            self._note(failure[1])
+            if error is None:
+                raise typed(*failure)
 
+    def _note(self, message: str) -> None:
+        self.device_lost = self.device_lost or "lost" in message.lower()
 
-def _replay_text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
-    """Return the LLVM IR of the loop, with the addresses of the functions it calls."""
-    text = _REPLAY_LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
-    for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
-        text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")
-    return text
+    @contextlib.contextmanager
+    def classes(self) -> Iterator[None]:
+        """Return a context for the package's classes, whose errors become `VoltaError`s."""
+        try:
+            yield
+        except wgpu().GPUError as error:
+            self._note(str(error))
+            raise typed("OutOfMemory" if isinstance(error, wgpu().GPUOutOfMemoryError) else "", str(error)) from error
 
 
 # Copy device memory to the host: readbacks are requested now and taken later.

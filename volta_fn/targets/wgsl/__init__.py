@@ -3,8 +3,8 @@
 A compiled program is a list of kernels and equations. Each becomes a *routine*: dispatches of shaders, with the buffers they bind and their
 grids. A plan has commands of these, which run call after call without the host in between (`targets.gpu`).
 
-In the order in which to read: `shader` (a shader as an object, and how one is written) and `routine`; what routines are made of: `scalars`
-(operations on numbers), `loops` (kernels), `matmul`, `quantized` (products with weights of few bits), `convolution`, `attention` and
-`library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the passes that GPUs add) and `profiles`
-(GPUs to plan for); `transforms` (shader modules fused and split); and `plans` (compiled programs).
+In the order in which to read: `shader` (a shader as an object, and how its text is written), `scalars` (operations on numbers) and
+`routine` (arrays in buffers, and dispatches); what makes routines: `loops` (kernels), `matmul`, `quantized` (products with weights of few
+bits), `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the
+passes that GPUs add) and `profiles` (GPUs to plan for); `transforms` (shader modules fused and split); and `plans` (compiled programs).
 """

@@ -20,16 +20,14 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.matmul.contract import choose, contract, oriented
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, digits, rounded, strided_offset, times, total
-from volta_fn.targets.wgsl.matmul.schedule import Working, working
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Working, digits, rounded, strided_offset, times, total, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Shader, ShaderArray
 
 # Convolutions with few outputs: loaded elements serve several results.
-
+#
 # An invocation has several rows of results, for all outputs of a group. It iterates over channels and a window's columns, of which it
 # loads what its results need; neighbouring invocations have neighbouring columns, so that they load neighbours. The taps are in
 # workgroup memory, some channels of them at a time.
@@ -151,8 +149,6 @@ class _Narrow:
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.convert_sum(f, sum_, self.y.dtype))
 
-
-# Winograd's convolution: tilings, and products at points.
 
 # Tile a correlation for Winograd's convolution, and estimate its time.
 #

@@ -16,8 +16,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.quantized import BLOCK, NF4_VALUES, QuantizedLayout
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader
+from volta_fn.targets.wgsl.routine import Routine, Shader
+from volta_fn.targets.wgsl.scalars import Number
 from volta_fn.targets.wgsl.scalars.number import constant
 from volta_fn.targets.wgsl.scalars.operations import convert
 

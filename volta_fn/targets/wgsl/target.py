@@ -8,16 +8,22 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
-from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
+from volta_fn.compiler.fusion.node_passes import (
+    DeferralPolicy,
+    defer_products,
+    defer_small_kernels,
+    duplicate_outputs,
+    split_k_into_consumers,
+)
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, expand_quantized_products, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
@@ -85,11 +91,11 @@ def all_kernel_routines(
                 yield f"product: {forced(product)}", routine
     for options in loops.options_of(kernel, capabilities):
         yield f"loops: {forced(options)}", loops.routine(kernel, capabilities, overwrites, options)
-    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _twice(kernel, capabilities)) is not None:
+    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _with_itself(kernel, capabilities)) is not None:
         yield "in one dispatch with another", routine
 
 
-def _twice(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
+def _with_itself(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
     """Return a dispatch of a small kernel twice, first with workspaces for results."""
     count, stores = len(kernel.inputs), len(kernel.stores)
     inputs = tuple(range(count))
@@ -163,9 +169,9 @@ class WgslTarget(Target):
         """Return the split-K factor of a kernel; 1 if it is no product."""
         return matmul.split_k(kernel, self.capabilities)
 
-    def is_little(self, kernel: Kernel) -> bool:
+    def is_small_product(self, kernel: Kernel) -> bool:
         """Return True if a kernel is a product that leaves the GPU underused."""
-        return matmul.is_little(kernel, self.capabilities)
+        return matmul.is_small_product(kernel, self.capabilities)
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
@@ -221,7 +227,7 @@ class WgslTarget(Target):
             ),
         ]
         if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
-            policy = DeferralPolicy(self.is_little, max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
+            policy = DeferralPolicy(self.is_small_product, max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)

@@ -13,7 +13,7 @@ from volta_fn.compiler.contractions import of_problem, problem_of
 from volta_fn.targets.gpu.device.tuning import Trials
 from volta_fn.targets.wgsl.matmul import schedule
 from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, choose
-from volta_fn.targets.wgsl.matmul.schedule import working
+from volta_fn.targets.wgsl.matmul.results import working
 
 FLOAT = np.dtype(np.float32)
 

@@ -18,8 +18,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.targets.wgsl.matmul import ROUTINES
 from volta_fn.targets.wgsl.matmul.contract import candidates, oriented
-from volta_fn.targets.wgsl.matmul.results import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, working
+from volta_fn.targets.wgsl.matmul.results import rounded, working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 #: What every device has, but for 64-bit numbers where this one has them.

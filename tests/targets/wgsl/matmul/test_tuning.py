@@ -17,7 +17,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contract
 from volta_fn.targets.wgsl.matmul import schedule as tuned_schedules
 from volta_fn.targets.wgsl.matmul.contract import candidates, choose
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, working
+from volta_fn.targets.wgsl.matmul.results import working
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Routine
 
 FLOAT = np.dtype(np.float32)
@@ -62,7 +63,7 @@ def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> No
 
 def test_what_does_not_fit_a_device_is_not_taken_from_memory() -> None:
     c, work = product(40, 36, 50), working(FLOAT)
-    tuned_schedules.learn({FACTS.adapter: {tuned_schedules.class_of(c): Schedule(256, 256, 32, 8, 8)}})
+    tuned_schedules.record_schedules({FACTS.adapter: {tuned_schedules.class_of(c): Schedule(256, 256, 32, 8, 8)}})
     assert choose(c, work, FACTS) == candidates(c, work, FACTS, 1)[0]
 
 

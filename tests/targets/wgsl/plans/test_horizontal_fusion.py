@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
-from volta_fn.compiler.buffers import Slots
+from volta_fn.compiler.emission import Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl import target
 from volta_fn.targets.wgsl.plans.commands import Run, fuse_horizontally, range_of

@@ -14,7 +14,7 @@ from volta_fn import lax, nn
 from volta_fn import numpy as jnp
 from volta_fn.core.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.wgsl.plans import commands
+from volta_fn.targets.wgsl.plans import writer
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def test_long_columns_of_an_array_larger_than_a_binding() -> None:
 
 def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of what is in memory count; what a kernel only makes on its way may have more."""
-    monkeypatch.setattr(commands, "ELEMENTS", 1000)
+    monkeypatch.setattr(writer, "ELEMENTS", 1000)
     with vf.default_device(GPU):
         x = vf.device_put(np.arange(1001, dtype=np.int32), GPU)
         with pytest.raises(vf.errors.OutOfMemoryError, match=r"1001 elements is more than .* number, 1000; split it"):
@@ -110,7 +110,7 @@ def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPa
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     gpu = device.backend.gpu
     gpu.target.capabilities = gpu.target.capabilities._replace(groups=groups)
-    monkeypatch.setattr(commands, "MOST_WORK", 1 << 16)
+    monkeypatch.setattr(writer, "MOST_WORK", 1 << 16)
 
     def step(x: Any, w: Any) -> Any:
         y = lax.cond(x[0, 0] < 100, lambda: x @ w, lambda: x * 2)

@@ -10,8 +10,8 @@ from tests.laws import subnormals
 from tests.targets.scalar_samples import assert_same_bits
 from tests.targets.wgsl import running
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader, apply, supports
+from volta_fn.targets.wgsl.routine import Routine, Shader
+from volta_fn.targets.wgsl.scalars import apply, supports
 
 
 class Call(NamedTuple):

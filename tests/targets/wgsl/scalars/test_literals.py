@@ -10,8 +10,8 @@ from tests.targets.scalar_samples import CASES, assert_same_bits
 from tests.targets.wgsl import running
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader, apply, constant, operations, supports
+from volta_fn.targets.wgsl.routine import Routine, Shader
+from volta_fn.targets.wgsl.scalars import apply, constant, operations, supports
 
 FLOATS, WHOLE = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", "int32", "uint32", "int64", "uint64")
 

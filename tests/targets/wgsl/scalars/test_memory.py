@@ -6,8 +6,7 @@ import pytest
 from tests.targets.scalar_samples import assert_same_bits, samples
 from tests.targets.wgsl import running
 from volta_fn import dtypes
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Routine, Shader
 
 ALL = [dtypes.as_dtype(d) for d in ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "float32", "int32", "uint32")]
 WIDE = [dtypes.as_dtype(d) for d in ("float64", "int64", "uint64", "complex64", "complex128")]

@@ -15,8 +15,8 @@ from tests.targets.wgsl.scalars.running import Call, assert_reference, run
 from volta_fn import dtypes
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
+from volta_fn.targets.wgsl.routine import Routine, Shader
+from volta_fn.targets.wgsl.scalars import apply, constant, supports
 
 
 def check(calls, arrays):

@@ -9,8 +9,8 @@ from tests.targets.wgsl import running
 from tests.targets.wgsl.scalars.running import assert_reference
 from volta_fn import dtypes
 from volta_fn.core.primitive import reduction_of
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_indexed, constant
+from volta_fn.targets.wgsl.routine import Routine, Shader
+from volta_fn.targets.wgsl.scalars import Number, combine, combine_indexed, constant
 
 STEPS = {"reduce_sum": np.add, "reduce_prod": np.multiply, "reduce_max": np.maximum, "reduce_min": np.minimum}
 BITS = {"reduce_and": np.bitwise_and, "reduce_or": np.bitwise_or, "reduce_xor": np.bitwise_xor}

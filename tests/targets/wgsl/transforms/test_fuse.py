@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.targets.wgsl import running
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, apply
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
+from volta_fn.targets.wgsl.scalars import Number, apply
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.transforms import fused, fused_size
 

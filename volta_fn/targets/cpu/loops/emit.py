@@ -24,8 +24,6 @@ from volta_fn.targets.cpu.scalars import Number, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
 
-# Transposes in tiles, and interleaved results.
-
 # Kernels whose innermost axis is short: interleaved results.
 #
 # `repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in
@@ -250,8 +248,6 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
         step *= 2
     return result
 
-
-# A kernel's schedule as a routine, or as copies of long ranges.
 
 # Kernels that copy long ranges as they are, such as concatenations.
 #

@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Output, Slots, arrange
+from volta_fn.compiler.buffers import Output, arrange
 from volta_fn.core.array import ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.caches import Interned
+from volta_fn.core.caches import Interned, LruCache
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
 from volta_fn.core.jaxpr import Literal as JaxprLiteral
 from volta_fn.core.memory import pairs_of
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import ALL, short_name
-from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import cache
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.emission import Slots
 
 # Fingerprints of programs: texts that are equal only for equal programs.
 #
@@ -194,9 +196,6 @@ def _rules(values: Sequence[Any]) -> str:
 # An entry has the objects of all routines of its program, so that a later process neither compiles nor chooses again. Its header gives
 # the sizes of what follows it: the commands, the layout's offsets, constants, objects. Large constants that the traced program has too
 # are not in the entry but are named by their numbers.
-
-if TYPE_CHECKING:
-    pass
 
 
 class SlotLayout(NamedTuple):

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Output, Slot
-from volta_fn.compiler.emission import ProgramWriter
+from volta_fn.compiler.buffers import Output
+from volta_fn.compiler.emission import Block, ProgramWriter, Slot, may_share, reusable
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import fail_item
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CompilerError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
@@ -339,7 +339,7 @@ def _carries(
     for position, (start, result) in enumerate(zip(initial, results, strict=True)):
         var, out = jaxpr.invars[first + position], jaxpr.outvars[position]
         size = var.aval.nbytes
-        if out is var or body.may_share(var, out):
+        if out is var or may_share(body, var, out):
             writer.copy(result, start, size, block)
             carries.append(_Carry(result, result))
             continue
@@ -481,7 +481,7 @@ def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWr
         extents = {slot: Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
         verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
-    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, program.reusable(donated))
+    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, reusable(program, donated))
     return CompiledProgram(artifact, launches, writer.hosts)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Output, Slot
+from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.core.array import ArraySpec
@@ -38,10 +38,9 @@ from volta_fn.targets.numpy.backend import make_kernel, out_results
 from volta_fn.targets.numpy.memory import workspace
 
 if TYPE_CHECKING:
+    from volta_fn.compiler.emission import Slot
     from volta_fn.compiler.target import Pipeline
 
-
-# Functions of NumPy that programs call, and Ctrl-C while they run.
 
 # Ctrl-C in programs that call Python's functions.
 #
@@ -131,7 +130,8 @@ def failure() -> BaseException:
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
-SlotArray = tuple[Slot, tuple[int, ...], Any]
+#: A slot, and the shape and dtype of the array there.
+SlotArray = tuple["Slot", tuple[int, ...], Any]
 
 
 class HostCall:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Lifetime, Slot
+from volta_fn.compiler.buffers import Lifetime
+from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import compile_uninterrupted

@@ -23,8 +23,6 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, inlined, literal, overload
 
-# Numbers of any dtype: in registers, constants, conversions, and in memory.
-
 # Numbers of any dtype in registers, and constants.
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
@@ -425,8 +423,6 @@ def _addresses(f: Function, type_: str, pointer: Value, lanes: int, stride: int)
     offsets = counting(f, "i64", lanes) * stride
     return f.let(f"<{lanes} x ptr>", f"getelementptr inbounds {type_}, {pointer}, {offsets.value}")
 
-
-# Elementwise operations as instructions, and their estimated costs.
 
 # Estimated costs of operations, for scheduling and recomputation.
 

@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.caches import Finalized
+from volta_fn.core.caches import Finalized, LruCache
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
-from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.gpu.queue import Queue
-from volta_fn.targets.wgsl.matmul.schedule import find_by
+from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.wgsl.matmul.schedule import set_finder
 from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.target import RoutineCache
 
@@ -250,7 +249,7 @@ def open_gpu(adapter: Adapter) -> Gpu:
     """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
     gpu = Gpu(adapter)
     if threads.value_of("VOLTA_GPU_TUNE") == "1":
-        find_by(gpu.capabilities.adapter, load("volta_fn.targets.gpu.device.tuning").Trials(gpu))
+        set_finder(gpu.capabilities.adapter, load("volta_fn.targets.gpu.device.tuning").Trials(gpu))
     return gpu
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.caches import Finalized, Interned
+from volta_fn.core.caches import Finalized, Interned, LruCache
 from volta_fn.errors import DeviceError
-from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log
 from volta_fn.targets.gpu.device.memory import Buffer
 

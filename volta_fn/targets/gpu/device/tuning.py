@@ -17,9 +17,9 @@ from volta_fn.targets.gpu.device.driver import BoundRange, Step
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import Lease
 from volta_fn.targets.gpu.device.pipelines import Pipeline
-from volta_fn.targets.wgsl.matmul.contract import tried, tune
-from volta_fn.targets.wgsl.matmul.results import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, users_file
+from volta_fn.targets.wgsl.matmul.contract import shortlist, tune
+from volta_fn.targets.wgsl.matmul.results import Working, rounded
+from volta_fn.targets.wgsl.matmul.schedule import Schedule, users_file
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
 
@@ -44,7 +44,7 @@ class Trials:
         with self._lock:
             routines = [
                 tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
-                for schedule in tried(c, work, capabilities)
+                for schedule in shortlist(c, work, capabilities)
             ]
             keys = [(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches]
             self._pipelines = self.gpu.pipelines.prepare(keys)

@@ -1,7 +1,7 @@
 """Attention on the matrix units of NVIDIA GPUs, forward and backward.
 
-In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles), `forward`, `backward`, and `contract`
-(which problems are computed here, and by which schedules).
+In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles), `queries` (kernels by queries: what
+forward and backward share), `forward`, `backward`, and `contract` (which problems are computed here, and by which schedules).
 """
 
 from volta_fn.targets.nvidia.attention.contract import ROUTINES as ROUTINES

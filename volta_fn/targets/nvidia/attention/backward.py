@@ -12,7 +12,7 @@ import math
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.forward import LOWEST, key_tiles, masked, seen_tile
+from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel
 from volta_fn.targets.nvidia.attention.tiles import ELEMENTS, FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
@@ -102,31 +102,19 @@ def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -
     return Dispatch(module, buffers, (kernel.blocks * a.stack, 1, 1))
 
 
-class _ByQueries(AttentionKernel):
-    """The kernel: a block has queries of one head."""
+class _ByQueries(QueryKernel):
+    """The kernel."""
 
     def __init__(self, a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> None:
-        super().__init__(schedule, 6, [(0, a.q), (3, cotangent)], [(1, a.k), (2, a.v)])
-        self.a = a
-        self.blocks = -(-a.queries // schedule.rows)
-        self.factor = number(a.scale * math.log2(math.e))
+        super().__init__(a, schedule, 6, [(3, cotangent)])
 
     def text(self) -> str:
         """Return the module."""
-        f, a, s = self.f, self.a, self.schedule
-        position, head = f.divided(f.special("ctaid.x"), a.stack)
-        first = f.times(f.minus(i32(self.blocks - 1), position), s.rows)  # those with most visible keys come first
-        self.copy_rows(head, first)
-        sources = [tile.source(head) for tile in self.column_tiles]
-        keys, values = self.column_tiles
+        f, a, s, keys, values = self.f, self.a, self.schedule, self.keys, self.values
         of_keys, of_values = keys.addresses(i32(0), crossed=True), values.addresses(i32(0), crossed=True)
         of_products = keys.addresses(i32(0), crossed=False)
-        query = f.plus(first, self.first_row)
-        pairs = [self._pair(head, f.plus(query, self.g, i32(8 * k))) for k in range(2 * s.fragments)]
-
-        def copy(tile_number: Value, stage: Value) -> None:
-            for tile, source in zip(self.column_tiles, sources, strict=True):
-                tile.copy(source, f.times(tile_number, s.tile), stage)
+        query = f.plus(self.first, self.first_row)
+        pairs = [self._pair(self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2 * s.fragments)]
 
         def begin() -> None:
             self.queries, self.cotangents = [self.rows_of(tile) for tile in self.row_tiles]
@@ -138,7 +126,7 @@ class _ByQueries(AttentionKernel):
             for start in range(0, s.tile, s.step):
                 logits = self.products(self.queries, keys, key_pointers, start)
                 key = f.plus(f.times(tile_number, s.tile), i32(start))
-                weights = masked(self, a, logits, query, key, LOWEST)
+                weights = self.masked(logits, query, key)
                 slopes = [[[pairs[2 * i + k // 2][1] for k in range(4)] for _ in columns] for i, columns in enumerate(weights)]
                 slopes = self.products(self.cotangents, values, value_pointers, start, slopes)
                 for i, columns in enumerate(weights):
@@ -149,10 +137,9 @@ class _ByQueries(AttentionKernel):
                 self.add_products(sums, self.fragments(slopes), keys, product_pointers, start)
             return self.flat(sums)
 
-        state = self.flat(self.zeros(self.width))
-        state = self.iterate(key_tiles(f, a, s, first), copy, begin, state, body, seen_tile(self, a, query))
+        state = self.over_keys(begin, self.flat(self.zeros(self.width)), body, query)
         sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
-        self.store(self.row_tiles[0], 5, head, first, sums)
+        self.store(self.row_tiles[0], 5, self.head, self.first, sums)
         return f.text()
 
     def _pair(self, head: Value, query: Value) -> list[Value]:

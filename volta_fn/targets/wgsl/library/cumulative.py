@@ -18,8 +18,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, for_each, result_array
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, combine_indexed, constant, supports
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars import Number, combine, combine_indexed, constant, supports
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
 

@@ -15,8 +15,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import default_fill, pad_p
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, constant, is_supported
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars import Number, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # Elements that move without computation, in units of 16, 4, 2 or 1 bytes.

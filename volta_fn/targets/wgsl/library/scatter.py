@@ -31,8 +31,8 @@ from volta_fn.targets.wgsl.library.movement import (
 from volta_fn.targets.wgsl.library.small_sort import Sorting, SortWord
 from volta_fn.targets.wgsl.library.sort import sort_rows
 from volta_fn.targets.wgsl.loops.reductions import wide_dtype
-from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, combine, constant, supports, wgsl_type
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray, Workspaces
+from volta_fn.targets.wgsl.scalars import Number, combine, constant, supports, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
 

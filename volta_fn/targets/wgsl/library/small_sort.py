@@ -14,14 +14,10 @@ from volta_fn.codegen.scalars import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.loops.schedule import power_above
-from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars import Number
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
-
-# A workgroup's tile of elements, sorted in its memory.
-#
-# The sort is a network of comparisons, or goes by digits, which ballots of subgroups or counters count.
 
 # A workgroup's keys sorted by a network of comparisons, mostly without memory.
 #
@@ -421,8 +417,6 @@ def _sum_ballot_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bas
                 shader.emit(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
     shader.emit("workgroupBarrier();")
 
-
-# Sorting problems and their keys, and the sort of short rows.
 
 # Sort keys (`codegen.scalars`) in shaders.
 #

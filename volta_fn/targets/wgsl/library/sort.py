@@ -38,8 +38,8 @@ from volta_fn.targets.wgsl.library.small_sort import (
     storage,
     variables,
 )
-from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray, Workspaces
+from volta_fn.targets.wgsl.scalars import Number
 from volta_fn.targets.wgsl.shader import TEXT, plus, quotient, remainder, times
 
 # Rows sorted stably by keys of 32 bits.

@@ -11,8 +11,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.small_sort import LAST, SHORT, Emit, KeyWord, Tile, exclusive, key_of, key_words, sort_tile, storage
 from volta_fn.targets.wgsl.library.sort import SortRows, by_keys, ordered, rows_of, sort_rows
-from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, Workspaces
 from volta_fn.targets.wgsl.shader import plus, quotient, remainder, times
 
 # The first few of long rows, in one pass over the elements.

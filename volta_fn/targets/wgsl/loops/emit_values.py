@@ -12,7 +12,8 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray, apply, constant, opaque_float, wgsl_type
+from volta_fn.targets.wgsl.routine import Shader, ShaderArray
+from volta_fn.targets.wgsl.scalars import Number, apply, constant, opaque_float, wgsl_type
 from volta_fn.targets.wgsl.scalars.number import opaque_count
 from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 

@@ -15,7 +15,8 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel, Node, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import reduction_of
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_indexed, constant, wgsl_type
+from volta_fn.targets.wgsl.routine import Shader
+from volta_fn.targets.wgsl.scalars import Number, combine, combine_indexed, constant, wgsl_type
 from volta_fn.targets.wgsl.shader import Function
 
 # Reductions of narrow numbers made reductions of wide ones.

@@ -33,8 +33,7 @@ from volta_fn.targets.wgsl.loops.schedule import (
     rows_or_columns,
     spread,
 )
-from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
+from volta_fn.targets.wgsl.routine import Dispatch, OtherAccess, Routine, Shader, Workspaces
 
 # The steps that a kernel becomes.
 

@@ -21,11 +21,11 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team
 from volta_fn.targets.wgsl.loops.schedule import Crossing, Cut, LoopSchedule, tile_dtype
-from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
-from volta_fn.targets.wgsl.scalars import Number, Shader, ShaderArray
+from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray, Workspaces
+from volta_fn.targets.wgsl.scalars import Number
 
 # Kernels as one dispatch in which each workgroup computes some rows.
-
+#
 # Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`WorkgroupReduction`), and
 # so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
 # elements is unrolled, and the values of a pass stay in registers for the next one. Passes over a long row are loops, which read its
@@ -275,7 +275,7 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, capabilities: T
 
 
 # Reductions of a few long rows, in steps that keep many workgroups busy.
-
+#
 # For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces. Another one combines these partial
 # results, computes the stores per row, and stores the results of reductions that later steps need. Stores per element come last.
 
@@ -462,7 +462,7 @@ def _first_index(nodes: NodeBuilder, value: int, best: int, position: int) -> in
 
 
 # Transposes: kernels some of whose loads cross their stores.
-
+#
 # A workgroup does a square of iterations of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards,
 # so that memory is read and written in long runs. In between, elements are in workgroup memory, in fours along the stores' axis: an
 # invocation reads a block of four by four, four rows of it at once, and writes its columns.

@@ -1,7 +1,7 @@
 """Matrix products in WGSL, and other contractions over index maps.
 
-In the order in which to read: `schedule` (the dtype of sums, how work is divided, and schedules that were measured), `results` (arithmetic
-of indices, elements of operands, epilogues, and the partial sums of split-K), `tiles` (contractions by tiles: slices in workgroup memory,
+In the order in which to read: `results` (arithmetic of sums and of indices, elements of operands, epilogues, and the partial sums of
+split-K), `schedule` (how work is divided, and schedules that were measured), `tiles` (contractions by tiles: slices in workgroup memory,
 sums in registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of
 schedules).
 """
@@ -10,7 +10,7 @@ from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_p
 from volta_fn.targets.wgsl.matmul.contract import contraction as contraction
 from volta_fn.targets.wgsl.matmul.contract import contraction_options as contraction_options
 from volta_fn.targets.wgsl.matmul.contract import dot_general as dot_general
-from volta_fn.targets.wgsl.matmul.contract import is_little as is_little
+from volta_fn.targets.wgsl.matmul.contract import is_small_product as is_small_product
 from volta_fn.targets.wgsl.matmul.contract import split_k as split_k
 
 #: Makers of routines by the name of the primitive.

@@ -25,22 +25,21 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded, sum_dispatch
-from volta_fn.targets.wgsl.matmul.schedule import (
-    Choices,
-    Schedule,
+from volta_fn.targets.wgsl.matmul.results import (
+    BufferNumbers,
+    Epilogue,
+    ResultStore,
+    SumIndex,
     Working,
-    class_of,
-    learn,
-    read_schedules,
-    remembered,
+    digits,
+    rounded,
+    sum_dispatch,
     working,
-    write_schedules,
 )
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, read_schedules, record_schedules, remembered, write_schedules
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
-from volta_fn.targets.wgsl.scalars.shader import Shader
 
 # Choose schedules by an estimate of their time on a large GPU.
 
@@ -286,7 +285,7 @@ def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     return all(is_supported(d, capabilities) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
 
 
-def is_little(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
+def is_small_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
     """Return whether a kernel is a product that leaves a GPU underused."""
     return math.prod(kernel.sizes) < LITTLE and computes_product(kernel, capabilities)
 
@@ -467,7 +466,7 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8) -> list[Schedule]:
+def shortlist(c: IndexedContraction, work: Working, capabilities: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """Return the schedules to be timed.
 
     The first is a plain one, whose results are the reference; the others are the best by estimate.
@@ -485,9 +484,9 @@ def tune(
     count: int = 8,
 ) -> list[Timing]:
     """Time schedules and remember the fastest, also in a file if its path is given."""
-    measurements = timings(c, work, capabilities, tried(c, work, capabilities, count), trial, buffers)
+    measurements = timings(c, work, capabilities, shortlist(c, work, capabilities, count), trial, buffers)
     best: Choices = {capabilities.adapter: {class_of(c): measurements[0].schedule}}
-    learn(best)
+    record_schedules(best)
     if path is not None:
         choices = read_schedules(path)
         choices.setdefault(capabilities.adapter, {}).update(best[capabilities.adapter])

@@ -9,6 +9,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     Elements,
     Epilogue,
     OperandRow,
+    Working,
     chunk,
     complete_routine,
     digits,
@@ -16,9 +17,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     times,
     total,
 )
-from volta_fn.targets.wgsl.matmul.schedule import Working
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
 # Thin products: a matrix, contiguous along the results, by one or two vectors (BLAS's gemv).
 #

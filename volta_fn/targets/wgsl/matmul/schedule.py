@@ -1,4 +1,4 @@
-"""Schedules of contractions: dtypes of sums, tiles, and measured schedules."""
+"""Schedules of contractions: how work is divided, and which were measured."""
 
 from __future__ import annotations
 
@@ -7,111 +7,15 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.caches import cache_dir
-from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
-from volta_fn.targets.wgsl.scalars.operations import convert
-from volta_fn.targets.wgsl.scalars.values import ShaderValue
-from volta_fn.targets.wgsl.shader import Function
+from volta_fn.targets.wgsl.matmul.results import Working
 
-# Define the dtypes of sums, and conversions of other dtypes to and from them.
-#
-# float32, float64, integers of 32 and 64 bits and complex numbers are summed in their own dtype; float16 and bfloat16 in float32, rounded
-# once at the end; narrower integers in 32 bits, of which they are the low ones; bools as 0 and 1, in "any of (a and b)".
-
-
-@dataclass(frozen=True)
-class Working:
-    """The arithmetic of sums: their dtype, and how products are added.
-
-    Sums of bools are uint32.
-    """
-
-    dtype: np.dtype
-    boolean: bool = False
-
-    @cached_property
-    def type(self) -> str:
-        """A sum's type in WGSL."""
-        return wgsl_type(self.dtype)
-
-    @cached_property
-    def lanes(self) -> int:
-        """Numbers that are computed at once: 4 if WGSL has vectors of them, otherwise 1."""
-        return 4 if self.dtype.name in ("float32", "int32", "uint32", "float64") else 1
-
-    @cached_property
-    def vector(self) -> str:
-        """The type of `lanes` numbers."""
-        return f"vec4<{self.type}>" if self.lanes == 4 else self.type
-
-    @property
-    def zero(self) -> str:
-        """A vector of zeros."""
-        return f"{self.vector}()"
-
-    def padding(self, f: Function, type_: str) -> str:
-        """Return zeros of this type or a vector in place of numbers out of bounds.
-
-        They are opaque: compilers would take the product of a literal zero with NaN for 0.
-        """
-        return f"{type_}({ShaderValue(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
-
-    def convert_operand(self, f: Function, x: Number) -> str:
-        """Convert a number of an operand to the dtype of the sums."""
-        if self.boolean:
-            return f.let("u32", f"select(0u, 1u, {x.text})") if x.dtype == np.bool_ else x.text
-        return convert(f, x, self.dtype).text
-
-    def convert_sum(self, f: Function, text: str, dtype: np.dtype) -> Number:
-        """Convert a sum to the dtype of the results."""
-        if self.boolean:
-            return Number(dtype, f.let("bool", f"{text} != 0u"))
-        return convert(f, Number(self.dtype, text), dtype)
-
-    def add(self, x: str, y: str) -> str:
-        """Return the sum of two sums."""
-        return f"{x} | {y}" if self.boolean else f"{x} + {y}"
-
-    def sum_components(self, x: str) -> str:
-        """Return the sum of a vector's four numbers."""
-        return self.add(f"({self.add(f'{x}.x', f'{x}.y')})", f"({self.add(f'{x}.z', f'{x}.w')})")
-
-    def add_product(self, x: str, y: str, total: str) -> str:
-        """Return ``total + x * y`` for three numbers or three vectors, fused for floats."""
-        if self.boolean:
-            return f"{total} | ({x} & {y})"
-        if self.dtype.kind == "c":
-            return self.add_scaled(x, y, total)
-        return f"fma({x}, {y}, {total})" if self.dtype.kind == "f" else f"{total} + {x} * {y}"
-
-    def add_scaled(self, x: str, y: str, total: str) -> str:
-        """Return ``total + x * y`` for a number x and vectors y and total."""
-        if self.dtype.kind == "c":
-            real = f"fma(-{x}.y, {y}.y, fma({x}.x, {y}.x, {total}.x))"
-            return f"{self.type}({real}, fma({x}.y, {y}.x, fma({x}.x, {y}.y, {total}.y)))"
-        return self.add_product(f"{self.vector}({x})", y, total)
-
-
-def working(dtype: np.dtype) -> Working:
-    """Return the dtype in which contractions with results of `dtype` sum."""
-    if dtype == np.bool_:
-        return Working(np.dtype(np.uint32), boolean=True)
-    if dtype.kind in "iu" and dtype.itemsize < 4:
-        return Working(np.dtype(f"{dtype.kind}4"))
-    if dtype.kind in "iufc" and dtype != np.float16:
-        return Working(dtype)
-    return Working(np.dtype(np.float32))
-
-
-# Define schedules: how a contraction is divided among workgroups and invocations.
+# Schedules: how a contraction is divided among workgroups and invocations.
 
 #: Multiplications in the text of long shaders, at least; and iterations that short ones unroll.
 _LONG, _SHORT = 1024, 2
@@ -305,13 +209,13 @@ Finder = Callable[[IndexedContraction, Working, TargetCapabilities], Schedule]
 _finders: dict[str, Finder] = {}
 
 
-def learn(choices: Choices) -> None:
+def record_schedules(choices: Choices) -> None:
     """Remember schedules in this process."""
     for adapter, schedules in choices.items():
         _learnt.setdefault(adapter, {}).update(schedules)
 
 
-def find_by(adapter: str, finder: Finder) -> None:
+def set_finder(adapter: str, finder: Finder) -> None:
     """Measure unknown schedules on a device from now on."""
     _finders[adapter] = finder
 

@@ -13,6 +13,7 @@ from volta_fn.targets.wgsl.matmul.results import (
     ZERO,
     BufferNumbers,
     Epilogue,
+    Working,
     chunk,
     complete_routine,
     digits,
@@ -25,9 +26,8 @@ from volta_fn.targets.wgsl.matmul.results import (
     times,
     total,
 )
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
 # Arrange the invocations of a subgroup in patches of results.
 

@@ -1,26 +1,21 @@
-"""The commands of programs on a GPU.
+"""The commands of programs on a GPU: dispatches, loops, steps on the host.
 
-Commands are defined first. Passes over them split dispatches that exceed a limit, and fuse or merge small independent ones.
+Copies are dispatches, too. A pass over commands fuses independent dispatches horizontally.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot, Slots
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.emission import Block, Slot, Slots
 from volta_fn.compiler.target import Item, TargetCapabilities
-from volta_fn.errors import OutOfMemoryError
-from volta_fn.targets.wgsl.loops.emit_values import Buffers
-from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member
 from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
-from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
+from volta_fn.targets.wgsl.transforms import fused, fused_memory, fused_size
 
 # Define commands, the form in which the runtime executes a program.
 #
@@ -117,7 +112,7 @@ class Run:
     #: The region from whose buffer it reads its grid, if any, and its entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.split_k.defer_products`).
+    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.node_passes.defer_products`).
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
     better: Callable[[], ShaderModule] | None = None
@@ -294,76 +289,6 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
     return hand_written(bindings, body, builtins, _THREADS, functions)
 
 
-# Split dispatches that exceed a limit: large arrays, and long work.
-#
-# Four things may be too large, and each is split in its own way:
-#
-# - the arrays of a kernel, which no shader can bind as a whole: into *chunks*, kernels of some of its rows (`Writer.emit_in_chunks`);
-# - an array for one binding: into *sections* of one dispatch, several bindings of it (`in_sections`);
-# - the work of one dispatch: into *portions* of its workgroups, dispatches that are submitted one by one (`in_portions`);
-# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.rows.Split`).
-#
-# A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
-# times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
-# multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
-# of its portion from the index constants.
-
-#: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
-#: waiting for the last workgroup of each costs little.
-MOST_WORK = 1 << 38
-
-
-#: The most elements of an array: shaders index them, and the invocations of all workgroups, in 32 bits.
-ELEMENTS = (1 << 32) - (1 << 17)
-
-
-def check_elements(counts: Iterable[int]) -> None:
-    """Raise `OutOfMemoryError` for arrays that 32-bit indices cannot address."""
-    if (most := max(counts, default=0)) > ELEMENTS:
-        raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
-
-
-def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
-    """Bind large arrays of a dispatch in sections.
-
-    Shaders that are no WGSL bind arrays of any size. Raises `OutOfMemoryError` if that takes more bindings than the device has.
-    """
-    size = capabilities.binding // capabilities.alignment * capabilities.alignment
-    counts = [max(-(-p.size // size), 1) for p in run.ranges]
-    if max(counts) == 1 or not run.shader.is_wgsl:
-        return run
-    if sum(counts) > capabilities.buffers:
-        raise OutOfMemoryError(
-            f"an array of {max(p.size for p in run.ranges)} bytes is larger than a shader of this GPU can see: "
-            f"{capabilities.binding} bytes at once, {capabilities.buffers} times, and this step needs "
-            f"{sum(counts)} times. Split it, for example into smaller batches"
-        )
-    ranges, written = list[BufferRange](), set[int]()
-    for number, (span, count) in enumerate(zip(run.ranges, counts, strict=True)):
-        if number in run.written:
-            written.update(range(len(ranges), len(ranges) + count))
-        ranges += [span._replace(offset=span.offset + k * size, size=min(size, span.size - k * size)) for k in range(count)]
-    changed = functools.partial(split_bindings, counts=tuple(counts), size=size)
-    return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
-
-
-def in_portions(run: Run, work: int, index_constant: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
-    """Split a dispatch into portions of its workgroups.
-
-    ``index_constant(k, n)`` is a binding range whose first word is k, which is less than n.
-    """
-    across, down, _ = run.groups
-    length, each = (down, across) if down > 1 else (across, 1)
-    size = -(-length // -(-work // MOST_WORK)) if work > MOST_WORK else length
-    if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
-        return [run]
-    run = run.changed(functools.partial(portion, groups=size * each))
-    count = -(-length // size)
-    lengths = [min(size, length - k * size) for k in range(count)]
-    groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
-    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
-
-
 # Fuse independent dispatches horizontally.
 #
 # Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
@@ -406,7 +331,7 @@ def fuse_horizontally(
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
         return list(commands)
-    together: list[list[Run]] = []
+    groups: list[list[Run]] = []
     #: The dispatch that wrote a slot last, and the last that read it.
     wrote: dict[Slot, int] = {}
     read: dict[Slot, int] = {}
@@ -416,14 +341,14 @@ def fuse_horizontally(
             first = max(first, wrote.get(span.slot, -1) + 1)
             if binding in run.written:
                 first = max(first, read.get(span.slot, -1) + 1)
-        first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, capabilities, most_characters)
+        first = max(first, len(groups) - _FORWARD)
+        number = _join(groups, run, first, capabilities, most_characters)
         for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
-    _move_later(together, capabilities, most_characters)
-    dispatches: list[Command] = [_fuse_group(group) for group in together if group]
-    _live(dispatches, slots)
+    _move_later(groups, capabilities, most_characters)
+    dispatches: list[Command] = [_fuse_group(group) for group in groups if group]
+    _update_lifetimes(dispatches, slots)
     return dispatches
 
 
@@ -438,48 +363,48 @@ def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHA
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
+def _join(groups: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
     """Add a dispatch to the first group from `first` on that it fits, or to a new one.
 
     Deferred dispatches only join each other. Returns the group's number.
     """
-    for number in range(first, len(together)):
-        group = together[number]
+    for number in range(first, len(groups)):
+        group = groups[number]
         if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most_characters):
             group.append(run)
             return number
-    together.append([run])
-    return len(together) - 1
+    groups.append([run])
+    return len(groups) - 1
 
 
-def _move_later(together: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
+def _move_later(groups: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
     """Move single dispatches to later groups, if nothing in between depends on them.
 
     Others move to the deferred ones.
     """
-    last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
-    deferred = together[last] if last >= 0 else None
-    for number in reversed(range(len(together))):
-        group = together[number]
+    last = max([number for number, group in enumerate(groups) if group[0].deferred], default=-1)
+    deferred = groups[last] if last >= 0 else None
+    for number in reversed(range(len(groups))):
+        group = groups[number]
         for run in [] if group[0].deferred else [*group]:
-            following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most_characters)]
+            following = groups[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
+            fitting = [other for other in _independent_groups(following, run) if _fits(other, run, capabilities, most_characters)]
             # As late as possible, so that its dependences may move as well.
             if fitting and (len(group) == 1 or fitting[-1] is deferred):
                 fitting[-1].append(run)
                 group.remove(run)
 
 
-def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
+def _independent_groups(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
     """Yield the groups up to the first that depends on an earlier dispatch."""
     for group in following:
-        if any(_waits(other, run) for other in group):
+        if any(_depends(other, run) for other in group):
             return
         if group:
             yield group
 
 
-def _waits(other: Run, run: Run) -> bool:
+def _depends(other: Run, run: Run) -> bool:
     """Return whether a dispatch depends on an earlier one."""
     slots = [span.slot for span in run.ranges]
     written = {slots[binding] for binding in run.written}
@@ -534,7 +459,7 @@ def _fuse_group(runs: Sequence[Run]) -> Run:
     return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1), items=items)
 
 
-def _live(commands: Sequence[Command], slots: Slots) -> None:
+def _update_lifetimes(commands: Sequence[Command], slots: Slots) -> None:
     """Set the lifetimes of slots."""
     times: dict[Slot, tuple[int, int]] = {}
     for time, command in enumerate(commands):
@@ -544,66 +469,3 @@ def _live(commands: Sequence[Command], slots: Slots) -> None:
     for slot in slots.arena:
         if slot in times:
             slot.begin, slot.end = times[slot]
-
-
-# Merge small, independent kernels that follow each other into one dispatch.
-
-#: The most buffers that a dispatch of several kernels binds.
-_MERGED_BUFFERS = 64
-
-
-class EmittedKernel(NamedTuple):
-    """An emitted kernel, with the slots that it reads and writes, and their bytes."""
-
-    kernel: Kernel
-    reads: tuple[Slot, ...]
-    writes: tuple[Slot, ...]
-    sizes: tuple[int, ...]
-
-    def is_independent(self, others: Sequence[EmittedKernel]) -> bool:
-        """Return whether no kernel writes a slot that another one reads or writes."""
-        writes = {slot for other in others for slot in other.writes}
-        uses = writes.union(*[other.reads for other in others])
-        return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
-
-
-class MergedKernels:
-    """The kernels that the last command computes, in a list of commands of a block."""
-
-    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
-        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
-        self._several: FusedKernels | None = None
-        #: The binding numbers of slots, and their bytes.
-        self._numbers: dict[Slot, int] = {}
-        self._sizes: list[int] = []
-
-    def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
-        """Return the command with one more kernel; None if it cannot be extended further."""
-        if not kernel.is_independent(self.kernels):
-            return None
-        new = [kernel]
-        if self._several is None:
-            self._several = FusedKernels(capabilities)
-            new = [*self.kernels, kernel]
-        dispatch = None
-        for added in new:
-            dispatch = self._add(added)
-            if dispatch is None:
-                return None
-        assert dispatch is not None
-        slots = list(self._numbers)
-        self.kernels.append(kernel)
-        self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
-        return self.run
-
-    def _add(self, kernel: EmittedKernel) -> Dispatch | None:
-        assert self._several is not None
-        for slot, size in zip((*kernel.reads, *kernel.writes), kernel.sizes, strict=True):
-            if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
-                self._sizes.append(size)
-            elif self._sizes[self._numbers[slot]] != size:
-                return None
-        if len(self._sizes) > _MERGED_BUFFERS:
-            return None
-        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.reads, kernel.writes)]
-        return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))

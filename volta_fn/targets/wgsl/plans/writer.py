@@ -1,57 +1,179 @@
-"""The writer of commands: routines, and loops and branches without the host.
+"""The writer of commands: dispatches of routines, steps on the host, and copies.
 
-Only the end of a `while` needs the host.
+It splits dispatches that exceed a limit of the device, and merges small kernels that follow each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot
-from volta_fn.compiler.emission import ProgramWriter
+from volta_fn.compiler.emission import Block, ProgramWriter, Slot
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.ir.kernel import Kernel, KernelCall
 from volta_fn.compiler.ir.specification import interpret
-from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCapabilities
-from volta_fn.core.aval import ShapedArray
+from volta_fn.compiler.target import Item, RoutineKey, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import OutOfMemoryError
 from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
-from volta_fn.targets.wgsl.loops.routine import is_small
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.plans.commands import (
     BufferRange,
     Command,
-    EmittedKernel,
     Host,
-    Loop,
-    MergedKernels,
-    MovingSlot,
     Region,
     Run,
     Submit,
-    While,
-    check_elements,
     copy,
-    in_portions,
-    in_sections,
-    put_row,
     range_of,
     stays_alone,
     subrange,
-    take_row,
 )
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.shader import Binding, hand_written
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.target import kernel_routine
+from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings
+
+# Split dispatches that exceed a limit: large arrays, and long work.
+#
+# Four things may be too large, and each is split in its own way:
+#
+# - the arrays of a kernel, which no shader can bind as a whole: into *chunks*, kernels of some of its rows (`Writer.emit_in_chunks`);
+# - an array for one binding: into *sections* of one dispatch, several bindings of it (`in_sections`);
+# - the work of one dispatch: into *portions* of its workgroups, dispatches that are submitted one by one (`in_portions`);
+# - the rows of a reduction for one workgroup: into chunks of each row, by the kernel's routine (`loops.rows.Split`).
+#
+# A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
+# times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
+# multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
+# of its portion from the index constants.
+
+#: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
+#: waiting for the last workgroup of each costs little.
+MOST_WORK = 1 << 38
+
+
+#: The most elements of an array: shaders index them, and the invocations of all workgroups, in 32 bits.
+ELEMENTS = (1 << 32) - (1 << 17)
+
+
+def check_elements(counts: Iterable[int]) -> None:
+    """Raise `OutOfMemoryError` for arrays that 32-bit indices cannot address."""
+    if (most := max(counts, default=0)) > ELEMENTS:
+        raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
+
+
+def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
+    """Bind large arrays of a dispatch in sections.
+
+    Shaders that are no WGSL bind arrays of any size. Raises `OutOfMemoryError` if that takes more bindings than the device has.
+    """
+    size = capabilities.binding // capabilities.alignment * capabilities.alignment
+    counts = [max(-(-p.size // size), 1) for p in run.ranges]
+    if max(counts) == 1 or not run.shader.is_wgsl:
+        return run
+    if sum(counts) > capabilities.buffers:
+        raise OutOfMemoryError(
+            f"an array of {max(p.size for p in run.ranges)} bytes is larger than a shader of this GPU can see: "
+            f"{capabilities.binding} bytes at once, {capabilities.buffers} times, and this step needs "
+            f"{sum(counts)} times. Split it, for example into smaller batches"
+        )
+    ranges, written = list[BufferRange](), set[int]()
+    for number, (span, count) in enumerate(zip(run.ranges, counts, strict=True)):
+        if number in run.written:
+            written.update(range(len(ranges), len(ranges) + count))
+        ranges += [span._replace(offset=span.offset + k * size, size=min(size, span.size - k * size)) for k in range(count)]
+    changed = functools.partial(split_bindings, counts=tuple(counts), size=size)
+    return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
+
+
+def in_portions(run: Run, work: int, index_constant: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
+    """Split a dispatch into portions of its workgroups.
+
+    ``index_constant(k, n)`` is a binding range whose first word is k, which is less than n.
+    """
+    across, down, _ = run.groups
+    length, each = (down, across) if down > 1 else (across, 1)
+    size = -(-length // -(-work // MOST_WORK)) if work > MOST_WORK else length
+    if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
+        return [run]
+    run = run.changed(functools.partial(portion, groups=size * each))
+    count = -(-length // size)
+    lengths = [min(size, length - k * size) for k in range(count)]
+    groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
+    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
+
+
+# Merge small, independent kernels that follow each other into one dispatch.
+
+#: The most buffers that a dispatch of several kernels binds.
+_MERGED_BUFFERS = 64
+
+
+class EmittedKernel(NamedTuple):
+    """An emitted kernel, with the slots that it reads and writes, and their bytes."""
+
+    kernel: Kernel
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
+    sizes: tuple[int, ...]
+
+    def is_independent(self, others: Sequence[EmittedKernel]) -> bool:
+        """Return whether no kernel writes a slot that another one reads or writes."""
+        writes = {slot for other in others for slot in other.writes}
+        uses = writes.union(*[other.reads for other in others])
+        return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
+
+
+class MergedKernels:
+    """The kernels that the last command computes, in a list of commands of a block."""
+
+    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
+        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
+        self._several: FusedKernels | None = None
+        #: The binding numbers of slots, and their bytes.
+        self._numbers: dict[Slot, int] = {}
+        self._sizes: list[int] = []
+
+    def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
+        """Return the command with one more kernel; None if it cannot be extended further."""
+        if not kernel.is_independent(self.kernels):
+            return None
+        new = [kernel]
+        if self._several is None:
+            self._several = FusedKernels(capabilities)
+            new = [*self.kernels, kernel]
+        dispatch = None
+        for added in new:
+            dispatch = self._add(added)
+            if dispatch is None:
+                return None
+        assert dispatch is not None
+        slots = list(self._numbers)
+        self.kernels.append(kernel)
+        self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
+        return self.run
+
+    def _add(self, kernel: EmittedKernel) -> Dispatch | None:
+        assert self._several is not None
+        for slot, size in zip((*kernel.reads, *kernel.writes), kernel.sizes, strict=True):
+            if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
+                self._sizes.append(size)
+            elif self._sizes[self._numbers[slot]] != size:
+                return None
+        if len(self._sizes) > _MERGED_BUFFERS:
+            return None
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.reads, kernel.writes)]
+        return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
+
 
 # Emit the commands of programs.
 
@@ -117,7 +239,7 @@ class Writer(ProgramWriter):
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
         is_on_host = getattr(buffer, "host_values", buffer) is not None  # NumPy's arrays, and copies of what is on the device
-        return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.held(buffer)
+        return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.device_constant(buffer)
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit an item."""
@@ -230,15 +352,15 @@ class Writer(ProgramWriter):
 
     def emit_dispatch(self, run: Run, work: int = 0) -> None:
         """Emit a dispatch, in portions if it has very many multiplications (`work`)."""
-        portions = in_portions(in_sections(run, self.capabilities), work, self.index_constant, self.capabilities)
-        for portion in portions:
-            portion.items = () if self.current is None else (self.current,)
+        dispatches = in_portions(in_sections(run, self.capabilities), work, self.index_constant, self.capabilities)
+        for dispatch in dispatches:
+            dispatch.items = () if self.current is None else (self.current,)
             if self.region is not None:
                 region, branch = self.region
-                portion.region, portion.entry = region, len(region.entries)
-                region.entries.append((branch, *portion.groups))
-            self.commands.append(portion)
-            if len(portions) > 1:
+                dispatch.region, dispatch.entry = region, len(region.entries)
+                region.entries.append((branch, *dispatch.groups))
+            self.commands.append(dispatch)
+            if len(dispatches) > 1:
                 self.commands.append(Submit())
 
     def index_constant(self, number: int, length: int) -> BufferRange:
@@ -287,267 +409,3 @@ def _equation(eqn: Equation) -> Callable[..., Any]:
     """Return an equation as a function of NumPy arrays."""
     compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params))
     return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
-
-
-# Emit loops and branches as commands that need no host, except to end a `while`.
-#
-# A loop's carry alternates between two buffers, unless an iteration may update it in place. A branch, and an iteration of a `while`, is a
-# *region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
-
-_THREADS = 64
-
-_GRIDS = """\
-  var chosen = 0u;
-  CHOICE
-  storageBarrier();
-  workgroupBarrier();
-  for (var i = id; i < BRANCHESu; i += THREADSu) { grids[i] = select(0u, 1u, i == chosen); }
-  for (var i = id; i < arrayLength(&table); i += THREADSu) {
-    let entry = table[i];
-    let on = entry.x == chosen;
-    for (var k = 0u; k < 3u; k++) { grids[BRANCHESu + 3u * i + k] = select(0u, entry[k + 1u], on); }
-  }
-"""
-
-
-#: Stands for the dispatch of a switch until the dispatches of its region are known.
-_RESERVED = Loop(-1, 0, [])
-
-
-class _Switch(NamedTuple):
-    """A shader under construction that fills a region's buffer.
-
-    `bindings`, `choice` and `reads` exclude the enclosing region. `position` is that of its command in `commands`.
-    """
-
-    bindings: tuple[Binding, ...]
-    choice: str
-    reads: tuple[BufferRange, ...]
-    commands: list[Command]
-    position: int
-    #: The enclosing region, and the number of the branch.
-    outer: tuple[Region, int] | None
-
-
-def _reserve_switch(
-    writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool
-) -> _Switch:
-    """Reserve a command for a switch.
-
-    `choice` sets `chosen` to the branch to run, or to a number beyond all branches.
-    """
-    writer.touch(block, region.grids, *[slot for _, slot in reads])
-    bindings = tuple([binding for binding, _ in reads])
-    switch = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
-    writer.commands.append(_RESERVED)
-    writer.slots.time += 1
-    if outer and writer.region is not None:
-        writer.touch(block, writer.region[0].grids)
-        switch = switch._replace(outer=writer.region)
-    return switch
-
-
-def _fill_switch(writer: Writer, region: Region, switch: _Switch) -> None:
-    """Emit a switch, now that the region's dispatches are known."""
-    bindings, choice, reads = switch.bindings, switch.choice, switch.reads
-    if switch.outer is not None:
-        around, branch = switch.outer
-        bindings = (*bindings, Binding("outer", "u32"))
-        choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
-        reads = (*reads, BufferRange(around.grids, 0, 4 * around.branches, ()))
-    text = _GRIDS.replace("CHOICE", choice).replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
-    bindings = (Binding("grids", "u32", written=True), Binding("table", "vec4<u32>"), *bindings)
-    shader = hand_written(bindings, text, {"local_invocation_index": ("id", "u32")}, _THREADS)
-    table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
-    rows = max(len(region.entries), 1)
-    region.grids.size = max(region.grids.size, region.size)
-    ranges = (BufferRange(region.grids, 0, region.size, ()), BufferRange(table, 0, 16 * rows, ()), *reads)
-    switch.commands[switch.position] = Run(shader, frozenset([0]), ranges, (1, 1, 1))
-
-
-def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    branches = item.programs
-    index, *arguments = operands
-    region = Region(writer.new_grids(block), len(branches))
-    choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
-    switch = _reserve_switch(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
-    around = writer.region
-    for number, branch in enumerate(branches):
-        writer.region = (region, number)
-        inner = writer.slots.open_block(block)
-        writer.body(branch, arguments, results, inner)
-        writer.slots.close_block(inner)
-    writer.region = around
-    writer.touch(block, region.grids)
-    _fill_switch(writer, region, switch)
-
-
-def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = item.programs
-    condition_constants, body_constants = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
-    jaxpr = body.closed.jaxpr
-    for result, start, out in zip(results, operands[condition_constants + body_constants :], item.results, strict=True):
-        writer.copy(result, start, out.aval.nbytes, block)
-    region = Region(writer.new_grids(block), 1)
-    start_switch = _reserve_switch(writer, region, block, "", (), outer=True)
-    around, commands = writer.region, writer.commands
-    inner = writer.slots.open_block(block)
-    writer.commands, writer.region = [], (region, 0)
-    flag = writer.slots.memory(4, inner)
-    writer.body(condition, [*operands[:condition_constants], *results], [flag], inner)
-    choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"  # a bool is the first byte of its word
-    iteration_switch = _reserve_switch(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
-    targets: list[Slot | None] = []
-    for position, result in enumerate(results):
-        var, next_var = jaxpr.invars[body_constants + position], jaxpr.outvars[position]
-        same = next_var is var or body.may_share(var, next_var)
-        targets.append(result if same else writer.slots.memory(var.aval.nbytes, inner))
-    writer.body(body, [*operands[condition_constants : condition_constants + body_constants], *results], targets, inner)
-    for result, target, out in zip(results, targets, item.results, strict=True):
-        if target is not None:
-            writer.copy(result, target, out.aval.nbytes, inner)
-    writer.touch(inner, region.grids, *results)
-    writer.slots.close_block(inner)
-    iteration = writer.commands
-    writer.commands, writer.region = commands, around
-    writer.touch(block, region.grids)
-    writer.commands.append(While(region.flag(0), iteration))
-    _fill_switch(writer, region, start_switch)
-    _fill_switch(writer, region, iteration_switch)
-
-
-class _Row(NamedTuple):
-    """The slot of one row in an iteration, and the copies into and out of it."""
-
-    slot: Slot
-    before: tuple[Run, ...]
-    after: tuple[Run, ...]
-
-
-class _Scan:
-    """A scan under construction."""
-
-    def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        self.writer, self.block = writer, block
-        self.body: LoweredProgram = item.programs[0]
-        params = _params(item)
-        self.length: int = params["length"]
-        self.reverse: bool = params["reverse"]
-        consts, carry = params["num_consts"], params["num_carry"]
-        jaxpr = self.body.closed.jaxpr
-        self.consts = list(operands[:consts])
-        self.starts = list(operands[consts : consts + carry])
-        self.xs = list(zip(operands[consts + carry :], [v.aval for v in jaxpr.invars[consts + carry :]], strict=True))
-        self.results = list(results[:carry])
-        self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
-        self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
-        #: The second buffers of the values of the carry that alternate between two, a result and this one.
-        self.alternates = [
-            None if out is var or self.body.may_share(var, out) else writer.slots.memory(var.aval.nbytes, block)
-            for var, out in self.carried
-        ]
-
-    def write(self) -> None:
-        """Emit the scan."""
-        # The first step reads the initial carry, the others that of the step before; the last one makes the results.
-        if not self.length:
-            for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
-                self.writer.copy(result, start, var.aval.nbytes, self.block)
-            return
-        for position, (carried, next_var) in enumerate(self.carried):
-            if next_var is carried:
-                self.writer.copy(self.results[position], self.starts[position], carried.aval.nbytes, self.block)
-        self.emit_step(0, 0, None)
-        rest = self.length - 1
-        steps_per_iteration = 2 if any(other is not None for other in self.alternates) else 1
-        if rest // steps_per_iteration > 1:
-            self.emit_loop(1, rest // steps_per_iteration, steps_per_iteration)
-            done = rest // steps_per_iteration * steps_per_iteration
-        else:
-            done = 0
-        for step in range(1 + done, self.length):
-            self.emit_step(step, 0, None)
-
-    def emit_loop(self, first: int, iterations: int, steps: int) -> None:
-        """Emit a loop of `iterations` iterations, each of several steps of the scan."""
-        writer = self.writer
-        writer.loops += 1
-        number, commands = writer.loops, writer.commands
-        writer.commands = []
-        inner = writer.slots.open_block(self.block)
-        for step in range(steps):
-            self.emit_step(first + step, steps, number, inner)
-        for slot in [*self.alternates, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
-            if slot is not None:
-                writer.touch(inner, slot)
-        writer.slots.close_block(inner)
-        body, writer.commands = writer.commands, commands
-        writer.commands.append(Loop(number, iterations, body))
-
-    def emit_step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
-        """Emit one step, whose index grows by `stride` with each iteration of a loop."""
-        writer = self.writer
-        block = writer.slots.open_block(outer or self.block)
-        into_results = (self.length - 1 - step) % 2 == 0  # so that the last step is one of these
-        now = [self._carry_in(i, step, into_results) for i in range(len(self.starts))]
-        then = [self._carry_out(i, into_results) for i in range(len(self.starts))]
-        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
-        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
-        for row in xs:
-            self.emit_copies(row.before)
-        writer.body(self.body, [*self.consts, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
-        for row in ys:
-            self.emit_copies(row.after)
-        writer.touch(block, *[r.slot for r in (*xs, *ys)])
-        writer.slots.close_block(block)
-
-    def _carry_in(self, position: int, step: int, into_results: bool) -> Slot:
-        var, out = self.carried[position]
-        other = self.alternates[position]
-        if step == 0 and out is not var:
-            return self.starts[position]
-        return other if other is not None and into_results else self.results[position]
-
-    def _carry_out(self, position: int, into_results: bool) -> Slot | None:
-        var, out = self.carried[position]
-        other = self.alternates[position]
-        if out is var:
-            return None
-        return other if other is not None and not into_results else self.results[position]
-
-    def emit_copies(self, runs: Sequence[Run]) -> None:
-        """Emit copies of rows, at one time."""
-        for run in runs:
-            self.writer.emit_dispatch(run)
-        self.writer.slots.time += 1
-
-    def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
-        """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
-        writer, size = self.writer, aval.nbytes
-        number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
-        alignment = writer.capabilities.alignment
-        strides = () if loop is None else ((loop, by),)
-        if not size:
-            return _Row(base, (), ())
-        if size % alignment == 0:
-            return _Row(MovingSlot(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
-        constants, moves = writer.index_constants(self.length), tuple([(n, b * alignment) for n, b in strides])
-        index = range_of(MovingSlot(block, constants, 4, number * alignment, moves), 4)
-        copy = writer.slots.memory(size, block)
-        writer.touch(block, base, copy)
-        rows, row = range_of(base, size * self.length), range_of(copy, size)
-        if put:
-            return _Row(copy, (), (put_row(rows, row, index, size, writer.capabilities),))
-        return _Row(copy, (take_row(row, rows, index, size, writer.capabilities),), ())
-
-
-def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    _Scan(writer, item, operands, results, block).write()
-
-
-def _params(item: Item) -> dict[str, Any]:
-    assert isinstance(item.node, Equation)
-    return item.node.params
-
-
-CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}

@@ -1,8 +1,8 @@
 """Scalars in shaders: the arithmetic of kernels and library routines.
 
-In the order in which to read: `shader` (a compute shader under construction, and storage buffers as arrays), `number` (dtypes in shaders,
-and functions for what devices do not compute accurately), `values` (values with operators), `pairs` (the same for sums of two floats, which
-stand for float64), and `operations` (every elementwise primitive by name, for floats mostly by `primitives.formulas`, and conversions).
+In the order in which to read: `number` (dtypes in shaders, and functions for what devices do not compute accurately), `values` (values
+with operators), `pairs` (the same for sums of two floats, which stand for float64), and `operations` (every elementwise primitive by name,
+for floats mostly by `primitives.formulas`, and conversions).
 """
 
 from volta_fn.targets.wgsl.scalars.number import Number as Number
@@ -15,6 +15,3 @@ from volta_fn.targets.wgsl.scalars.operations import combine_indexed as combine_
 from volta_fn.targets.wgsl.scalars.operations import convert as convert
 from volta_fn.targets.wgsl.scalars.operations import opaque_float as opaque_float
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
-from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
-from volta_fn.targets.wgsl.scalars.shader import Shader as Shader
-from volta_fn.targets.wgsl.scalars.shader import ShaderArray as ShaderArray

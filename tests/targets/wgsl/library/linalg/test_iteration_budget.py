@@ -17,7 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
-from volta_fn.targets.wgsl.plans import commands
+from volta_fn.targets.wgsl.plans import writer
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)
@@ -125,4 +125,4 @@ def test_very_many_matrices_are_long_work(name: str) -> None:
         for n in (20_000, 3)
     )
     assert many and few
-    assert all(d.work > commands.MOST_WORK for d in many.dispatches) and all(d.work <= commands.MOST_WORK for d in few.dispatches)
+    assert all(d.work > writer.MOST_WORK for d in many.dispatches) and all(d.work <= writer.MOST_WORK for d in few.dispatches)

@@ -23,8 +23,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     together,
     written,
 )
-from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Shader
 
 # Scales and norms before rounds of blocks, and the order of results after them.
 

@@ -46,8 +46,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     workers,
     written,
 )
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
 # Eigenvalues and eigenvectors of matrices that fit in workgroup memory.
 

@@ -28,8 +28,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     written,
 )
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
 # LU factors by blocks of columns, with pivots from all rows.
 #

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
+from volta_fn.targets.wgsl.routine import Dispatch, Shader
+from volta_fn.targets.wgsl.scalars import constant, is_supported, wgsl_type
 from volta_fn.targets.wgsl.scalars.number import literal
 
 # Counters, sizes and copies of factorisations by blocks of columns.

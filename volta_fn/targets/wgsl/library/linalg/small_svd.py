@@ -7,7 +7,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, real_part, scaled
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Shader
 
 # Statements that load matrices, and sort and complete singular vectors.
 

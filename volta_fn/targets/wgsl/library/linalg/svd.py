@@ -60,8 +60,8 @@ from volta_fn.targets.wgsl.library.linalg.small_svd import (
     tile_sweep,
 )
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
+from volta_fn.targets.wgsl.scalars import Number, constant, wgsl_type
 
 # Singular values and vectors of matrices that many workgroups share.
 #

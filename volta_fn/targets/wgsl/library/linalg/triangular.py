@@ -13,10 +13,7 @@ from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
 from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader
-
-# Triangular solves, and LU factors of small matrices.
+from volta_fn.targets.wgsl.routine import Routine, Shader
 
 # LU factors of matrices that fit in workgroup memory.
 

@@ -1,8 +1,8 @@
-"""Passes after fusion: split-K, kernels next to independent ones, shared outputs.
+"""Passes over the nodes of a fused program.
 
-Targets add those that they need. Long sums of matrix products are split into chunks, whose partial sums the consuming kernel adds. Kernels
-move next to kernels that do not depend on them, so that a target may run them in one dispatch. A value that is several outputs is stored
-once for each.
+All targets need the first two, and add what else they need. Long sums of matrix products are split into chunks, whose partial sums the
+consuming kernel adds. Kernels move next to kernels that do not depend on them, so that a target may run them in one dispatch. A value
+that is several outputs is stored once for each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
-from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
+from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, is_alias, row_major
 from volta_fn.compiler.ir.kernel import (
     Apply,
     Buffer,
@@ -32,7 +32,38 @@ from volta_fn.compiler.ir.kernel import (
     writes,
 )
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, Var
+from volta_fn.core.jaxpr import Atom, Equation, Var
+from volta_fn.primitives.data_movement.slicing import concatenate_p
+
+# Passes that all targets need: concatenations of many arrays, and aliases.
+
+
+def split_concatenations(program: FusedProgram, most: int) -> FusedProgram:
+    """Split concatenations of more arrays than a kernel can bind."""
+    return program._replace(nodes=tuple([new for node in program.nodes for new in _in_groups(node, most)]))
+
+
+def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
+    if isinstance(node, KernelCall) or node.primitive is not concatenate_p or len(node.invars) < most:
+        return [node]
+    groups = [node.invars[i : i + most - 1] for i in range(0, len(node.invars), most - 1)]
+    joined = [Var(node.primitive.abstract(*[v.aval for v in group], **node.params)) for group in groups]
+    first: list[ProgramNode] = [node.replace(invars=group, outvars=[var]) for group, var in zip(groups, joined, strict=True)]
+    return [*first, *_in_groups(node.replace(invars=[*joined]), most)]
+
+
+def drop_aliases(program: FusedProgram) -> FusedProgram:
+    """Drop reshapes of values in memory: their results share their operands' memory."""
+    roots: dict[Var, Var] = dict(program.roots)
+    nodes: list[ProgramNode] = []
+    for node in program.nodes:
+        if isinstance(node, Equation) and is_alias(node) and isinstance(node.invars[0], Var):
+            operand = node.invars[0]
+            roots[node.outvars[0]] = roots.get(operand, operand)
+        else:
+            nodes.append(node)
+    return program._replace(nodes=tuple(nodes), roots=roots)
+
 
 # Kernels moved to later positions, next to others that do not depend on them.
 #
@@ -221,14 +252,14 @@ def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
     sizes = [tuple([kernel.sizes[a] for a in axes]) for axes in dimensions]
     index = [row_major(tuple([along(a + 1) for a in axes]), size) for axes, size in zip(dimensions, sizes, strict=True)]
     shape = (chunks, *[product.size(axes) for axes in dimensions])
-    kernel, inputs = _of_store(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
+    kernel, inputs = _with_needed_nodes(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
     sums = Var(ShapedArray(kernel.stores[0].shape, kernel.outputs[0].dtype))
     products = KernelCall(kernel, tuple([call.operands[n] for n in inputs]), (sums,))
-    kernel, inputs = _adding(product, chunks)
+    kernel, inputs = _summing_kernel(product, chunks)
     return SplitProduct(products, KernelCall(kernel, (sums, *[call.operands[n] for n in inputs]), call.results))
 
 
-def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+def _with_needed_nodes(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     """Restrict a kernel to one store, with the nodes and inputs that it needs.
 
     Return the numbers of the inputs that are left, too.
@@ -247,7 +278,7 @@ def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     return replace(kernel, inputs=buffers, nodes=tuple(nodes), stores=(replace(store, value=numbers[store.value]),)), inputs
 
 
-def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
+def _summing_kernel(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
     """Return the kernel that adds partial sums and applies the epilogue.
 
     Its first input has the partial sums; return which of the product's inputs follow.

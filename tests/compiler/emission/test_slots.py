@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from volta_fn.compiler.buffers import SMALL_CONSTANT, Slots
+from volta_fn.compiler.emission import SMALL_CONSTANT, Slots
 
 SMALL = np.arange(SMALL_CONSTANT // 4, dtype=np.int32)
 LARGE = np.arange(6 * 50, dtype=np.float32).reshape(6, 50)

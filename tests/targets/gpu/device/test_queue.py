@@ -14,8 +14,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.gpu import program, queue
-from volta_fn.targets.gpu.device import pipelines
+from volta_fn.targets.gpu import program
+from volta_fn.targets.gpu.device import pipelines, queue
 
 GPU = vf.devices("gpu")[0]
 

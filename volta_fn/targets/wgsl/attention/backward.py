@@ -1,0 +1,252 @@
+"""The gradients of attention, with weights recomputed block by block.
+
+With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
+logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
+the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
+several blocks of keys and accumulates their contributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from volta_fn.compiler.attention import Attention, Rows
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.primitives.call import Window
+from volta_fn.targets.wgsl.attention.blocks import (
+    FLOAT,
+    AttentionShader,
+    BlockPosition,
+    Matrix,
+    Patch,
+    component,
+    logit_arrays,
+    logits,
+    seen,
+)
+from volta_fn.targets.wgsl.attention.problem import backward_schedule, chunks
+from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
+from volta_fn.targets.wgsl.scalars.number import Number, literal
+from volta_fn.targets.wgsl.shader import Function
+
+#: Invocations of a workgroup that has no blocks.
+_INVOCATIONS = 64
+
+
+def backward(a: Attention, capabilities: TargetCapabilities) -> Routine:
+    """Return the routine of the gradients.
+
+    Operands are q, k, v, the bias, the masks, the result, its statistics (see `forward`) and cotangent.
+    """
+    assert a.cotangent is not None
+    writer = _Writer(a, a.cotangent, capabilities)
+    return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
+
+
+class _Statistics(NamedTuple):
+    """A query's statistics: its largest logit, the inverse of its weights' sum, and δ."""
+
+    maximum: str
+    inverse_total: str
+    delta: str
+
+
+class _Writer:
+    """Writes the dispatches.
+
+    Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
+    """
+
+    def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities) -> None:
+        self.a, self.cotangent, self.capabilities = a, cotangent, capabilities
+        shift = a.operands - 3
+        self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
+        self.gradients, self.work = 6 + shift, 9 + shift
+        self.schedule = backward_schedule(a, capabilities)
+        self.tiles = -(-a.keys // self.schedule.rows)
+        #: Vectors of a row of Q's gradient, and of a partial gradient.
+        self.vectors = -(-a.q.width // 4)
+        self.partial = a.stack * a.queries * self.vectors
+        self.chunks = chunks(a, self.schedule, capabilities)
+        self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
+        #: Whether later blocks of keys of a chunk are seen by queries that do not see its first one.
+        self.zeroes = not a.may_be_blind and a.window.before is not None
+
+    def statistics(self) -> Dispatch:
+        """Write each query's `_Statistics`."""
+        a = self.a
+        f, work = Shader(self.capabilities, _INVOCATIONS), Working(FLOAT)
+        pair = (self.number_of_out, a.out), (self.number_of_cotangent, self.cotangent)
+        step = 4 if all(rows.by_vectors for _, rows in pair) else 1
+        x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
+        statistics, result = f.buffer(self.number_of_statistics, FLOAT), f.buffer(self.work, FLOAT, True, self.floats)
+        count = a.stack * a.queries
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {count}u)"):
+            head, query = digits(f, number, (a.stack, a.queries))
+            starts = [
+                f.let("u32", f"{strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                for rows in (a.out, self.cotangent)
+            ]
+            sum_ = f.var("f32", "0.0f")
+            with f.loop(a.out.width, 0, step) as i:
+                indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
+                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
+                for one, other in zip(ones, others, strict=True):
+                    f.emit(f"{sum_} = fma({work.convert_operand(f, one)}, {work.convert_operand(f, other)}, {sum_});")
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
+            values = top, f"1.0f / {total}", sum_, "0.0f"
+            result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
+        return f.dispatch(-(-count // _INVOCATIONS))
+
+    def by_keys(self) -> Dispatch:
+        """Write the gradients of K and V, and partial gradients of Q.
+
+        Those of K and V are summed over the heads that share them.
+        """
+        a = self.a
+        b = AttentionShader(a, self.schedule, self.capabilities, transposed=True)
+        f, s = b.f, b.schedule
+        chunk, group = digits(f, f.group, (self.chunks, a.groups))
+        first = f.let("u32", f"{group} * {a.shared}u")
+        k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
+        to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
+        if self.zeroes:
+            self._zero(f, chunk, first)
+        with f.loop(-(-self.tiles // self.chunks)) as iteration:
+            # Alternately from both ends, to balance the load: the first blocks of keys are seen by most queries.
+            tile = f.let("u32", f"{iteration} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {iteration} % 2u == 1u)")
+            with f.block(f"if ({tile} < {self.tiles}u)"):
+                begin = f.let("u32", f"{tile} * {s.rows}u")
+                k_sums, v_sums = b.zeros(s.vectors(a.k.width)), b.zeros(s.vectors(a.v.width))
+                with f.loop(a.shared) as i:
+                    self._head(b, f.let("u32", f"{first} + {i}"), k, v, begin, (k_sums, v_sums), (chunk, iteration))
+                b.store(to_k, begin, k_sums)
+                b.store(to_v, begin, v_sums)
+        return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
+
+    def _zero(self, f: Shader, chunk: str, first: str) -> None:
+        """Set the partial gradients of a workgroup's heads to zero."""
+        count = self.a.shared * self.a.queries * self.vectors
+        partial = f.buffer(self.work, FLOAT, True, self.floats).name
+        begin = f.let("u32", f"{chunk} * {self.partial}u + {first} * {self.a.queries * self.vectors}u")
+        with f.loop(count, 0, self.schedule.invocations) as i, f.block(f"if ({i} + local < {count}u)"):
+            f.emit(f"{partial}[{begin} + {i} + local] = vec4<f32>();")
+        f.emit("storageBarrier();")
+
+    def _head(
+        self, b: AttentionShader, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
+    ) -> None:
+        """Add the contributions of a head's queries to the gradients of a block of keys.
+
+        They go to the gradients of keys and values, and, from these, to Q's.
+        """
+        a, f, s = self.a, b.f, b.schedule
+        q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
+        arrays = logit_arrays(b, head)
+        start, end = b.seen_range(begin, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
+        for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
+        b.load(for_weights, begin, start)
+        with f.loop(end, start, s.columns) as query:
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), arrays)
+            products = b.products(for_weights, begin, query)
+            bends = _bends(a, f, products)
+            cotangents = b.load_rows(cotangent, query)
+            statistics = self._load_statistics(b, head, position.columns)
+            weights = _weights(b, logits(b, products, position), position, statistics)
+            b.load(for_slopes, begin, query)
+            b.add_products(sums[1], weights, cotangent, query, cotangents)
+            products = b.products(for_slopes, begin, query)
+            queries = b.load_rows(q, query)
+            slopes = _slopes(b, weights, products, position, (statistics, bends))
+            b.add_products(sums[0], slopes, q, query, queries)
+            keys = b.load_rows(k, begin)
+            b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
+            down = s.columns // (4 * s.y)
+            contribution = b.zeros(s.vectors(a.q.width), down)
+            b.add_products(contribution, slopes, k, begin, keys, transposed=True)
+            self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
+
+    def _accumulate(
+        self, b: AttentionShader, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]
+    ) -> None:
+        """Add a contribution to a partial gradient of Q, or store the first one."""
+        a, f = self.a, b.f
+        chunk, iteration = chunk_iteration
+        partial = f.buffer(self.work, FLOAT, True, self.floats).name
+        columns = b.features(len(contribution[0]))
+        for (row, sums), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
+            with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
+                at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
+                with f.block("" if self.zeroes else f"if ({iteration} > 0u)"):
+                    f.emit(f"{sums[n]} += {partial}[{at}];")
+                f.emit(f"{partial}[{at}] = {sums[n]};")
+
+    def sum_partial_gradients(self) -> Dispatch:
+        """Sum Q's gradient over all chunks' partial gradients."""
+        a = self.a
+        f = Shader(self.capabilities, _INVOCATIONS)
+        partial = f.buffer(self.work, FLOAT, False, self.floats)
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {self.partial}u)"):
+            head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
+            sum_ = f.var("vec4<f32>", "vec4<f32>()")
+            for chunk in range(self.chunks):
+                first = self._first_query(chunk)
+                with f.block(f"if ({row} >= {first}u)" if first else ""):
+                    f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
+            Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
+        return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+    def _first_query(self, chunk: int) -> int:
+        """Return the first query to whose gradient a chunk contributes."""
+        a, s = self.a, self.schedule
+        if self.zeroes or a.may_be_blind or a.window.after is None:
+            return 0
+        return max(chunk * s.rows - a.window.after, 0) // s.columns * s.columns
+
+    def _load_statistics(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
+        """Load the statistics of a head's queries; those beyond the last get its own."""
+        f, a = b.f, self.a
+        partial = f.buffer(self.work, FLOAT, True, self.floats)
+        statistics = {}
+        for query in queries:
+            at = f.let("u32", f"{self.chunks * self.partial}u + {head} * {a.queries}u + min({query}, {a.queries - 1}u)")
+            statistics[query] = _Statistics(*[x.text for x in partial.load4(at)[:3]])
+        return statistics
+
+
+def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
+    """Replace the logits of an invocation's patch by weights."""
+    for r, c in product(range(len(patch)), range(len(position.columns))):
+        x, query = component(patch, r, c), statistics[position.at(r, c)[0]]
+        b.f.emit(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
+    return patch
+
+
+def _bends(a: Attention, f: Function, products: Patch) -> Patch:
+    """Declare the derivatives of logits by scaled products, if these are bounded."""
+    if not a.softcap:
+        return []
+    bounded = [[f.let("vec4<f32>", f"tanh({x} * {literal('f32', a.scale / a.softcap)})") for x in row] for row in products]
+    return [[f.let("vec4<f32>", f"vec4<f32>(1.0f) - {x} * {x}") for x in row] for row in bounded]
+
+
+def _slopes(
+    b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, derivatives: tuple[dict[str, _Statistics], Patch]
+) -> Patch:
+    """Replace the weights by the cotangents of logits (times the scale)."""
+    f, scale = b.f, literal("f32", b.a.scale)
+    statistics, bends = derivatives
+    for r, c in product(range(len(weights)), range(len(position.columns))):
+        x, (query, key) = component(weights, r, c), position.at(r, c)
+        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta}) * {scale}"
+        if bends:
+            slope = f"{slope} * {component(bends, r, c)}"
+        if b.a.may_be_blind:
+            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
+        f.emit(f"{x} = {slope};")
+    return weights

@@ -1,0 +1,115 @@
+"""Attention in blocks of keys, without storing all weights.
+
+As in FlashAttention (Dao et al. 2022), each query keeps the largest logit so far and the sum of weights relative to it; sums are scaled
+when that maximum grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volta_fn.compiler.attention import Attention
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.attention.blocks import (
+    BARRIER,
+    FLOAT,
+    LOWEST,
+    AttentionShader,
+    BlockPosition,
+    Matrix,
+    Patch,
+    logit_arrays,
+    logits,
+)
+from volta_fn.targets.wgsl.attention.problem import forward_schedule
+from volta_fn.targets.wgsl.matmul.results import digits
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars.number import Number
+from volta_fn.targets.wgsl.shader import Function
+
+
+def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
+    """Return the routine of attention.
+
+    Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
+    """
+    first = a.operands
+    b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
+    f, schedule = b.f, b.schedule
+    tiles = -(-a.queries // schedule.rows)
+    position, head = digits(f, f.group, (tiles, a.stack))
+    tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
+    q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
+    out = Matrix.of(f, first, a.out, head, written=True)
+    statistics = f.buffer(first + 1, FLOAT, True)
+    arrays = logit_arrays(b, head)
+    begin = f.let("u32", f"{tile} * {schedule.rows}u")
+    sums = b.zeros(schedule.vectors(a.v.width))
+    maxima = [f.var("f32", LOWEST) for _ in sums]
+    partial_totals = [f.var("f32", "0.0f") for _ in sums]
+    start, end = b.seen_range(begin, schedule.rows, a.window, a.keys, schedule.columns)
+    stream = b.stream(q, k)
+    b.load(stream, begin, start)
+    with f.loop(end, start, schedule.columns) as key:
+        products = b.products(stream, begin, key)
+        b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
+        values = b.load_rows(v, key)
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
+        _exponentiate(b, weights, maxima, partial_totals, sums)
+        b.add_products(sums, weights, v, key, values)
+    _exchange(b, partial_totals)
+    totals = [f.let("f32", _sum(f, _exchanged(b, row))) for row in b.row_numbers("0u")]
+    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
+    for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
+        with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
+            offset = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
+            statistics.store(offset, Number(FLOAT, maximum))
+            statistics.store(f.let("u32", f"{offset} + 1u"), Number(FLOAT, total))
+    return Routine((f.dispatch(a.stack * tiles, a.products),))
+
+
+def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Replace logits by weights relative to the largest so far of their rows.
+
+    Earlier sums are scaled by how much that has grown.
+    """
+    f = b.f
+    _exchange(b, [f.let("f32", _maximum(f, row_values)) for row_values in patch])
+    for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
+        new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
+        factor = f.let("f32", f"exp({maximum} - {new})")
+        f.emit(f"{maximum} = {new};")
+        for x in row_values:
+            f.emit(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.emit(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
+        for vector in total:
+            f.emit(f"{vector} *= {factor};")
+    f.emit(BARRIER)
+
+
+def _exchange(b: AttentionShader, values: Sequence[str]) -> None:
+    """Store a number for each of an invocation's rows in workgroup memory."""
+    across = b.schedule.x // 4
+    for row, value in zip(b.row_numbers("0u"), values, strict=True):
+        b.f.emit(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
+    b.f.emit(BARRIER)
+
+
+def _exchanged(b: AttentionShader, row: str) -> list[str]:
+    """Return the numbers that all invocations stored for a row, as vectors."""
+    across = b.schedule.x // 4
+    return [f"{b.memory}[{b.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]
+
+
+def _sum(f: Function, vectors: Sequence[str]) -> str:
+    """Sum all elements of vectors."""
+    vector = f.let("vec4<f32>", " + ".join(vectors))
+    return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
+
+
+def _maximum(f: Function, vectors: Sequence[str]) -> str:
+    """Return the largest of all elements of vectors."""
+    vector = f.let("vec4<f32>", vectors[0])
+    for other in vectors[1:]:
+        vector = f.let("vec4<f32>", f"max({vector}, {other})")
+    return f"max(max({vector}.x, {vector}.y), max({vector}.z, {vector}.w))"
