@@ -362,8 +362,8 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def deeper() -> Iterator[None]:
-    """Allow the frames of a trace in addition to those of its caller."""
+def raised_recursion_limit() -> Iterator[None]:
+    """Raise Python's recursion limit by the frames that one level of traces takes."""
     global _levels
     with _lock:
         allowed = _levels < _MOST_LEVELS

@@ -18,8 +18,8 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
+from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import argument_labels, function_name, wraps
 from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
 from volta_fn.jit.compile import TracedProgram, mesh_key, splitting, trace_function

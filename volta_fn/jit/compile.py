@@ -24,11 +24,12 @@ from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, array_
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, Executable
 from volta_fn.core.distribution import Sharding, same_in_all_processes
+from volta_fn.core.functions import FlatFunction, argument_labels, leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
 from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, split
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
@@ -293,7 +294,7 @@ def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArra
     if any(traced.donated):
         return FunctionOfArrays(_copying_once(executable, _donating(traced, device, run_flat, specs)))
 
-    if out_tree == tree.structure(0):
+    if out_tree == leaf_structure():
         return _one_result(executable, specs[0], len(traced.donated), traced.jaxpr)
 
     def run(args: Sequence[Any]) -> Any:

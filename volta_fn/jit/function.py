@@ -13,9 +13,10 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
+from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
-from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
+from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
@@ -354,7 +355,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
 def _assembler(out_tree: Any) -> Callable[[Sequence[Any]], Any]:
     """Return the function that makes a call's result of its leaves."""
-    return itemgetter(0) if out_tree == tree.structure(0) else functools.partial(tree.unflatten, out_tree)
+    return itemgetter(0) if out_tree == leaf_structure() else functools.partial(tree.unflatten, out_tree)
 
 
 def _abstract(value: Any) -> ShapedArray:

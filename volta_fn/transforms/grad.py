@@ -11,19 +11,20 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import Zero
-from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import (
+from volta_fn.core.functions import (
     FlatFunction,
     JittedFunction,
     check_callable,
-    eval_jaxpr,
     function_name,
     jitted_like,
+    leaf_structure,
     positional_index,
     wraps,
 )
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Zero
+from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
+from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
@@ -272,7 +273,7 @@ def _check_inputs(
 
 def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
     """Raise `GradientError` unless the result is one scalar of a dtype with gradients."""
-    if out_tree != _LEAF:
+    if out_tree != leaf_structure():
         raise GradientError(
             f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
             "Return (loss, aux) and pass has_aux=True to get other values out."
@@ -292,9 +293,6 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
             f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
             "Take the real part or absolute value, or use vjp."
         )
-
-
-_LEAF = tree.structure(0)
 
 
 # `vjp`: a function's value, and the function of cotangents.
