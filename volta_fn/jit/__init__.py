@@ -4,8 +4,9 @@ In the order in which to read:
 
 - `function` is `jit` itself, with calls that use mutable references.
 - `cache` separates static, donated and dynamic arguments, keeps the programs of a function, finds the one for a call, and warns of many.
-- `compile` traces and compiles a function, estimates its cost, and calls programs with arrays that are split between devices.
-- `lowered` shows users the stages of a function: its program, its code, and what it needs of a GPU.
+- `traced` traces a function to a program, and `compile` compiles that as a function of arrays. `sharded` calls programs with arrays that
+  are split between devices.
+- `lowered` shows users the stages of a function: its program, its code, and what it needs of a GPU; `cost` estimates its operations.
 - `eager` evaluates single primitives, for code that is not jitted. `fused` makes a function of the package one program when it is called
   eagerly again and again.
 - `interpret` runs a program equation by equation for `debug_nans`. `saved_residuals` lists the values that a backward pass keeps.

@@ -22,8 +22,9 @@ from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
-from volta_fn.jit.compile import TracedProgram, mesh_key, splitting, trace_function
 from volta_fn.jit.eager import forget_kernels
+from volta_fn.jit.sharded import with_argument_shardings
+from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
@@ -467,7 +468,7 @@ class ProgramCache(CallCache):
             return program
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         shardings = _shardings(values)
-        function = splitting(request.function, shardings) if shardings else request.function
+        function = with_argument_shardings(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
         traced = trace_function(function, values, request.in_tree, key.avals, function_name(request.fun))
         if mesh_reads.count > reads:

@@ -32,7 +32,7 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
 _INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
-_COMPILE = deferred("volta_fn.jit.compile")
+_SHARDED = deferred("volta_fn.jit.sharded")
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -108,8 +108,8 @@ def eager_kernel(
     """
     check_usable(args)
     if any(a.device.sharding is not None for a in args):
-        placed: Callable[..., Any] = _COMPILE.sharded_kernel(primitive, args, params)
-        return placed
+        sharded: Callable[..., Any] = _SHARDED.sharded_kernel(primitive, args, params)
+        return sharded
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
@@ -141,7 +141,7 @@ def _refusing_nonfinite(compute: Callable[..., Any], primitive: Primitive, devic
 
     def compute_finite(*buffers: Any) -> Any:
         results = compute(*buffers)
-        results = results if primitive.multiple_results else solid(results)
+        results = results if primitive.multiple_results else as_buffer(results)
         for result in results if primitive.multiple_results else [results]:
             values = np.asarray(on_host(result))
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
@@ -188,19 +188,19 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
     def unary(x: Any) -> ConcreteArray:
         out = compute(x._buffer)
         result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
+        result._buffer = out if type(out) is ndarray else as_buffer(out)
         result._spec = spec
         return result
 
     def binary(x: Any, y: Any) -> ConcreteArray:
         out = compute(x._buffer, y._buffer)
         result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
+        result._buffer = out if type(out) is ndarray else as_buffer(out)
         result._spec = spec
         return result
 
     def nary(*args: Any) -> ConcreteArray:
-        return wrap(solid(compute(*[a._buffer for a in args])), spec)
+        return wrap(as_buffer(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
     return forms.get(arity, nary)
@@ -209,7 +209,7 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:
     def run(*args: Any) -> tuple[ConcreteArray, ...]:
         outs = compute(*[a.buffer() for a in args])
-        return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+        return tuple([wrap(as_buffer(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
 
@@ -228,9 +228,9 @@ def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: in
     return in_python if make is None else make(specs, tuple if several else None, in_python)
 
 
-def solid(buffer: Any) -> Any:
-    """Return a result as an array: NumPy's functions may return a scalar."""
-    return buffer if type(buffer) is np.ndarray or not isinstance(buffer, np.generic) else np.asarray(buffer)
+def as_buffer(result: Any) -> Any:
+    """Return a result as a buffer: NumPy's functions may return a scalar."""
+    return result if type(result) is np.ndarray or not isinstance(result, np.generic) else np.asarray(result)
 
 
 def check_usable(args: Sequence[Any]) -> None:

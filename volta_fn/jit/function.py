@@ -20,8 +20,10 @@ from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
-from volta_fn.jit.compile import OtherMeshError, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
+from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import check_usable, common_device, on_device
+from volta_fn.jit.sharded import sharded_program
+from volta_fn.jit.traced import OtherMeshError, mesh_key, trace_function, with_wide_inputs
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground

@@ -18,9 +18,10 @@ from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError, TracerError
-from volta_fn.jit import compile as compilation
-from volta_fn.jit.compile import TracedProgram, cost_of
+from volta_fn.jit.compile import compile_for
+from volta_fn.jit.cost import cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
+from volta_fn.jit.traced import TracedProgram
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
@@ -255,7 +256,7 @@ _XLA_DIALECTS = ("hlo", "stablehlo", "mhlo")
 class _Stage:
     """A function, traced for arguments of one structure and types."""
 
-    def __init__(self, traced: compilation.TracedProgram, in_tree: Any, device: Device) -> None:
+    def __init__(self, traced: TracedProgram, in_tree: Any, device: Device) -> None:
         self._traced = traced
         self._device = device
         #: The structure of the dynamic arguments, ``(args, kwargs)``.
@@ -452,7 +453,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
-        self._run: Callable[..., Any] = compilation.compile_for(self._traced, self._device).run
+        self._run: Callable[..., Any] = compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
