@@ -14,12 +14,13 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.placement import placed_aval
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
-from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
+from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.extend.functions import DebugInfo
 from volta_fn.transforms.vmap import BatchTrace

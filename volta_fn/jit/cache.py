@@ -20,7 +20,7 @@ from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
 from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.trace import axis_environment, mesh_reads
+from volta_fn.core.named_axes import axis_environment, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.jit.sharded import with_argument_shardings

@@ -14,10 +14,11 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
 from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import UsedRefsError
-from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
+from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
 from volta_fn.jit.compile import compiled_once

@@ -17,8 +17,8 @@ from volta_fn.core.device import Device
 from volta_fn.core.functions import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.memory import Donations, pair_by_path, usable
+from volta_fn.core.named_axes import read_mesh
 from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import read_mesh
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings
 

@@ -18,10 +18,11 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
 from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
+from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
