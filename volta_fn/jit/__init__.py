@@ -3,7 +3,8 @@
 In the order in which to read:
 
 - `function` is `jit` itself, with calls that use mutable references.
-- `cache` separates static, donated and dynamic arguments, keeps the programs of a function, finds the one for a call, and warns of many.
+- `arguments` separates static, donated and dynamic arguments. `cache` keeps the programs of a function, finds the one for a call, and warns
+  of many.
 - `traced` traces a function to a program, and `compile` compiles that as a function of arrays. `sharded` calls programs with arrays that
   are split between devices.
 - `lowered` shows users the stages of a function: its program, its code, and what it needs of a GPU; `cost` estimates its operations.

@@ -20,11 +20,12 @@ from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, position
 from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
+from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
+from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
 from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.jit.sharded import sharded_program
-from volta_fn.jit.traced import OtherMeshError, mesh_key, trace_function, with_wide_inputs
+from volta_fn.jit.traced import OtherMeshError, TracedProgram, mesh_key, trace_function, with_wide_inputs
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground
@@ -152,7 +153,18 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     <jit of <lambda>: 2 programs>
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_calls", "_fun", "_plain", "_stateful", "_statics", "_transforms")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_all_dynamic",
+        "_argnums",
+        "_cache",
+        "_calls",
+        "_fun",
+        "_ref_passing",
+        "_statics",
+        "_transforms",
+    )
 
     __signature__ = _Signature()
 
@@ -162,35 +174,35 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._statics = statics
         self._cache = cache or ProgramCache()
         self._cache.users += 1
-        #: Of the cache and of the static arguments, what every call reads.
+        #: Attributes of the cache and of the static arguments that every call reads.
         self._calls = self._cache.calls
-        self._argnums, self._plain = statics.argnums, not statics.some
+        self._argnums, self._all_dynamic = statics.argnums, not statics.has_static
         self._transforms: dict[Any, Jitted] = {}
-        #: If it uses references from outside, or gets some as arguments: how it is called.
-        self._stateful: StatefulCalls | None = None
+        #: How it is called if it uses references from outside, or gets some as arguments.
+        self._ref_passing: RefPassing | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
         run: Callable[[Any], Any] | None
         try:
-            if self._plain and current_trace() is EVAL:
+            if self._all_dynamic and current_trace() is EVAL:
                 if not kwargs:
                     matchers = self._cache.matchers
-                    match = lookup_by_structure(matchers, args) if matchers else None
-                    if match is not None:
-                        program, arrays = match
-                        return program(arrays)
+                    hit = lookup_by_structure(matchers, args) if matchers else None
+                    if hit is not None:
+                        run, arrays = hit
+                        return run(arrays)
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
                         run, args = self._cache.lookup_flat(args)  # type: ignore[assignment]
                     if run is not None:
                         return run(args)
-                match = self._cache.lookup(args, kwargs) if self._calls else None
-                if match is not None:
-                    program, arrays = match
-                    return program(arrays)
+                hit = self._cache.lookup(args, kwargs) if self._calls else None
+                if hit is not None:
+                    run, arrays = hit
+                    return run(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
                     run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
@@ -198,10 +210,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
-                if match is not None:
-                    program, arrays = match
-                    return program(arrays)
+                hit = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
+                if hit is not None:
+                    run, arrays = hit
+                    return run(arrays)
         except OtherMeshError:
             pass  # traced again below
         if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
@@ -251,16 +263,16 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         >>> double.why_missed(vf.numpy.ones(4))
         'compared with the closest of 1 programs, x has 2 types, such as f32[3], f32[4]'
         """
-        if self._stateful is not None:
-            return self._stateful.why_missed(args, kwargs)
+        if self._ref_passing is not None:
+            return self._ref_passing.why_missed(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
         if positions_of_refs(request.leaves):
-            return StatefulCalls(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
+            return RefPassing(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
         return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
 
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Jit a transform of this function; see `JittedFunction`."""
-        if self._statics.some and not same_arguments:
+        if self._statics.has_static and not same_arguments:
             return function
         transform = self._transforms.get(key)
         if transform is None:
@@ -285,13 +297,14 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return compile_in_foreground(self._find_or_trace, args, kwargs)
+        return compile_in_foreground(self._call_traced, args, kwargs)
 
-    def _find_or_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the program of these arguments, which is traced if there is none."""
         if settings.disable_jit or settings.sees_results:
             return self._in_python(Request(self._fun, self._statics, args, kwargs))
-        if self._stateful is not None:
-            return self._stateful(args, kwargs)
+        if self._ref_passing is not None:
+            return self._ref_passing(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
         if positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
@@ -303,35 +316,42 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
-            check_usable(values)
-            if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
-                run = sharded_program(traced, values)
-                self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-                return run(values)
+            return self._run(traced, request, values)
+        return self._bind(traced, request, values)
+
+    def _run(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
+        """Run a program, and let the next call like this one find it by its types."""
+        check_usable(values)
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+            run = sharded_program(traced, values)
+        else:
             device = common_device(values)
             run = compiled_once(traced, device)
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
-            self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-            return run(values)
+        self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
+        return run(values)
+
+    def _bind(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
+        """Call a program under a trace, as one equation, which later calls find."""
         params = call_params(traced.jaxpr, traced.name)
         takes_arguments_alone = not traced.captured and not traced.wide_inputs
-        if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            self._cache.equations[self._equation_key(args)] = params, _assembler(traced.out_tree)
+        if takes_arguments_alone and not request.kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
+            self._cache.equations[self._equation_key(request.args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_wide_inputs(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
-        """Call the function with arrays, as a program has them, for numbers and NumPy's."""
+        """Call the function in Python, with arrays in place of numbers and NumPy's arrays."""
         if positions_of_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())
         return tree.map(as_value, request.function(*args, **kwargs))
 
-    def _switch_to_ref_passing(self, refs: Sequence[Any]) -> StatefulCalls:
+    def _switch_to_ref_passing(self, refs: Sequence[Any]) -> RefPassing:
         """Pass its references' values as arguments from now on."""
-        self._stateful = StatefulCalls(self._fun, self._statics, refs, Jitted)
-        return self._stateful
+        self._ref_passing = RefPassing(self._fun, self._statics, refs, Jitted)
+        return self._ref_passing
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
@@ -372,8 +392,8 @@ def _abstract(value: Any) -> ShapedArray:
 # A program takes the references' values as further arguments, and returns the last ones as further results.
 
 
-class StatefulCalls:
-    """A jitted function that closes over `refs`, or gets references as arguments."""
+class RefPassing:
+    """The calls of a jitted function that closes over `refs`, or gets references."""
 
     def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
         self.name = function_name(fun)
