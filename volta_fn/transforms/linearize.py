@@ -309,6 +309,12 @@ class Linearization(NamedTuple):
     #: The outputs that depend on those inputs: all other tangents are zero.
     out_nonzero: list[bool]
 
+    def cut(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
+        """Cut the program to the first outputs, in place; return it and its marks."""
+        out_nonzero = self.out_nonzero[:count]
+        del self.program.jaxpr.outvars[sum(out_nonzero) :]
+        return self.program, out_nonzero
+
 
 class LinearizeTrace(JVPTrace):
     """Forward differentiation whose tangents are unknown: `recorder` records them."""

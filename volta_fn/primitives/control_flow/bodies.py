@@ -23,6 +23,7 @@ from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeErr
 from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.tree.structures import structural_difference
 
 # Bodies of control flow: functions traced to sub-programs, and their carries.
 
@@ -75,24 +76,6 @@ def check_carry(
                 f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
                 f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
             )
-
-
-def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
-    """Describe the first difference of two structures."""
-    difference = tree.first_difference(one, _example(other))
-    if difference is not None:
-        return difference
-    # `first_difference` lets any tree match a leaf: here `one` has a leaf where `other` has a subtree.
-    path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
-    return path, first, second
-
-
-def _example(structure: tree.TreeDef) -> Any:
-    return tree.unflatten(structure, [array()] * structure.num_leaves)
-
-
-class array:
-    """A stand-in for arrays in trees that are compared; messages show its name."""
 
 
 def _location(path: tree.KeyPath, hidden: int) -> str:

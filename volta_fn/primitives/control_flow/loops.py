@@ -25,7 +25,6 @@ from volta_fn.primitives.control_flow.bodies import (
     check_carry,
     chosen_in_python,
     promote_weak,
-    structural_difference,
     trace_body,
     while_in_python,
 )
@@ -36,6 +35,7 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.settings import current as settings
+from volta_fn.tree.structures import structural_difference
 
 # Conditionals: `cond` of two branches, `switch` of many.
 #
