@@ -20,8 +20,8 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager
+from volta_fn.transforms.differentiation import linearize_flat, pull_back
 from volta_fn.transforms.eager import _CACHE, Node
-from volta_fn.transforms.linearize import linearize_flat, pull_back
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 

@@ -22,7 +22,7 @@ from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add, div, mul, sub
 from volta_fn.transforms.custom_derivatives import custom_jvp_call_p
-from volta_fn.transforms.linearize import jvp_jaxpr
+from volta_fn.transforms.differentiation import jvp_jaxpr
 
 #: Coefficients 0, 1, …: all of a value that varies, the first alone of a constant.
 Series = list[Array]

@@ -121,7 +121,7 @@ def _donating(
 
 
 def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: ClosedJaxpr) -> FunctionOfArrays:
-    """Wrap a program with one array as its result, unrolled for one or two arguments."""
+    """Wrap a program with one result; all variants are `nary`, unrolled for speed."""
     ndarray, run_flat = np.ndarray, executable.run
 
     def unary(args: Sequence[Any]) -> ConcreteArray:

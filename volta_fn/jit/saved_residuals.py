@@ -14,8 +14,8 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.checkpoint import checkpoint_p, name_p
+from volta_fn.transforms.differentiation import linearize_flat
 from volta_fn.transforms.grad import arguments_at, partial_function, vjp
-from volta_fn.transforms.linearize import linearize_flat
 
 
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:

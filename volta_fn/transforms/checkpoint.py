@@ -20,7 +20,7 @@ from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import call_primitive, jit_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.transforms.custom_call import Programs, static_key
-from volta_fn.transforms.linearize import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr
+from volta_fn.transforms.differentiation import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr
 from volta_fn.transforms.rules.calls import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 
 Policy = Callable[..., bool]

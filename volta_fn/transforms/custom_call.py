@@ -28,8 +28,7 @@ from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.transforms.eager import RecordedTracer, Recording
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     JVPTrace,
     JVPTracer,
     PartialEvalTrace,
@@ -41,6 +40,7 @@ from volta_fn.transforms.linearize import (
     split_tangents,
     with_zeros,
 )
+from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
 # Calls of functions with rules by users: arguments, tracing, checks, batching.

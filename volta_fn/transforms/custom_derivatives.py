@@ -24,8 +24,8 @@ from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_f
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
+from volta_fn.transforms.differentiation import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.grad import public_tangent
-from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
 # `custom_jvp`: users' forward derivatives, from which reverse mode follows.

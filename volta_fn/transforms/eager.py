@@ -45,7 +45,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     DifferentiatedTracer,
     JVPTracer,
     Linearization,

@@ -31,8 +31,8 @@ from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, 
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.transforms.differentiation import jvp_flat, marked, pull_back, with_zeros
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
-from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 from volta_fn.tree.structures import structural_difference
 
 P = ParamSpec("P")

@@ -21,9 +21,9 @@ from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_f
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
+from volta_fn.transforms.differentiation import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr
 
 # `linear_call`: a linear function with a transpose of its own.
