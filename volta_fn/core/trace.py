@@ -127,7 +127,8 @@ class Tracer(Array):
         """Return self: there is nothing to wait for while tracing."""
         return self
 
-    def _concrete(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+    def _refuse_value(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+        """Raise an error: the operation that is `wanted` needs the value."""
         where = f" in {self._trace.name!r}" if self._trace.name else ""
         raise error(
             f"{wanted} needs a concrete value, but this array of type {self.aval} is being traced{where}: {self.origin()}. "
@@ -135,7 +136,7 @@ class Tracer(Array):
         )
 
     def __bool__(self) -> bool:
-        self._concrete(
+        self._refuse_value(
             "a Python `if`, `while`, `and`, `or`, `not` or bool()",
             "Use lax.cond, lax.while_loop or volta_fn.numpy.where for decisions on traced values, "
             "or make the argument static with jit(..., static_argnums=...).",
@@ -143,29 +144,29 @@ class Tracer(Array):
         )
 
     def __index__(self) -> int:
-        self._concrete(
+        self._refuse_value(
             "an integer index, range() or shape",
             "Use lax.dynamic_slice, x[i] on arrays or lax.fori_loop, or make the argument static with jit(..., static_argnums=...).",
             TracerIndexError,
         )
 
     def __int__(self) -> int:
-        self._concrete("int()", "Use x.astype(int) to stay inside the program.")
+        self._refuse_value("int()", "Use x.astype(int) to stay inside the program.")
 
     def __float__(self) -> float:
-        self._concrete("float()", "Use x.astype(float) to stay inside the program.")
+        self._refuse_value("float()", "Use x.astype(float) to stay inside the program.")
 
     def __complex__(self) -> complex:
-        self._concrete("complex()", "Use x.astype(complex) to stay inside the program.")
+        self._refuse_value("complex()", "Use x.astype(complex) to stay inside the program.")
 
     def __dlpack__(self, **options: Any) -> Any:
-        self._concrete("another library (DLPack)", "Return the array from the traced function, or call the library in pure_callback.")
+        self._refuse_value("another library (DLPack)", "Return the array from the traced function, or call the library in pure_callback.")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.__dlpack__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        self._concrete(
+        self._refuse_value(
             "conversion to a NumPy array",
             "Use the function of the same name in volta_fn.numpy, or pure_callback to call NumPy code from a traced function.",
             TracerArrayError,
@@ -173,11 +174,11 @@ class Tracer(Array):
 
     def item(self, *index: int) -> Any:
         """Raise `ConcretizationError`: a traced array has no value yet."""
-        self._concrete("item()", "Return the array from the traced function and read it there.")
+        self._refuse_value("item()", "Return the array from the traced function and read it there.")
 
     def tolist(self) -> Any:
         """Raise `ConcretizationError`: a traced array has no value yet."""
-        self._concrete("tolist()", "Return the array from the traced function and read it there.")
+        self._refuse_value("tolist()", "Return the array from the traced function and read it there.")
 
     def __copy__(self) -> Tracer:
         return self
@@ -186,11 +187,11 @@ class Tracer(Array):
         return self
 
     def __reduce__(self) -> Any:
-        self._concrete("pickling", "Return the array from the traced function and pickle it there.")
+        self._refuse_value("pickling", "Return the array from the traced function and pickle it there.")
 
     def __format__(self, spec: str) -> str:
         if spec:
-            self._concrete(f"formatting as {spec!r}", "Print it with debug.print, or return it from the traced function.")
+            self._refuse_value(f"formatting as {spec!r}", "Print it with debug.print, or return it from the traced function.")
         return str(self)
 
     def __repr__(self) -> str:
@@ -221,7 +222,7 @@ def is_concrete(value: Any) -> bool:
 def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
     """Return `value` if it is concrete, else raise a `ConcretizationError`."""
     if isinstance(value, Tracer):
-        value._concrete(wanted, remedy, error)
+        value._refuse_value(wanted, remedy, error)
     return value
 
 

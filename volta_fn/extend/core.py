@@ -288,7 +288,7 @@ def valid_jaxtype(x: Any) -> bool:
 def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
     """Return `force(val)` if the value is known, else raise a `ConcretizationError`."""
     if isinstance(val, Tracer):
-        val._concrete(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
+        val._refuse_value(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
     return val if force is None else force(val)
 
 

@@ -136,7 +136,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     compiled by jit, the program agrees with its equations
     """
     check_callable(f, "crosscheck")
-    plain = f._fun if isinstance(f, Jitted) and not f._statics.has_static else f
+    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
 
     @functools.wraps(f)
     def checked(*args: Any, **kwargs: Any) -> Crosscheck:

@@ -73,7 +73,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
 
     @functools.wraps(f)
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        request = Request(jitted._fun, jitted._statics, args, kwargs)
+        request = Request(jitted._fun, jitted._options, args, kwargs)
         lowered = jitted.lower(*args, **kwargs)
         values = _values(request.leaves, lowered._traced) if run else []
         device = common_device(values) if values else lowered._device

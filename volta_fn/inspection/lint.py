@@ -162,7 +162,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
     ['key reuse']
     """
     check_callable(f, "lint")
-    plain = f._fun if isinstance(f, Jitted) and not f._statics.has_static else f
+    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
 
     @functools.wraps(f)
     def linted(*args: Any, **kwargs: Any) -> Lint:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,9 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 
-if TYPE_CHECKING:
-    pass
 
-
-class Statics(NamedTuple):
-    """The arguments that are static (constants of the program) or donated."""
+class JitOptions(NamedTuple):
+    """Options of `jit`: positions and names of static and of donated arguments."""
 
     argnums: frozenset[int]
     argnames: frozenset[str]
@@ -36,7 +33,7 @@ class Statics(NamedTuple):
         return bool(self.argnums or self.argnames)
 
 
-_NO_OPTIONS = Statics(*[frozenset[Any]()] * 4)
+_NO_OPTIONS = JitOptions(*[frozenset[Any]()] * 4)
 
 
 class ArgumentsKey(NamedTuple):
@@ -52,12 +49,12 @@ class ArgumentsKey(NamedTuple):
 class Request:
     """One call: `leaves` and `in_tree` of dynamic arguments; `key` of everything else."""
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.statics = statics
+    def __init__(self, fun: Callable[..., Any], options: JitOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.options = options
         self.args = args
         self.kwargs = kwargs
-        static_args = {i: args[i] for i in sorted(statics.argnums) if i < len(args)}
-        static_kwargs = {n: kwargs[n] for n in sorted(statics.argnames) if n in kwargs}
+        static_args = {i: args[i] for i in sorted(options.argnums) if i < len(args)}
+        static_kwargs = {n: kwargs[n] for n in sorted(options.argnames) if n in kwargs}
         self.dynamic_args = tuple([a for i, a in enumerate(args) if i not in static_args])
         self.dynamic_kwargs = {n: v for n, v in kwargs.items() if n not in static_kwargs}
         self.leaves, self.in_tree = tree.flatten((self.dynamic_args, self.dynamic_kwargs))
@@ -77,10 +74,10 @@ class Request:
             try:
                 values.append(as_value(leaf))
             except ArgumentTypeError as error:
-                raise (error if isinstance(leaf, np.ndarray) else ArgumentTypeError(self._no_array(len(values)))) from None
+                raise (error if isinstance(leaf, np.ndarray) else ArgumentTypeError(self._not_an_array(len(values)))) from None
         return values
 
-    def _no_array(self, position: int) -> str:
+    def _not_an_array(self, position: int) -> str:
         """Say which argument is not an array, and how to make it static."""
         label, value = argument_labels(self.function, self.in_tree, len(self.leaves))[position], self.leaves[position]
         name, where = re.split(r"[\[.]", label, maxsplit=1)[0], function_name(self.fun)
@@ -91,36 +88,36 @@ class Request:
 
     def donated(self) -> tuple[bool, ...]:
         """Return for each leaf whether its argument is donated."""
-        if not (self.statics.donate_argnums or self.statics.donate_argnames):
+        if not (self.options.donate_argnums or self.options.donate_argnames):
             return (False,) * len(self.leaves)
-        positions = [i for i in range(len(self.args)) if i not in self.statics.argnums]
+        positions = [i for i in range(len(self.args)) if i not in self.options.argnums]
         flags: list[bool] = []
         for position, arg in zip(positions, self.dynamic_args, strict=True):
-            flags += [position in self.statics.donate_argnums] * len(tree.leaves(arg))
+            flags += [position in self.options.donate_argnums] * len(tree.leaves(arg))
         for name in sorted(self.dynamic_kwargs):
-            flags += [name in self.statics.donate_argnames] * len(tree.leaves(self.dynamic_kwargs[name]))
+            flags += [name in self.options.donate_argnames] * len(tree.leaves(self.dynamic_kwargs[name]))
         return tuple(flags)
 
 
-#: Types of numbers with signed zeros: 0.0 and -0.0 are equal, but other constants. Keys have zeros of these types as texts.
+#: Types of numbers with signed zeros: 0.0 and -0.0 are equal, but different constants. Keys have zeros of these types as texts.
 _SIGNED = (float, complex)
 
 
-def _exact(value: Any) -> Any:
+def _key_entry(value: Any) -> Any:
     """Return the entry of a key for a static value."""
     return value if value or type(value) not in _SIGNED else repr(value)
 
 
 @functools.cache
-def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tuple[Any, ...]]:
+def key_function(static: frozenset[int], count: int, attribute: str) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that makes the key of a call with `count` arguments.
 
-    The key has the types and values of the static arguments, and the attribute `kind` of the others (None stays None). The code has no
+    The key has the types and values of the static arguments, and an attribute of the others (None stays None). The code has no
     loop and no call, since every call of a jitted function with static arguments makes such a key.
     """
     names = [f"a{i}" for i in range(count)]
     entries = [
-        f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{kind}"
+        f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{attribute}"
         for i, a in enumerate(names)
     ]
     key_of: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
@@ -129,7 +126,7 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
 
 def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the types and values of a call's static arguments, as a key."""
-    return tuple([(type(a), _exact(a)) for i, a in enumerate(args) if i in static])
+    return tuple([(type(a), _key_entry(a)) for i, a in enumerate(args) if i in static])
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -159,7 +156,7 @@ def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, .
             hash(value)
         except TypeError:
             raise UnhashableStaticError(f"static argument {name!r} of {function_name(fun)} is {_unhashable(name, value)}") from None
-    return tuple([(name, type(v), _exact(v)) for name, v in values.items()])
+    return tuple([(name, type(v), _key_entry(v)) for name, v in values.items()])
 
 
 def _unhashable(name: Any, value: Any) -> str:
@@ -180,7 +177,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, (int, str)) else tuple(value)
 
 
-def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> Statics:
+def resolve_options(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> JitOptions:
     """Resolve names to positions and positions to names.
 
     An argument is static or donated however it is passed, unless both its names and its positions are given: then each holds for arguments
@@ -225,4 +222,4 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
     donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate", donate_argnums is None or donate_argnames is None)
     if static_numbers & donated_numbers:
         raise ArgumentError("an argument cannot be both static and donated")
-    return Statics(static_numbers, static_labels, donated_numbers, donated_labels)
+    return JitOptions(static_numbers, static_labels, donated_numbers, donated_labels)

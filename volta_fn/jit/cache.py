@@ -31,7 +31,7 @@ from volta_fn.core.functions import argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.named_axes import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
-from volta_fn.jit.arguments import ArgumentsKey, Request, call_key, static_values
+from volta_fn.jit.arguments import ArgumentsKey, Request, key_function, static_values
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.jit.sharded import with_argument_shardings
 from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
@@ -89,7 +89,7 @@ class ProgramCache(CallCache):
         super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
         #: The programs by the arrays' specs. Before these, a key has nothing if the arguments are arrays and numbers themselves; else their
         #: structure; with static arguments the pair of `static_values` and the structure. Calls of arrays and static arguments have a
-        #: `call_key`.
+        #: `key_function`.
         self.calls: dict[Any, Run] = self.table("calls")
         self.structures: dict[Any, Matcher] = self.table("structures")
         #: The values of `structures`, which calls iterate over while other threads may add some.
@@ -155,18 +155,18 @@ class ProgramCache(CallCache):
 
     def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
-        args, argnums = request.args, request.statics.argnums
-        if request.statics.has_static and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+        args, argnums = request.args, request.options.argnums
+        if request.options.has_static and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
             # `run` takes the arguments at `positions`.
             first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
             if last - first == len(positions):
-                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run(args[first:last])
+                self.calls[key_function(argnums, len(args), "_spec")(*args)] = lambda args: run(args[first:last])
             else:
-                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in positions])
-        elif request.statics.has_static and not request.kwargs and all(type(x) is ConcreteArray for x in values):
+                self.calls[key_function(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in positions])
+        elif request.options.has_static and not request.kwargs and all(type(x) is ConcreteArray for x in values):
             self.calls[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
-        elif not request.statics.has_static and all(type(x) is ConcreteArray for x in values):
+        elif not request.options.has_static and all(type(x) is ConcreteArray for x in values):
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
             specs = tuple([x._spec for x in values])
             self.calls[specs if flat_call else (request.in_tree, *specs)] = run

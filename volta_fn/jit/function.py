@@ -20,7 +20,7 @@ from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, position
 from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
+from volta_fn.jit.arguments import JitOptions, Request, key_function, resolve_options
 from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
 from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import check_usable, common_device, on_device
@@ -128,10 +128,10 @@ def jit(
     check_callable(fun, "jit")
     if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
-    statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        fun = constrained_function(fun, in_shardings, out_shardings, statics.argnums)
-    return Jitted(fun, statics, shared_cache(fun, statics))
+        fun = constrained_function(fun, in_shardings, out_shardings, options.argnums)
+    return Jitted(fun, options, shared_cache(fun, options))
 
 
 class _Signature:
@@ -161,22 +161,22 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         "_cache",
         "_calls",
         "_fun",
+        "_options",
         "_ref_passing",
-        "_statics",
         "_transforms",
     )
 
     __signature__ = _Signature()
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, cache: ProgramCache | None = None) -> None:
+    def __init__(self, fun: Callable[..., Any], options: JitOptions, cache: ProgramCache | None = None) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._statics = statics
+        self._options = options
         self._cache = cache or ProgramCache()
         self._cache.users += 1
         #: Attributes of the cache and of the static arguments that every call reads.
         self._calls = self._cache.calls
-        self._argnums, self._all_dynamic = statics.argnums, not statics.has_static
+        self._argnums, self._all_dynamic = options.argnums, not options.has_static
         self._transforms: dict[Any, Jitted] = {}
         #: How it is called if it uses references from outside, or gets some as arguments.
         self._ref_passing: RefPassing | None = None
@@ -205,7 +205,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     return run(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
-                    run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
+                    run = self._calls.get(key_function(self._argnums, len(args), "_spec")(*args))
                 except (AttributeError, TypeError, ValueError):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
@@ -265,21 +265,21 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         """
         if self._ref_passing is not None:
             return self._ref_passing.why_missed(args, kwargs)
-        request = Request(self._fun, self._statics, args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         if positions_of_refs(request.leaves):
-            return RefPassing(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
+            return RefPassing(self._fun, self._options, [], Jitted).why_missed(args, kwargs)
         return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
 
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Jit a transform of this function; see `JittedFunction`."""
-        if self._statics.has_static and not same_arguments:
+        if self._options.has_static and not same_arguments:
             return function
         transform = self._transforms.get(key)
         if transform is None:
             if len(self._transforms) >= _TRANSFORMS:
                 self._transforms.clear()
             nothing: frozenset[Any] = frozenset()
-            transform = Jitted(function, self._statics._replace(donate_argnums=nothing, donate_argnames=nothing))
+            transform = Jitted(function, self._options._replace(donate_argnums=nothing, donate_argnames=nothing))
             self._transforms[key] = transform
         return transform
 
@@ -292,7 +292,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if equation is None:
             return self._call_by_request(args, {})
         params, assemble = equation
-        arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
+        arrays = [a for i, a in enumerate(args) if i not in self._options.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
     def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,10 +302,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _call_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the program of these arguments, which is traced if there is none."""
         if settings.disable_jit or settings.sees_results:
-            return self._in_python(Request(self._fun, self._statics, args, kwargs))
+            return self._in_python(Request(self._fun, self._options, args, kwargs))
         if self._ref_passing is not None:
             return self._ref_passing(args, kwargs)
-        request = Request(self._fun, self._statics, args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         if positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
@@ -350,17 +350,17 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _switch_to_ref_passing(self, refs: Sequence[Any]) -> RefPassing:
         """Pass its references' values as arguments from now on."""
-        self._ref_passing = RefPassing(self._fun, self._statics, refs, Jitted)
+        self._ref_passing = RefPassing(self._fun, self._options, refs, Jitted)
         return self._ref_passing
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
-        return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
+        return key_function(self._options.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 
     def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
-        request = Request(self._fun, self._statics, args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
@@ -395,13 +395,13 @@ def _abstract(value: Any) -> ShapedArray:
 class RefPassing:
     """The calls of a jitted function that closes over `refs`, or gets references."""
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
+    def __init__(self, fun: Callable[..., Any], options: JitOptions, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
         self.name = function_name(fun)
         self.refs = list(refs)
-        self.statics = statics
+        self.options = options
         self.jitted = jitted
         self.fun = fun
-        self.closing_over = jitted(self._with_values(), statics) if refs else None
+        self.closing_over = jitted(self._with_values(), options) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
         self.by_positions: dict[Any, Jitted[..., Any]] = {}
 
@@ -435,7 +435,7 @@ class RefPassing:
         """Return the jitted function of arguments with values in place of references."""
         key = structure, positions
         if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.options)
         return self.by_positions[key]
 
     def _with_values(self) -> Callable[..., Any]:

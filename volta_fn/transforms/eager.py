@@ -468,6 +468,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
+    """Run a compiled gradient; return the function's results and the cotangents."""
     buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
     outputs = iter(gradient.run(*buffers))
     computed = map(wrap, outputs, gradient.results)
