@@ -36,7 +36,8 @@ from volta_fn.jit import jit
 from volta_fn.jit.arguments import Request
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
-from volta_fn.jit.lowered import Lowered, item_code, item_text
+from volta_fn.jit.program_text import item_code, item_text
+from volta_fn.jit.stages import Lowered
 from volta_fn.jit.traced import TracedProgram, with_wide_inputs
 
 #: Timed calls, of which the fastest counts.

@@ -32,8 +32,8 @@ from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
-    from volta_fn.jit.lowered import Lowered
-    from volta_fn.jit.lowered import Traced as PublicTraced
+    from volta_fn.jit.stages import Lowered
+    from volta_fn.jit.stages import Traced as PublicTraced
 
 # `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
 
@@ -364,7 +364,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
-        public: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
+        public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
         return public
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
