@@ -79,15 +79,15 @@ def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
     return functools.wraps(function, functools.WRAPPER_ASSIGNMENTS if plain else ("__doc__",))
 
 
-def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> list[str]:
+def argument_labels(function: Callable[..., Any], in_tree: Any) -> list[str]:
     """Label each leaf of ``(args, kwargs)`` by argument and path: ``params['w']``."""
-    dummies = tree.unflatten(in_tree, list(range(count)))
+    placeholders = tree.unflatten(in_tree, range(in_tree.num_leaves))
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         names = []
     labels = []
-    for path, _ in tree.leaves_with_path(dummies):
+    for path, _ in tree.leaves_with_path(placeholders):
         position = getattr(path[1], "idx", None)
         if position is None:
             labels.append(f"{getattr(path[1], 'key', path[1])}{tree.keystr(path[2:])}")

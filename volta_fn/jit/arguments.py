@@ -79,7 +79,7 @@ class Request:
 
     def _not_an_array(self, position: int) -> str:
         """Say which argument is not an array, and how to make it static."""
-        label, value = argument_labels(self.function, self.in_tree, len(self.leaves))[position], self.leaves[position]
+        label, value = argument_labels(self.function, self.in_tree)[position], self.leaves[position]
         name, where = re.split(r"[\[.]", label, maxsplit=1)[0], function_name(self.fun)
         remedy = f'If it is an option, make it static: jit({where}, static_argnames="{name}")'
         if label != name:

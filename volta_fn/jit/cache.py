@@ -155,21 +155,18 @@ class ProgramCache(CallCache):
 
     def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
+        if not all(type(x) is ConcreteArray for x in values):
+            return
         args, argnums = request.args, request.options.argnums
-        if request.options.has_static and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
-            positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-            # `run` takes the arguments at `positions`.
-            first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
-            if last - first == len(positions):
-                self.calls[key_function(argnums, len(args), "_spec")(*args)] = lambda args: run(args[first:last])
-            else:
-                self.calls[key_function(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in positions])
-        elif request.options.has_static and not request.kwargs and all(type(x) is ConcreteArray for x in values):
-            self.calls[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
-        elif not request.options.has_static and all(type(x) is ConcreteArray for x in values):
+        specs = tuple([x._spec for x in values])
+        if not request.options.has_static:
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
-            specs = tuple([x._spec for x in values])
             self.calls[specs if flat_call else (request.in_tree, *specs)] = run
+        elif not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+            positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
+            self.calls[key_function(argnums, len(args), "_spec")(*args)] = _of_arguments_at(positions, run)
+        elif not request.kwargs:
+            self.calls[((static_values(argnums, args), request.in_tree), *specs)] = run
 
     def traced_program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
@@ -181,7 +178,7 @@ class ProgramCache(CallCache):
         shardings = _shardings(values)
         function = with_argument_shardings(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
-        traced = trace_function(function, values, request.in_tree, key.avals, function_name(request.fun))
+        traced = trace_function(function, request.in_tree, key.avals, function_name(request.fun))
         if mesh_reads.count > reads:
             traced.mesh = mesh_key()
             key = key._replace(mesh=traced.mesh)
@@ -219,6 +216,14 @@ class ProgramCache(CallCache):
             yield from reasons or ["the named axes, the default device or a static argument differ"]
 
         return self.why_missed("programs", key, _distance, differences)
+
+
+def _of_arguments_at(positions: Sequence[int], run: Run) -> Run:
+    """Return a function of a call's arguments that passes those at the positions."""
+    first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
+    if last - first == len(positions):
+        return lambda args: run(args[first:last])
+    return lambda args: run([args[i] for i in positions])
 
 
 def _shardings(values: Sequence[Array]) -> tuple[Any, ...]:
@@ -338,7 +343,7 @@ def _differences(request: Request, keys: Sequence[ProgramKey]) -> Iterator[str]:
     if len(structures) > 1:
         yield f"the arguments have {len(structures)} structures, such as {_last_examples(structures)}"
     alike = [key for key in keys if key.arguments.in_tree == request.in_tree]
-    labels = argument_labels(request.function, request.in_tree, len(request.leaves))
+    labels = argument_labels(request.function, request.in_tree)
     for label, *avals in zip(labels, *[key.avals for key in alike], strict=True):
         types = dict.fromkeys(avals)
         if len(types) > 1:

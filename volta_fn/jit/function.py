@@ -362,7 +362,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
         request = Request(self._fun, self._options, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
-        traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
+        traced = trace_function(request.function, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
         public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
         return public

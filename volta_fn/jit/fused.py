@@ -249,9 +249,9 @@ class _ProgramMaker:
 
 def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:
     """Compile a function of arrays alone."""
-    leaves = [0] * len(avals)
+    in_tree = tree.structure(((0,) * len(avals), {}))
     with default_device(device):
-        traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
+        traced = trace_function(flat, in_tree, avals, function_name(function))
     if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
     run, builtin = compile_for(traced, device)

@@ -27,7 +27,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     flat = FlatFunction(f, in_tree)
-    labels = argument_labels(f, in_tree, len(leaves))
+    labels = argument_labels(f, in_tree)
 
     def residuals(*values: Array) -> list[Array]:
         return linearize_flat(flat, values, name=function_name(f))[1].consts

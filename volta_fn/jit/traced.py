@@ -105,15 +105,13 @@ def gc_paused() -> Iterator[None]:
         _pauses.discard(pause)
 
 
-def trace_function(
-    function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str
-) -> TracedProgram:
-    """Trace `function` for arguments of these types.
+def trace_function(function: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> TracedProgram:
+    """Trace `function` for arguments of this structure, whose leaves have these types.
 
     No argument is donated until `TracedProgram.donate` is called.
     """
     flat = FlatFunction(function, in_tree)
-    labels = argument_labels(function, in_tree, len(leaves))
+    labels = argument_labels(function, in_tree)
     with gc_paused():
         closed, wide_inputs = trace_with_wide_inputs(flat, avals, name, labels)
     program, captured = hoist_tracers(closed)

@@ -85,6 +85,6 @@ def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
     """Return a function's program, and the shapes and dtypes of its results."""
     leaves, in_tree = tree.flatten((tuple(args), kwargs))
     flat = FlatFunction(fun, in_tree)
-    labels = argument_labels(fun, in_tree, len(leaves))
+    labels = argument_labels(fun, in_tree)
     closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)
     return closed, tree.unflatten(flat.out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])

@@ -115,7 +115,7 @@ def _mapped_dim(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, valu
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise ArgumentError(f"vmap: in_axes consists of integers and None, got {dim!r}")
     if not -value.ndim <= dim < value.ndim:
-        label = argument_labels(fun, in_tree, in_tree.num_leaves)[leaf]
+        label = argument_labels(fun, in_tree)[leaf]
         raise ShapeError(
             f"vmap of {function_name(fun)}: in_axes says axis {dim} of {label}, which has shape {value.shape}. "
             "Write None for arguments that are the same for all examples, as in in_axes=(None, 0)"
@@ -132,7 +132,7 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
     if not sizes:
         raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
-        labels = argument_labels(fun, in_tree, len(values))
+        labels = argument_labels(fun, in_tree)
         listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)
         raise ShapeError(
             f"vmap of {name}: the mapped axes must have one size; got {listed}. in_axes=None marks arguments that are not mapped"

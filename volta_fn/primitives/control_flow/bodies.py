@@ -139,7 +139,7 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     if cached is not None:
         return cached
     flat = FlatFunction(function, in_tree)
-    labels = argument_labels(function, in_tree, len(avals))
+    labels = argument_labels(function, in_tree)
     closed, wide_inputs = trace_with_wide_inputs(flat, avals, function_name(owner), labels)
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, wide_inputs)
