@@ -33,7 +33,7 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_CORE_MEMORY = deferred("volta_fn.core.memory")
+_DLPACK = deferred("volta_fn.core.dlpack")
 
 
 class Array(Typed, ArrayMethods):
@@ -236,10 +236,10 @@ class ConcreteArray(Array):
     def __dlpack__(
         self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return _CORE_MEMORY.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
+        return _DLPACK.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CORE_MEMORY.device_of(self.device)
+        return _DLPACK.device_of(self.device)
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""
