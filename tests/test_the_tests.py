@@ -23,7 +23,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.movement import linear_primitive, moveaxis
 from volta_fn.primitives.declare import elementwise
-from volta_fn.transforms.linearize import jvp_rules
+from volta_fn.transforms.differentiation import jvp_rules
 
 
 @pytest.fixture(autouse=True)

@@ -37,12 +37,13 @@ from volta_fn.core.distribution import get_mesh as get_mesh
 from volta_fn.core.distribution import make_mesh as make_mesh
 from volta_fn.core.distribution import set_mesh as set_mesh
 from volta_fn.core.distribution import use_mesh as use_mesh
+from volta_fn.core.functions import check_callable, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
-from volta_fn.core.placement import at_home, sharding_spec, split, with_sharding_constraint
+from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, bound_axis
+from volta_fn.core.placement import on_home_device, sharding_spec, split, with_sharding_constraint
 from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
-from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr
-from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum
@@ -364,7 +365,7 @@ class _OverShards(NamedTuple):
         leaves, structure = tree.flatten(args)
         inferred = self.in_specs is INFERRED
         specs = _specs([sharding_spec(x) for x in leaves], leaves, mesh) if inferred else _specs(self.in_specs, args, mesh)
-        values, grid = [at_home(as_value(x)) for x in leaves], mesh.processes
+        values, grid = [on_home_device(as_value(x)) for x in leaves], mesh.processes
         flat = _FlatShards(self, mesh, structure)
         local = functools.partial(self._local, mesh, names, flat, specs)
         if grid is None:
@@ -518,7 +519,7 @@ def pmap(
         device_count = len(local_devices(backend=backend) if devices is None else devices)
         _check_size(args, kwargs, axes, axis_size, device_count)
         if process_count() == 1:
-            args, kwargs = tree.map(at_home, (tuple(args), kwargs))
+            args, kwargs = tree.map(on_home_device, (tuple(args), kwargs))
             result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
             return _over_devices(result, out_axes, devices or local_devices(backend=backend), axis_name)
         return _pmap_over_processes(fun, axis_name, axes, out_axes)(args, kwargs)

@@ -11,7 +11,7 @@ import volta_fn as vf
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import PRIMITIVES, Primitive, RuleTable
 from volta_fn.core.trace import bind
-from volta_fn.transforms.linearize import jvp_rules
+from volta_fn.transforms.differentiation import jvp_rules
 
 
 @pytest.mark.parametrize("attribute", Primitive.__slots__)

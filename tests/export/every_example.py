@@ -77,7 +77,7 @@ class Recorder:
         except ExportError as error:
             self.refused.append(f"{name}: {error.message}")
             return
-        dynamic = [a for i, a in enumerate(args) if i not in function._statics.argnums]
+        dynamic = [a for i, a in enumerate(args) if i not in function._options.argnums]
         inputs, outputs = vf.tree.leaves((tuple(dynamic), kwargs)), vf.tree.leaves(result)
         arrays = {f"in{i}": raw(x) for i, x in enumerate(inputs)} | {f"out{i}": raw(x) for i, x in enumerate(outputs)}
         np.savez(self.folder / f"{name}.npz", **arrays)

@@ -43,7 +43,7 @@ def test_nothing_is_left_when_a_trace_ends(tmp_path: Path) -> None:
         double(vnp.ones(3))
         raise RuntimeError
     before = len(result.events)
-    assert compilation.program_maker is None
+    assert compilation.compile_hook is None
     assert float(double(vnp.ones(3)).sum()) == 6
     assert len(result.events) == before
 

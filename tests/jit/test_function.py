@@ -494,4 +494,4 @@ def test_the_signature_is_the_functions(follow_wrapped: bool) -> None:
 
     for function in (vf.jit(power), vf.jit(vf.jit(power)), vf.jit(power, static_argnames="exponent")):
         assert inspect.signature(function, follow_wrapped=follow_wrapped) == inspect.signature(power)
-    assert "statics" in inspect.signature(type(vf.jit(power))).parameters
+    assert "options" in inspect.signature(type(vf.jit(power))).parameters

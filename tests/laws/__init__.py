@@ -13,7 +13,7 @@ from tests.samples.sample import Sample
 from volta_fn import dtypes
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.targets.numpy.backend import STRUCTURED
-from volta_fn.transforms.linearize import jvp_rules
+from volta_fn.transforms.differentiation import jvp_rules
 from volta_fn.transforms.vmap import batching_rules
 
 Law = Callable[[Sample], None]

@@ -14,14 +14,14 @@ import volta_fn.numpy as jnp
 from tests.laws.common import on_gpu
 from volta_fn import lax, nn, tree
 from volta_fn.core.array import as_value
-from volta_fn.core.staging import FlatFunction
+from volta_fn.core.functions import FlatFunction
 from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager
+from volta_fn.transforms.differentiation import linearize_flat, pull_back
 from volta_fn.transforms.eager import _CACHE, Node
-from volta_fn.transforms.linearize import linearize_flat, pull_back
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 

@@ -3,10 +3,11 @@
 In the order in which to read:
 
 - `caches` (what runs calls, by the types of their arguments, and values by weak references), `aval` (abstract values: shapes with
-  numbers or symbols, dtypes, and their promotion), `device` (with the rank of this process), `array`, `memory` (transfers, donation,
-  DLPack);
+  numbers or symbols, dtypes, and their promotion), `device` (with the rank of this process), `array`, `html` (what notebooks show),
+  `memory` (donation and transfers), `dlpack` (memory shared with other libraries);
 - `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or
-  records them; and the named axes that they are in), `jaxpr` (programs as data, their check, and dead-code elimination), `staging`
+  records them), `named_axes` (axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),
+  `functions` (users' functions of pytrees as functions of flat arrays, and jitted functions as transforms see them), `staging`
   (functions traced to jaxprs), `refs` (mutable references);
 - `distribution` (meshes and shardings) and `placement` (arrays on several devices).
 """

@@ -1,13 +1,13 @@
 """Arrays: immutable values on a device.
 
 `Array` is the type of arrays and tracers, `ConcreteArray` that of arrays with elements. The buffer of a donated or deleted array raises on
-any use. Notebooks show arrays as HTML.
+any use.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +17,7 @@ from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
 from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.html import array_html, folded
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 
@@ -32,7 +33,7 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_CORE_MEMORY = deferred("volta_fn.core.memory")
+_DLPACK = deferred("volta_fn.core.dlpack")
 
 
 class Array(Typed, ArrayMethods):
@@ -235,10 +236,10 @@ class ConcreteArray(Array):
     def __dlpack__(
         self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return _CORE_MEMORY.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
+        return _DLPACK.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CORE_MEMORY.device_of(self.device)
+        return _DLPACK.device_of(self.device)
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""
@@ -496,104 +497,3 @@ class _DeletedBuffer(np.ndarray):
 
 #: The buffer of all arrays that were donated or deleted.
 DELETED: Any = np.full((2, 2), np.nan)[:, :1].view(_DeletedBuffer)
-
-
-# HTML for notebooks: arrays with statistics; trees and programs that fold.
-
-_BARS = "▁▂▃▄▅▆▇█"
-_BINS = 16
-
-
-def escaped(text: Any) -> str:
-    """Escape text for HTML."""
-    result: str = deferred("html").escape(str(text))
-    return result
-
-
-def folded(title: str, body: str, opened: bool = False) -> str:
-    """Return a collapsible line of HTML, which unfolds to `body`."""
-    return f"<details{' open' if opened else ''}><summary><code>{escaped(title)}</code></summary>{body}</details>"
-
-
-def listed(items: Iterable[str]) -> str:
-    """Return an HTML list of HTML items."""
-    return "<ul style='list-style:none;margin:0'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
-
-
-def preformatted(text: str) -> str:
-    """Return preformatted text."""
-    return f"<pre>{escaped(text)}</pre>"
-
-
-def program(text: str) -> str:
-    """Return the text of a jaxpr, whose nested programs are collapsible.
-
-    Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
-    """
-    head, *body = text.splitlines()
-    lines, depth = [escaped(head), "\n"], 0
-    for row in body:
-        ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
-        if begins and not ends:
-            lines.append(f"<details open><summary>{escaped(row)}</summary>")
-        else:
-            lines.append(f"{escaped(row)}\n")
-        if ends:
-            lines.append("</details>")
-        if ends and begins:  # the next of several programs
-            lines.append("<details open><summary>…</summary>")
-        depth += begins - ends
-    return f"<pre>{''.join(lines)}</pre>"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table; the first row is its head."""
-    head, *body = [
-        "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
-    ]
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
-
-
-def sparkline(values: np.ndarray) -> str:
-    """Return the histogram of finite numbers in sixteen bars.
-
-    >>> sparkline(np.array([0.0, 1.0, 1.0]))
-    '▅▁▁▁▁▁▁▁▁▁▁▁▁▁▁█'
-    """
-    if not values.size:
-        return ""
-    values, _ = _scaled(values)
-    low, width = values.min(), np.ptp(values)
-    bins = np.minimum((values - low) / width * _BINS, _BINS - 1) if width else np.full(values.shape, _BINS // 2)
-    counts = np.bincount(bins.astype(np.int64), minlength=_BINS)
-    return "".join(_BARS[int(np.ceil(count / counts.max() * (len(_BARS) - 1)))] for count in counts)
-
-
-def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Scale finite numbers by a power of 2 to at most 1; also return its exponent."""
-    # Their differences and sums neither overflow nor underflow.
-    wide = values.astype(np.float64)
-    exponent = int(np.frexp(np.abs(wide).max())[1])
-    return np.ldexp(wide, -exponent), exponent
-
-
-def statistics(values: np.ndarray) -> str:
-    """Return range, mean, the number of NaN and infinite elements, and a sparkline."""
-    if values.dtype.kind == "c" or not values.size:
-        return ""
-    wide = values.astype(np.float64).ravel()
-    finite = wide[np.isfinite(wide)]
-    if values.size == finite.size and finite.min() == finite.max():
-        return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
-    parts = []
-    if finite.size:
-        scaled, exponent = _scaled(finite)
-        parts.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
-    counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
-    parts += [f"{count:,} {name}" for name, count in counts if count]
-    return f"{', '.join(parts)} {sparkline(finite)}".rstrip()
-
-
-def array_html(title: str, values: np.ndarray, text: str) -> str:
-    """Return an array's type and statistics, which unfold to its elements."""
-    return folded(f"{title}  {statistics(values)}".rstrip(), preformatted(text))

@@ -144,12 +144,7 @@ class LruCache(Generic[V]):
 # Caches of calls: from the types of arguments to what runs a call, in tables.
 #
 # Jitted functions, primitives, marked functions (`jit/fused.py`) and eager gradients (`transforms/eager.py`) each have a `CallCache`. Its
-# tables lead from what a call is cheap to recognise by to what was expensive to make. A jitted function has the tables
-#
-# - ``calls``: types of the arguments → compiled program,
-# - ``structures``: structure of the arguments → generated code that checks it, and programs by the types of the leaves,
-# - ``equations``: types of the arguments, in a function that is being traced → parameters of the equation,
-# - ``programs``: the complete key of a trace → traced program, which has compiled programs by device.
+# tables lead from what a call is cheap to recognise by to what was expensive to make.
 #
 # Compiled programs and routines are on disk as well, for all caches of all processes (`targets/cpu/runtime/cache.py`).
 

@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn.core import device as process
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.trace import ProcessAxis, ProcessGrid, current_mesh, read_mesh
+from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 

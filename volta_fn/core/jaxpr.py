@@ -10,9 +10,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from volta_fn.core.array import Array, ConcreteArray, folded
-from volta_fn.core.array import program as program_html
+from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.html import folded, program_html
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
 from volta_fn.source import SourceLocation, portable

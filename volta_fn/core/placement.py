@@ -176,7 +176,7 @@ Names = list[tuple[Any, ...]]
 Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence[Names]], Names]
 
 
-def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
+def program_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
     """Return the shardings of a program's results."""
     jaxpr, constraints = closed.jaxpr, closed.shardings
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
@@ -185,12 +185,12 @@ def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -
     read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
     for eqn in jaxpr.eqns:
         operands = [read(v) for v in eqn.invars]
-        results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+        results = equation_shardings(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
         env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
+def tracer_sharding(tracer: JaxprTracer) -> NamedSharding | None:
     """Return the sharding of a value of a program that is being traced."""
     builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
     env: dict[Any, Any] = {}
@@ -203,7 +203,9 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
             eqn = builder.find(atom) if env[atom] is None else None
             if eqn is not None:
                 operands = [find(v) for v in eqn.invars]
-                results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+                results = equation_shardings(
+                    eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands
+                )
                 env.update(zip(eqn.outvars, results, strict=True))
         return env[atom]
 
@@ -211,14 +213,14 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
     return result
 
 
-def of_equation(
+def equation_shardings(
     primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], operands: Sequence[Any]
 ) -> list[NamedSharding | None]:
     """Return the shardings of a primitive's results; None for those on one device."""
     named = [s for s in operands if s is not None]
     inner = params.get("jaxpr")
     if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
-        return of_program(inner, operands) if named or "shardings" in inner.derived else [None] * len(out_avals)
+        return program_shardings(inner, operands) if named or "shardings" in inner.derived else [None] * len(out_avals)
     if not named:
         return [None] * len(out_avals)
     mesh = named[0].mesh
@@ -392,15 +394,15 @@ def _devices_of(sharding: Sharding) -> list[Device]:
     return [*sharding.device_set] if mesh is None else [*mesh.devices.flat]
 
 
-def moved(array: ConcreteArray, device: Device) -> ConcreteArray:
+def with_device(array: ConcreteArray, device: Device) -> ConcreteArray:
     """Return the same buffer as an array on another device of its memory."""
     return wrap(array.buffer(), array_spec(array.aval, device))
 
 
-def at_home(value: Any) -> Any:
+def on_home_device(value: Any) -> Any:
     """Return a sharded array as one on a single device; pass other values through."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
-        return moved(value, value.device.home)
+        return with_device(value, value.device.home)
     return value
 
 
@@ -417,7 +419,7 @@ def split(value: Array, sharding: Sharding) -> Array:
     device = group_of(sharding)
     if device is value.device or device.backend is not value.device.backend:
         return value
-    return moved(value, device)
+    return with_device(value, device)
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
@@ -495,13 +497,13 @@ def shards_of(array: ConcreteArray) -> list[Shard]:
     group = array.device
     if not isinstance(group, DeviceGroup):
         return [Shard(group, (slice(None),) * array.ndim, 0, array)]
-    joined_array = at_home(array)
+    joined_array = on_home_device(array)
     replicas: dict[Any, int] = {}
     shards = []
     for device, index in indices_of(group.sharding, array.shape).items():
         key = tuple([(s.start, s.stop) for s in index])
         replicas[key] = replicas.get(key, -1) + 1
-        shards.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
+        shards.append(Shard(device, index, replicas[key], with_device(joined_array[index] if index else joined_array, device)))
     return shards
 
 
@@ -549,6 +551,6 @@ def known_sharding(x: Any) -> NamedSharding | None:
     """Return a value's sharding; None if it is not split, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        sharding: NamedSharding | None = of_tracer(x) if isinstance(x, JaxprTracer) else None
+        sharding: NamedSharding | None = tracer_sharding(x) if isinstance(x, JaxprTracer) else None
         return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None

@@ -336,21 +336,22 @@ class Zero(Typed):
 class Linear(Typed):
     """A placeholder, without value, for an argument that needs a cotangent.
 
-    A rule that asks it for anything but its type computes with its value: the equation `use` is not linear in it.
+    A rule that asks it for anything but its type computes with its value: its `equation` is not linear in it.
     """
 
-    __slots__ = ("aval", "use")
+    __slots__ = ("aval", "equation")
     aval: ShapedArray
 
-    def __init__(self, aval: ShapedArray, use: Any) -> None:
+    def __init__(self, aval: ShapedArray, equation: Any) -> None:
         self.aval = aval
-        self.use = use
+        self.equation = equation
 
     def refuse(self) -> NoReturn:
         """Raise `GradientError`: the program is not linear."""
-        where = "" if self.use.source is None else f" (from {self.use.source})"
+        primitive, source = self.equation.primitive, self.equation.source
+        where = "" if source is None else f" (from {source})"
         raise GradientError(
-            f"{self.use.primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from "
+            f"{primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from "
             "a tangent in a derivative rule, or from an argument of linear_transpose: such arrays may be added, scaled and moved, but not "
             "compared, used as indices or conditions, or multiplied with each other. Compute what depends on values from the primals."
         )

@@ -1,148 +1,23 @@
-"""Traces: interpreters of primitives, with the named axes that they are in.
+"""Traces: interpreters of primitives, one of them current in each thread and task.
 
-One trace is current in each thread and task.
+`bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose values are
+*tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-import numpy as np
-
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
-
-# Named axes, which `vmap(..., axis_name=...)` and `shard_map` bind.
-#
-# The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
-# `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program. The current mesh of devices is here, too.
-
-_axes: ContextVar[tuple[tuple[Any, int | ProcessAxis], ...]] = ContextVar("named_axes", default=())
-#: The current mesh (`set_mesh`).
-current_mesh: ContextVar[Any] = ContextVar("mesh", default=None)
-
-
-class _MeshReads(threading.local):
-    """The number of times that this thread has read the current mesh.
-
-    A program whose trace did is for that mesh alone.
-    """
-
-    count = 0
-
-
-mesh_reads = _MeshReads()
-
-
-@dataclass(frozen=True)
-class ProcessGrid:
-    """Processes at the positions of named axes, row-major."""
-
-    names: tuple[Any, ...]
-    shape: tuple[int, ...]
-    ranks: tuple[int, ...]
-
-    @functools.cache  # noqa: B019  # grids are few, and compared by value
-    def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
-        """Return the processes that differ from `rank` along the named axes only."""
-        grid = np.asarray(self.ranks).reshape(self.shape)
-        position = np.argwhere(grid == rank)[0]
-        members = grid[tuple([slice(None) if name in names else position[i] for i, name in enumerate(self.names)])]
-        order = [name for name in self.names if name in names]
-        return tuple(np.transpose(members, [order.index(name) for name in names]).ravel().tolist())
-
-
-@dataclass(frozen=True, repr=False)
-class ProcessAxis:
-    """A named axis whose positions are processes."""
-
-    name: Any
-    grid: ProcessGrid
-
-    @property
-    def size(self) -> int:
-        """The number of processes along it."""
-        return self.grid.shape[self.grid.names.index(self.name)]
-
-    def __repr__(self) -> str:
-        return f"{self.name}:{self.size}"
-
-
-def read_mesh() -> Any:
-    """Return the current mesh, and count the read."""
-    mesh_reads.count += 1
-    return current_mesh.get()
-
-
-def axis_environment() -> tuple[tuple[Any, int | ProcessAxis], ...]:
-    """Return the bound names, outermost first; programs depend on them."""
-    return _axes.get()
-
-
-@contextlib.contextmanager
-def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
-    """Bind a name (None binds nothing) to an axis size, or to an axis of processes."""
-    if name is None:
-        yield
-        return
-    previous = _axes.get()
-    try:
-        _axes.set((*previous, (name, size)))
-        yield
-    finally:
-        _axes.set(previous)
-
-
-def bound_axes(axis_name: Any) -> tuple[Any, ...]:
-    """Return the bindings of names: themselves by `vmap`, or a `ProcessAxis`.
-
-    Raises `AxisNameError` for a name that is not bound.
-    """
-    return tuple([_bound(name)[0] for name in _listed(axis_name)])
-
-
-def axis_size(axis_name: Any) -> int:
-    """Return the number of positions; raise `AxisNameError` for an unbound name."""
-    size = 1
-    for name in _listed(axis_name):
-        size *= _bound(name)[1]
-    return size
-
-
-def _listed(axis_name: Any) -> Sequence[Any]:
-    return axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
-
-
-def _bound(name: Any) -> tuple[Any, int]:
-    if isinstance(name, ProcessAxis):
-        return name, name.size
-    for bound, size in reversed(_axes.get()):
-        if bound == name:
-            return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
-    bound_names = [n for n, _ in _axes.get()]
-    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {bound_names}); give one with vmap(f, axis_name={name!r})")
-
-
-# Traces: interpreters of primitives, one of them current in each thread and task.
-#
-# `bind` hands a primitive to the current trace. The module also has the depth to which traces may nest, and the search for tracers that
-# outlive their trace.
-
-# Traces and tracers.
-#
-# `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
-# values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
+from volta_fn.errors import ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
 
 class Trace:
@@ -252,7 +127,8 @@ class Tracer(Array):
         """Return self: there is nothing to wait for while tracing."""
         return self
 
-    def _concrete(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+    def _refuse_value(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+        """Raise an error: the operation that is `wanted` needs the value."""
         where = f" in {self._trace.name!r}" if self._trace.name else ""
         raise error(
             f"{wanted} needs a concrete value, but this array of type {self.aval} is being traced{where}: {self.origin()}. "
@@ -260,7 +136,7 @@ class Tracer(Array):
         )
 
     def __bool__(self) -> bool:
-        self._concrete(
+        self._refuse_value(
             "a Python `if`, `while`, `and`, `or`, `not` or bool()",
             "Use lax.cond, lax.while_loop or volta_fn.numpy.where for decisions on traced values, "
             "or make the argument static with jit(..., static_argnums=...).",
@@ -268,29 +144,29 @@ class Tracer(Array):
         )
 
     def __index__(self) -> int:
-        self._concrete(
+        self._refuse_value(
             "an integer index, range() or shape",
             "Use lax.dynamic_slice, x[i] on arrays or lax.fori_loop, or make the argument static with jit(..., static_argnums=...).",
             TracerIndexError,
         )
 
     def __int__(self) -> int:
-        self._concrete("int()", "Use x.astype(int) to stay inside the program.")
+        self._refuse_value("int()", "Use x.astype(int) to stay inside the program.")
 
     def __float__(self) -> float:
-        self._concrete("float()", "Use x.astype(float) to stay inside the program.")
+        self._refuse_value("float()", "Use x.astype(float) to stay inside the program.")
 
     def __complex__(self) -> complex:
-        self._concrete("complex()", "Use x.astype(complex) to stay inside the program.")
+        self._refuse_value("complex()", "Use x.astype(complex) to stay inside the program.")
 
     def __dlpack__(self, **options: Any) -> Any:
-        self._concrete("another library (DLPack)", "Return the array from the traced function, or call the library in pure_callback.")
+        self._refuse_value("another library (DLPack)", "Return the array from the traced function, or call the library in pure_callback.")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.__dlpack__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        self._concrete(
+        self._refuse_value(
             "conversion to a NumPy array",
             "Use the function of the same name in volta_fn.numpy, or pure_callback to call NumPy code from a traced function.",
             TracerArrayError,
@@ -298,11 +174,11 @@ class Tracer(Array):
 
     def item(self, *index: int) -> Any:
         """Raise `ConcretizationError`: a traced array has no value yet."""
-        self._concrete("item()", "Return the array from the traced function and read it there.")
+        self._refuse_value("item()", "Return the array from the traced function and read it there.")
 
     def tolist(self) -> Any:
         """Raise `ConcretizationError`: a traced array has no value yet."""
-        self._concrete("tolist()", "Return the array from the traced function and read it there.")
+        self._refuse_value("tolist()", "Return the array from the traced function and read it there.")
 
     def __copy__(self) -> Tracer:
         return self
@@ -311,11 +187,11 @@ class Tracer(Array):
         return self
 
     def __reduce__(self) -> Any:
-        self._concrete("pickling", "Return the array from the traced function and pickle it there.")
+        self._refuse_value("pickling", "Return the array from the traced function and pickle it there.")
 
     def __format__(self, spec: str) -> str:
         if spec:
-            self._concrete(f"formatting as {spec!r}", "Print it with debug.print, or return it from the traced function.")
+            self._refuse_value(f"formatting as {spec!r}", "Print it with debug.print, or return it from the traced function.")
         return str(self)
 
     def __repr__(self) -> str:
@@ -346,7 +222,7 @@ def is_concrete(value: Any) -> bool:
 def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
     """Return `value` if it is concrete, else raise a `ConcretizationError`."""
     if isinstance(value, Tracer):
-        value._concrete(wanted, remedy, error)
+        value._refuse_value(wanted, remedy, error)
     return value
 
 
@@ -362,8 +238,8 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def deeper() -> Iterator[None]:
-    """Allow the frames of a trace in addition to those of its caller."""
+def raised_recursion_limit() -> Iterator[None]:
+    """Raise Python's recursion limit by the frames that one level of traces takes."""
     global _levels
     with _lock:
         allowed = _levels < _MOST_LEVELS

@@ -13,15 +13,16 @@ from typing import Any
 
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, interpret_jaxpr
 from volta_fn.core.primitive import Zero
-from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
+from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add, div, mul, sub
 from volta_fn.transforms.custom_derivatives import custom_jvp_call_p
-from volta_fn.transforms.linearize import jvp_jaxpr
+from volta_fn.transforms.differentiation import jvp_jaxpr
 
 #: Coefficients 0, 1, …: all of a value that varies, the first alone of a constant.
 Series = list[Array]

@@ -14,12 +14,13 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.placement import placed_aval
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
-from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
+from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.extend.functions import DebugInfo
 from volta_fn.transforms.vmap import BatchTrace
@@ -287,7 +288,7 @@ def valid_jaxtype(x: Any) -> bool:
 def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
     """Return `force(val)` if the value is known, else raise a `ConcretizationError`."""
     if isinstance(val, Tracer):
-        val._concrete(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
+        val._refuse_value(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
     return val if force is None else force(val)
 
 

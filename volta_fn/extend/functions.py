@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.core.array import Array, aval_of
-from volta_fn.core.staging import function_name
+from volta_fn.core.functions import function_name
 from volta_fn.errors import TreeError
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import REGISTERED as REGISTERED

@@ -29,10 +29,10 @@ from volta_fn.extend.functions import WrappedFun
 from volta_fn.primitives.callbacks import pure_callback
 from volta_fn.primitives.data_movement.movement import expand_dims, instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
-from volta_fn.transforms.linearize import JVPTrace as JVPTrace
-from volta_fn.transforms.linearize import JVPTracer as JVPTracer
-from volta_fn.transforms.linearize import PartialEvalTrace, jvp_rules, transpose_rules
-from volta_fn.transforms.linearize import UnknownTracer as JaxprTracer
+from volta_fn.transforms.differentiation import JVPTrace as JVPTrace
+from volta_fn.transforms.differentiation import JVPTracer as JVPTracer
+from volta_fn.transforms.differentiation import PartialEvalTrace, jvp_rules, transpose_rules
+from volta_fn.transforms.differentiation import UnknownTracer as JaxprTracer
 from volta_fn.transforms.vmap import BatchTrace as BatchTrace
 from volta_fn.transforms.vmap import BatchTracer as BatchTracer
 from volta_fn.transforms.vmap import batching_rules, stack_at

@@ -22,12 +22,12 @@ from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
+from volta_fn.core.functions import check_callable
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.memory import device_put
-from volta_fn.core.staging import check_callable
 from volta_fn.inspection.explanation import Attribution, locations_of
 from volta_fn.inspection.reference import Expected, control_flow, excess, expected, expected_outputs, expected_values, initial_values
-from volta_fn.jit.eager import PIPELINE, common_device, solid
+from volta_fn.jit.eager import PIPELINE, as_buffer, common_device
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
 from volta_fn.lazy_imports import load
@@ -136,7 +136,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     compiled by jit, the program agrees with its equations
     """
     check_callable(f, "crosscheck")
-    plain = f._fun if isinstance(f, Jitted) and not f._statics.some else f
+    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
 
     @functools.wraps(f)
     def checked(*args: Any, **kwargs: Any) -> Crosscheck:
@@ -220,7 +220,7 @@ class _Run:
             closed = ClosedJaxpr(Jaxpr([], invars, [*outvars], [one]))
             run = self._compiled[key] = self.device.backend.compile(closed, (False,) * len(invars), PIPELINE).run
         buffers = run(False, *[concrete.buffer() for concrete in _concrete(operands)])
-        outs = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
+        outs = [wrap(as_buffer(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
         self.count += 1
         self._compare(eqn, [np.asarray(x) for x in operands], [np.asarray(x) for x in outs])
         return outs
@@ -391,7 +391,7 @@ class CompiledProgram:
             for out in outputs:  # so that reused memory holds the pattern, not the results of an earlier run
                 backend.put(_marked(np.empty, out.aval.shape, out.aval.dtype))
         buffers = [backend.put(np.array(x)) for x in arguments]
-        results = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(run(False, *buffers), outputs, strict=True)]
+        results = [wrap(as_buffer(b), array_spec(v.aval, self.device)) for b, v in zip(run(False, *buffers), outputs, strict=True)]
         return [np.array(host_buffer(x)) for x in results]
 
     def run_items(

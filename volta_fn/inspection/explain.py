@@ -33,11 +33,12 @@ from volta_fn.inspection.explanation import (
 )
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
-from volta_fn.jit.cache import Request
-from volta_fn.jit.compile import TracedProgram, with_wide_inputs
+from volta_fn.jit.arguments import Request
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
-from volta_fn.jit.lowered import Lowered, item_code, item_text
+from volta_fn.jit.program_text import item_code, item_text
+from volta_fn.jit.stages import Lowered
+from volta_fn.jit.traced import TracedProgram, with_wide_inputs
 
 #: Timed calls, of which the fastest counts.
 _CALLS = 15
@@ -73,7 +74,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
 
     @functools.wraps(f)
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        request = Request(jitted._fun, jitted._statics, args, kwargs)
+        request = Request(jitted._fun, jitted._options, args, kwargs)
         lowered = jitted.lower(*args, **kwargs)
         values = _values(request.leaves, lowered._traced) if run else []
         device = common_device(values) if values else lowered._device

@@ -13,8 +13,8 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import Device
+from volta_fn.core.functions import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
-from volta_fn.core.staging import check_callable, function_name
 from volta_fn.core.trace import Tracer
 from volta_fn.inspection.report import size
 from volta_fn.jit.function import Jitted
@@ -162,7 +162,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
     ['key reuse']
     """
     check_callable(f, "lint")
-    plain = f._fun if isinstance(f, Jitted) and not f._statics.some else f
+    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
 
     @functools.wraps(f)
     def linted(*args: Any, **kwargs: Any) -> Lint:

@@ -19,6 +19,7 @@ from volta_fn.inspection.report import duration
 from volta_fn.jit import compile as compilation
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import PIPELINE
+from volta_fn.jit.traced import TracedProgram
 
 # The steps of a program that NumPy runs: its equations, timed one by one.
 
@@ -300,7 +301,7 @@ def start(folder: Path) -> Recording:
         if _current is not None:
             raise ArgumentError("profiler.start_trace: a trace is being recorded already; stop_trace ends it")
         _current = Recording(folder)
-        compilation.set_program_maker(_ObservedProgram)
+        compilation.set_compile_hook(_ObservedProgram)
     clear_caches()  # so that calls find the observed programs
     return _current
 
@@ -310,7 +311,7 @@ def stop() -> Recording | None:
     global _current
     with _lock:
         recording, _current = _current, None
-        compilation.set_program_maker(None)
+        compilation.set_compile_hook(None)
     clear_caches()
     return recording
 
@@ -318,7 +319,7 @@ def stop() -> Recording | None:
 class _ObservedProgram:
     """A program that records when it and each of its kernels run."""
 
-    def __init__(self, traced: compilation.TracedProgram, device: Device) -> None:
+    def __init__(self, traced: TracedProgram, device: Device) -> None:
         self.name, self.device = traced.name or "a program", f"{_DEVICE}{device!r}"
         begin = time.perf_counter_ns()
         self._timed = _timed_event(traced, device)
@@ -365,7 +366,7 @@ class _ObservedProgram:
         return " | ".join([self._names[n][0] for n in numbers])
 
 
-def _timed_event(traced: compilation.TracedProgram, device: Device) -> Any:
+def _timed_event(traced: TracedProgram, device: Device) -> Any:
     try:
         return device.backend.timed(traced.jaxpr, traced.donated, PIPELINE)
     except DeviceError:  # a GPU without timestamp queries

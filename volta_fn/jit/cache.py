@@ -1,10 +1,19 @@
-"""The cache of a jitted function: its arguments, and the programs found by them."""
+"""The cache of a jitted function: its programs, and how a call finds its own.
+
+A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
+default device, and the current mesh if it reads that (the table `programs`, by `ProgramKey`). A call should not have to compute that
+key, so three tables lead to the same programs faster:
+
+- `calls`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
+- `structures`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
+- `equations`: calls in a function that is being traced, by the types of the arrays. They become one equation.
+
+A call that none of them knows becomes a `Request`, which computes the key and may have to trace. `jit` of a function that was jitted
+before, with the same options, shares the cache (`shared_cache`). A warning tells why a function is compiled again and again.
+"""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import re
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -18,12 +27,14 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
+from volta_fn.core.functions import argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import argument_labels, function_name, wraps
-from volta_fn.core.trace import axis_environment, mesh_reads
-from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
-from volta_fn.jit.compile import TracedProgram, mesh_key, splitting, trace_function
+from volta_fn.core.named_axes import axis_environment, mesh_reads
+from volta_fn.errors import RecompilationWarning
+from volta_fn.jit.arguments import ArgumentsKey, Request, key_function, static_values
 from volta_fn.jit.eager import forget_kernels
+from volta_fn.jit.sharded import with_argument_shardings
+from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
@@ -31,307 +42,8 @@ from volta_fn.source import user_location
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
 
-
-# Static (constant), donated (reusable memory) and dynamic arguments of jit.
-
-
-class Statics(NamedTuple):
-    """The arguments that are static (constants of the program) or donated."""
-
-    argnums: frozenset[int]
-    argnames: frozenset[str]
-    donate_argnums: frozenset[int]
-    donate_argnames: frozenset[str]
-
-    @property
-    def some(self) -> bool:
-        """True if any argument is static."""
-        return bool(self.argnums or self.argnames)
-
-
-_NO_OPTIONS = Statics(*[frozenset[Any]()] * 4)
-
-
-class ArgumentsKey(NamedTuple):
-    """What a call's key has of its arguments besides the types of arrays."""
-
-    #: The structure of the dynamic arguments.
-    in_tree: Any
-    #: The name or position, type and value of each static argument.
-    static_args: tuple[Any, ...]
-    static_kwargs: tuple[Any, ...]
-
-
-class Request:
-    """One call: `leaves` and `in_tree` of dynamic arguments; `key` of everything else."""
-
-    def __init__(self, fun: Callable[..., Any], statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.statics = statics
-        self.args = args
-        self.kwargs = kwargs
-        static_args = {i: args[i] for i in sorted(statics.argnums) if i < len(args)}
-        static_kwargs = {n: kwargs[n] for n in sorted(statics.argnames) if n in kwargs}
-        self.dynamic_args = tuple([a for i, a in enumerate(args) if i not in static_args])
-        self.dynamic_kwargs = {n: v for n, v in kwargs.items() if n not in static_kwargs}
-        self.leaves, self.in_tree = tree.flatten((self.dynamic_args, self.dynamic_kwargs))
-        self.static_args, self.static_kwargs = static_args, static_kwargs
-        self.fun = fun
-        self.key = ArgumentsKey(self.in_tree, _static_key(fun, static_args), _static_key(fun, static_kwargs))
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function of the dynamic arguments."""
-        return _with_statics(self.fun, self.static_args, self.static_kwargs) if self.static_args or self.static_kwargs else self.fun
-
-    def values(self) -> list[Array]:
-        """Return the leaves as arrays; raise `ArgumentTypeError` naming other arguments."""
-        values: list[Array] = []
-        for leaf in self.leaves:
-            try:
-                values.append(as_value(leaf))
-            except ArgumentTypeError as error:
-                raise (error if isinstance(leaf, np.ndarray) else ArgumentTypeError(self._no_array(len(values)))) from None
-        return values
-
-    def _no_array(self, position: int) -> str:
-        """Say which argument is not an array, and how to make it static."""
-        label, value = argument_labels(self.function, self.in_tree, len(self.leaves))[position], self.leaves[position]
-        name, where = re.split(r"[\[.]", label, maxsplit=1)[0], function_name(self.fun)
-        remedy = f'If it is an option, make it static: jit({where}, static_argnames="{name}")'
-        if label != name:
-            remedy = f"Leaves of arguments must be arrays: take it out of the pytree {name}, and pass it as a static argument"
-        return f"{where}: the argument {label} is {value!r:.60} of type {type(value).__name__}, which is no array. {remedy}."
-
-    def donated(self) -> tuple[bool, ...]:
-        """Return for each leaf whether its argument is donated."""
-        if not (self.statics.donate_argnums or self.statics.donate_argnames):
-            return (False,) * len(self.leaves)
-        positions = [i for i in range(len(self.args)) if i not in self.statics.argnums]
-        flags: list[bool] = []
-        for position, arg in zip(positions, self.dynamic_args, strict=True):
-            flags += [position in self.statics.donate_argnums] * len(tree.leaves(arg))
-        for name in sorted(self.dynamic_kwargs):
-            flags += [name in self.statics.donate_argnames] * len(tree.leaves(self.dynamic_kwargs[name]))
-        return tuple(flags)
-
-
-#: Types of numbers with signed zeros: 0.0 and -0.0 are equal, but other constants. Keys have zeros of these types as texts.
-_SIGNED = (float, complex)
-
-
-def _exact(value: Any) -> Any:
-    """Return the entry of a key for a static value."""
-    return value if value or type(value) not in _SIGNED else repr(value)
-
-
-@functools.cache
-def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tuple[Any, ...]]:
-    """Generate the function that makes the key of a call with `count` arguments.
-
-    The key has the types and values of the static arguments, and the attribute `kind` of the others (None stays None). The code has no
-    loop and no call, since every call of a jitted function with static arguments makes such a key.
-    """
-    names = [f"a{i}" for i in range(count)]
-    entries = [
-        f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{kind}"
-        for i, a in enumerate(names)
-    ]
-    key_of: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
-    return key_of
-
-
-def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the types and values of a call's static arguments, as a key."""
-    return tuple([(type(a), _exact(a)) for i, a in enumerate(args) if i in static])
-
-
-def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
-
-    @wraps(fun)
-    def with_statics(*args: Any, **kwargs: Any) -> Any:
-        rest = iter(args)
-        count = len(args) + len(static_args)
-        merged = [static_args[i] if i in static_args else next(rest) for i in range(count)]
-        return fun(*merged, **kwargs, **static_kwargs)
-
-    try:
-        signature = inspect.signature(fun)
-    except (TypeError, ValueError):
-        return with_statics
-    # Labels of arguments are read from it, by the positions among those that are not static.
-    dynamic = [p for i, p in enumerate(signature.parameters.values()) if i not in static_args and p.name not in static_kwargs]
-    with_statics.__signature__ = signature.replace(parameters=dynamic)  # type: ignore[attr-defined]  # which functions may have
-    return with_statics
-
-
-def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, ...]:
-    for name, value in values.items():
-        try:
-            if isinstance(value, Array):
-                raise TypeError
-            hash(value)
-        except TypeError:
-            raise UnhashableStaticError(f"static argument {name!r} of {function_name(fun)} is {_unhashable(name, value)}") from None
-    return tuple([(name, type(v), _exact(v)) for name, v in values.items()])
-
-
-def _unhashable(name: Any, value: Any) -> str:
-    if isinstance(value, (Array, np.ndarray)):
-        return (
-            f"an array of shape {value.shape}, but programs are kept by the values of static arguments, and arrays cannot be static. "
-            f"Leave it out of static_arg{'names' if isinstance(name, str) else 'nums'}: arrays are ordinary arguments."
-        )
-    return (
-        f"{value!r:.80} of type {type(value).__name__}, which is not hashable. "
-        "Pass a tuple instead of a list, a frozen dataclass instead of a dict; arrays cannot be static, nor what holds them."
-    )
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, (int, str)) else tuple(value)
-
-
-def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> Statics:
-    """Resolve names to positions and positions to names.
-
-    An argument is static or donated however it is passed, unless both its names and its positions are given: then each holds for arguments
-    that are passed so. Raises `ArgumentError` for names and positions that `fun` does not have.
-    """
-    if argnums is argnames is donate_argnums is donate_argnames is None:
-        return _NO_OPTIONS
-    nums, names = _as_tuple(argnums), _as_tuple(argnames)
-    donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-        if donate_names:
-            raise ArgumentError(f"{function_name(fun)} has no signature: use donate_argnums instead of donate_argnames") from None
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
-    any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters) or not parameters
-
-    nameless = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-
-    def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str, infer: bool) -> tuple[frozenset[int], frozenset[str]]:
-        if positional := [n for n in labels if n in nameless]:
-            raise ArgumentError(f"{option}_argnames: {function_name(fun)} takes {positional} by position only: use {option}_argnums")
-        unknown = [n for n in labels if n not in named and n not in keywords]
-        if unknown and not any_keyword:
-            raise ArgumentError(f"{option}_argnames: {function_name(fun)} has no arguments {unknown}: name some of {[*named, *keywords]}")
-        resolved = set()
-        for number in numbers:
-            if not variadic and not -len(named) <= number < len(named):
-                raise ArgumentError(
-                    f"{option}_argnums={number} is out of range: {function_name(fun)} takes {len(named)} positional arguments"
-                )
-            resolved.add(number % len(named) if number < 0 and named else number)
-        if not infer:
-            return frozenset(resolved), frozenset(labels)
-        resolved |= {named.index(n) for n in labels if n in named}
-        return frozenset(resolved), frozenset(labels) | {named[i] for i in resolved if i < len(named)}
-
-    static_numbers, static_labels = positions(nums, names, "static", argnums is None or argnames is None)
-    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate", donate_argnums is None or donate_argnames is None)
-    if static_numbers & donated_numbers:
-        raise ArgumentError("an argument cannot be both static and donated")
-    return Statics(static_numbers, static_labels, donated_numbers, donated_labels)
-
-
-# The cache of a jitted function, and the reasons for its misses.
-#
-# Three tables lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
-# again. A limit of memory clears the caches, as programs are compiled for it.
-
-#: Loaded on first use: they take long to import.
+#: Loaded on first use: it takes long to import.
 _LOGGING = deferred("logging")
-
-
-# Why a function is compiled again: a warning, and what `log_compiles` logs.
-
-
-_EXAMPLES = 4
-
-
-def warn_of_programs(request: Request, keys: Sequence[ProgramKey]) -> None:
-    """Warn that a user's function has many programs, given their keys."""
-    if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
-        return
-    name = function_name(request.fun)
-    reasons = "; ".join(_reasons(request, keys)) or "the named axes or the default device differ"
-    message = (
-        f"{name} has been compiled {len(keys)} times, once for each kind of arguments: {reasons}. Each takes far longer than a call. Give "
-        "arrays of few shapes (pad or batch them), and numbers that change as arrays, not as static arguments. This warning is given once "
-        "per function."
-    )
-    where = user_location()
-    warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
-
-
-def log_trace(request: Request, key: ProgramKey, reason: str | None, program: ClosedJaxpr) -> None:
-    """Log that a function is traced, and the reason."""
-    name, where = function_name(request.fun), user_location()
-    at = "" if where is None else f" at {where}"
-    if settings.log_compiles:
-        types = ", ".join(map(str, key.avals)) or "no arrays"
-        _LOGGING.getLogger("volta_fn").warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
-    if settings.explain_cache_misses:
-        _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: %s", name, at, reason)
-
-
-def _distance(key: ProgramKey, other: ProgramKey) -> tuple[int, int]:
-    """Return how many entries of two keys differ, and how much their types do."""
-    pairs = zip(key.avals, other.avals, strict=False)
-    types = sum((a.shape != b.shape) + (a.dtype != b.dtype) + (a.weak_type != b.weak_type) for a, b in pairs)
-    types += 3 * abs(len(key.avals) - len(other.avals))
-    return sum(a != b for a, b in zip(key.arguments, other.arguments, strict=True)), types
-
-
-def _reasons(request: Request, keys: Sequence[ProgramKey]) -> Iterator[str]:
-    """Yield what differs among the keys, in words."""
-    structures = {key.arguments.in_tree for key in keys}
-    if len(structures) > 1:
-        yield f"the arguments have {len(structures)} structures, such as {_some(structures)}"
-    alike = [key for key in keys if key.arguments.in_tree == request.in_tree]
-    labels = argument_labels(request.function, request.in_tree, len(request.leaves))
-    for label, *avals in zip(labels, *[key.avals for key in alike], strict=True):
-        types = dict.fromkeys(avals)
-        if len(types) > 1:
-            yield f"{label} has {len(types)} types, such as {_some([f'weak {a}' if a.weak_type else str(a) for a in types])}"
-    yield from _statics(alike)
-
-
-def _statics(keys: Sequence[ProgramKey]) -> Iterator[str]:
-    values: dict[Any, dict[str, None]] = {}
-    for key in keys:
-        for static, _, value in (*key.arguments.static_args, *key.arguments.static_kwargs):
-            values.setdefault(static, {})[f"{value!r:.40}"] = None
-    for static, texts in values.items():
-        if len(texts) > 1:
-            yield f"the static argument {static!r} has {len(texts)} values, such as {_some(texts)}"
-
-
-def _some(values: Iterable[Any]) -> str:
-    """Return the last of some values, in words."""
-    return ", ".join(f"{v!s:.80}" for v in list(values)[-_EXAMPLES:])
-
-
-# The programs of one jitted function, and how a call finds its own.
-#
-# A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
-# default device, and the current mesh if it reads that (the table `programs`, by `ProgramKey`). A call should not have to compute that
-# key, so three tables lead to the same programs faster:
-#
-# - `calls`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
-# - `structures`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
-# - `equations`: calls in a function that is being traced, by the types of the arrays. They become one equation.
-#
-# `jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
-#
-# A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
 
 #: Programs kept per function before all are dropped.
 _MOST_PROGRAMS = 4096
@@ -369,7 +81,7 @@ class Matcher(NamedTuple):
 
 
 class ProgramCache(CallCache):
-    """The traced and compiled programs of one function; see the module's docstring."""
+    """The traced and compiled programs of one function, in the tables listed above."""
 
     __slots__ = ("calls", "equations", "matchers", "programs", "reads_mesh", "structures", "traces", "users", "warned")
 
@@ -377,7 +89,7 @@ class ProgramCache(CallCache):
         super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
         #: The programs by the arrays' specs. Before these, a key has nothing if the arguments are arrays and numbers themselves; else their
         #: structure; with static arguments the pair of `static_values` and the structure. Calls of arrays and static arguments have a
-        #: `call_key`.
+        #: `key_function`.
         self.calls: dict[Any, Run] = self.table("calls")
         self.structures: dict[Any, Matcher] = self.table("structures")
         #: The values of `structures`, which calls iterate over while other threads may add some.
@@ -443,21 +155,18 @@ class ProgramCache(CallCache):
 
     def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
-        args, argnums = request.args, request.statics.argnums
-        if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
-            positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-            # `run` takes the arguments at `positions`.
-            first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
-            if last - first == len(positions):
-                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run(args[first:last])
-            else:
-                self.calls[call_key(argnums, len(args), "_spec")(*args)] = lambda args: run([args[i] for i in positions])
-        elif request.statics.some and not request.kwargs and all(type(x) is ConcreteArray for x in values):
-            self.calls[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
-        elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
+        if not all(type(x) is ConcreteArray for x in values):
+            return
+        args, argnums = request.args, request.options.argnums
+        specs = tuple([x._spec for x in values])
+        if not request.options.has_static:
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
-            specs = tuple([x._spec for x in values])
             self.calls[specs if flat_call else (request.in_tree, *specs)] = run
+        elif not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+            positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
+            self.calls[key_function(argnums, len(args), "_spec")(*args)] = _of_arguments_at(positions, run)
+        elif not request.kwargs:
+            self.calls[((static_values(argnums, args), request.in_tree), *specs)] = run
 
     def traced_program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
@@ -467,9 +176,9 @@ class ProgramCache(CallCache):
             return program
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         shardings = _shardings(values)
-        function = splitting(request.function, shardings) if shardings else request.function
+        function = with_argument_shardings(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
-        traced = trace_function(function, values, request.in_tree, key.avals, function_name(request.fun))
+        traced = trace_function(function, request.in_tree, key.avals, function_name(request.fun))
         if mesh_reads.count > reads:
             traced.mesh = mesh_key()
             key = key._replace(mesh=traced.mesh)
@@ -503,10 +212,18 @@ class ProgramCache(CallCache):
         """Return why no program has a key, in words; None if one has it."""
 
         def differences(keys: Sequence[Any]) -> Iterator[str]:
-            reasons = [*_reasons(request, keys)]
+            reasons = [*_differences(request, keys)]
             yield from reasons or ["the named axes, the default device or a static argument differ"]
 
         return self.why_missed("programs", key, _distance, differences)
+
+
+def _of_arguments_at(positions: Sequence[int], run: Run) -> Run:
+    """Return a function of a call's arguments that passes those at the positions."""
+    first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
+    if last - first == len(positions):
+        return lambda args: run(args[first:last])
+    return lambda args: run([args[i] for i in positions])
 
 
 def _shardings(values: Sequence[Array]) -> tuple[Any, ...]:
@@ -578,6 +295,76 @@ def lookup_by_structure(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> t
 
 def _no_match(args: Any) -> None:
     """Stand in for a matcher that cannot be generated."""
+
+
+# Why a function is compiled again: a warning, and what `log_compiles` logs.
+
+
+_EXAMPLES = 4
+
+
+def warn_of_programs(request: Request, keys: Sequence[ProgramKey]) -> None:
+    """Warn that a user's function has many programs, given their keys."""
+    if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
+        return
+    name = function_name(request.fun)
+    reasons = "; ".join(_differences(request, keys)) or "the named axes or the default device differ"
+    message = (
+        f"{name} has been compiled {len(keys)} times, once for each kind of arguments: {reasons}. Each takes far longer than a call. Give "
+        "arrays of few shapes (pad or batch them), and numbers that change as arrays, not as static arguments. This warning is given once "
+        "per function."
+    )
+    where = user_location()
+    warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
+
+
+def log_trace(request: Request, key: ProgramKey, reason: str | None, program: ClosedJaxpr) -> None:
+    """Log that a function is traced, and the reason."""
+    name, where = function_name(request.fun), user_location()
+    at = "" if where is None else f" at {where}"
+    if settings.log_compiles:
+        types = ", ".join(map(str, key.avals)) or "no arrays"
+        _LOGGING.getLogger("volta_fn").warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
+    if settings.explain_cache_misses:
+        _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: %s", name, at, reason)
+
+
+def _distance(key: ProgramKey, other: ProgramKey) -> tuple[int, int]:
+    """Return how many entries of two keys differ, and how much their types do."""
+    pairs = zip(key.avals, other.avals, strict=False)
+    types = sum((a.shape != b.shape) + (a.dtype != b.dtype) + (a.weak_type != b.weak_type) for a, b in pairs)
+    types += 3 * abs(len(key.avals) - len(other.avals))
+    return sum(a != b for a, b in zip(key.arguments, other.arguments, strict=True)), types
+
+
+def _differences(request: Request, keys: Sequence[ProgramKey]) -> Iterator[str]:
+    """Yield what differs among the keys, in words."""
+    structures = {key.arguments.in_tree for key in keys}
+    if len(structures) > 1:
+        yield f"the arguments have {len(structures)} structures, such as {_last_examples(structures)}"
+    alike = [key for key in keys if key.arguments.in_tree == request.in_tree]
+    labels = argument_labels(request.function, request.in_tree)
+    for label, *avals in zip(labels, *[key.avals for key in alike], strict=True):
+        types = dict.fromkeys(avals)
+        if len(types) > 1:
+            yield f"{label} has {len(types)} types, such as {_last_examples([f'weak {a}' if a.weak_type else str(a) for a in types])}"
+    yield from _static_differences(alike)
+
+
+def _static_differences(keys: Sequence[ProgramKey]) -> Iterator[str]:
+    """Yield which static arguments differ among the keys, in words."""
+    values: dict[Any, dict[str, None]] = {}
+    for key in keys:
+        for static, _, value in (*key.arguments.static_args, *key.arguments.static_kwargs):
+            values.setdefault(static, {})[f"{value!r:.40}"] = None
+    for static, texts in values.items():
+        if len(texts) > 1:
+            yield f"the static argument {static!r} has {len(texts)} values, such as {_last_examples(texts)}"
+
+
+def _last_examples(values: Iterable[Any]) -> str:
+    """Return the last values, in words."""
+    return ", ".join(f"{v!s:.80}" for v in list(values)[-_EXAMPLES:])
 
 
 # Limits of memory, which compiled programs and kernels must notice.

@@ -1,145 +1,23 @@
-"""Trace a function to a program, and compile it for its placement.
-
-The module also estimates the cost of a program, and calls programs with arrays that are split between devices.
-"""
+"""Compile traced programs for a device, as functions of arrays."""
 
 from __future__ import annotations
 
-import functools
-import gc
-import math
 import threading
-import warnings
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, array_spec, wrap
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.array import DELETED, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.device import Device, Executable
-from volta_fn.core.distribution import Sharding, same_in_all_processes
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
-from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, split
-from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import read_mesh
-from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
+from volta_fn.core.distribution import same_in_all_processes
+from volta_fn.core.functions import leaf_structure
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.jit.eager import PIPELINE, as_buffer
+from volta_fn.jit.traced import TracedProgram, gc_paused, with_wide_inputs
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.elementwise.cast import widened
-from volta_fn.settings import current as settings
-
-# An estimate of a program's cost: floating-point operations, bytes of operands.
-
-
-def cost_of(program: ClosedJaxpr) -> dict[str, float]:
-    """Return the operations of a program, and the bytes of its inputs and outputs.
-
-    A loop of unknown length counts as one iteration, and of the branches of a conditional the most expensive one counts.
-    """
-    moved = sum(a.nbytes for a in [*program.in_avals, *program.out_avals])
-    return {"flops": float(_operations(program)), "bytes accessed": float(moved)}
-
-
-def _operations(program: ClosedJaxpr) -> int:
-    return sum(map(operations_of, program.eqns))
-
-
-def operations_of(eqn: Equation) -> int:
-    """Count the operations of an equation, those of its programs included."""
-    name, params = eqn.primitive.name, eqn.params
-    inside = [_operations(sub) for sub in sub_jaxprs(params)]
-    if name == "cond":
-        return max(inside, default=0)
-    if inside:
-        return sum(inside) * int(params.get("length", 1))
-    size = sum(v.aval.size for v in eqn.outvars)
-    if name == "dot_general":
-        return 2 * size * math.prod(eqn.invars[0].aval.shape[a] for a in params["dimension_numbers"][0][0])
-    if name == "conv_general_dilated":
-        kernel = eqn.invars[1].aval
-        features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-        return 2 * size * kernel.size // max(features, 1)
-    if eqn.primitive.reduction is not None:
-        return eqn.invars[0].aval.size
-    return size if eqn.primitive.arity else 0
-
-
-# Calls with arrays that are split between devices.
-#
-# One device computes, as all share its memory. How the results are split follows from the program
-# (`volta_fn.core.placement`).
-
-
-def shardings_of(arrays: Sequence[Any]) -> list[Any]:
-    """Return the sharding of each array that is split, else None."""
-    return [a.device.sharding for a in arrays]
-
-
-def with_sharding(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
-    """Return a result with its sharding, if it has one."""
-    if sharding is None:
-        return array
-    group = group_of(sharding)
-    return moved(array, group) if group.backend is array.device.backend else array
-
-
-def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays like these, some of them split."""
-    unsharded = [at_home(a) for a in args]
-    device = common_device(unsharded)
-    run = eager_kernel(primitive, on_device(unsharded, device), params)
-    result_avals = primitive.abstract(*[a.aval for a in args], **params)
-    out_avals = result_avals if primitive.multiple_results else (result_avals,)
-    targets = of_equation(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
-
-    def call(*args: Any) -> Any:
-        results = run(*on_device([at_home(a) for a in args], device))
-        if not primitive.multiple_results:
-            return with_sharding(results, targets[0])
-        return tuple([with_sharding(r, t) for r, t in zip(results, targets, strict=True)])
-
-    return call
-
-
-def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callable[..., Any]:
-    """Return the function; when it is traced, its arguments get these shardings."""
-
-    @functools.wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        leaves = [leaf for leaf in tree.leaves((args, kwargs)) if isinstance(leaf, Array)]
-        for leaf, sharding in zip(leaves, shardings, strict=False):
-            if sharding is not None:
-                split(leaf, sharding)
-        return function(*args, **kwargs)
-
-    return traced
-
-
-def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """Return a program as a function of arrays with the shardings of these values."""
-    device = common_device([at_home(v) for v in values])
-    run = compiled_once(traced, device)
-    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
-    donated_specs = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
-
-    def call(args: Sequence[Any]) -> Any:
-        result = run(on_device([at_home(a) for a in args], device))
-        for i, spec in donated_specs:
-            args[i]._buffer, args[i]._spec = DELETED, spec
-        leaves, structure = tree.flatten(result)
-        return tree.unflatten(structure, [with_sharding(leaf, t) for leaf, t in zip(leaves, targets, strict=True)])
-
-    return call
-
-
-# Trace a function to a program, and compile the program.
 
 _RUNTIME_MEMORY = deferred("volta_fn.runtime.memory")
 #: References to a donated buffer that nothing else uses: those of the lists `buffers` and `donated_buffers` of `_donating`, and
@@ -147,110 +25,6 @@ _RUNTIME_MEMORY = deferred("volta_fn.runtime.memory")
 _EXCLUSIVE_REFERENCES = 3
 #: Held while arrays are marked as donated: of several threads that donate an array, one has it.
 _donation = threading.Lock()
-
-
-class OtherMeshError(Exception):
-    """A program is for another mesh; calls of jitted functions handle it."""
-
-
-def mesh_key() -> tuple[Any, ...]:
-    """Return the current mesh as an entry of keys, and note that it was read."""
-    mesh = read_mesh()
-    return ((mesh, mesh and mesh.axis_types),)
-
-
-@dataclass(slots=True)
-class TracedProgram:
-    """The program of a function for one structure and set of types of arguments."""
-
-    jaxpr: ClosedJaxpr
-    out_tree: Any
-    #: Tracers of outer traces that the function closed over, passed as leading arguments.
-    captured: list[Array]
-    donated: Donations
-    name: str
-    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
-    wide_inputs: list[int]
-    #: The current mesh, if the trace read it: see `mesh_key`.
-    mesh: tuple[Any, ...] = ()
-    #: The functions that `compiled_once` returns.
-    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
-
-    def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
-        """Mark arguments as donated, and pair them with results by their paths."""
-        if settings.permissive:
-            # Arguments whose memory no result can take are kept, and a warning says so, as in JAX.
-            usable_flags = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
-            unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, usable_flags, strict=False) if before != after]
-            if unused:
-                warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
-            donated = usable_flags
-        can_pair = any(donated) and not self.captured
-        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if can_pair else ()
-        self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
-
-    def guarded_by_mesh(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-        """Return what later calls run: `run`, unless the program is for another mesh."""
-        if not self.mesh:
-            return run
-
-        def run_under_mesh(values: Sequence[Any]) -> Any:
-            if mesh_key() != self.mesh:
-                raise OtherMeshError
-            return run(values)
-
-        return run_under_mesh
-
-
-class _Pause:
-    """A pause of the garbage collector that was enabled before."""
-
-
-#: The pauses now, of all threads. They are weak: a signal's handler may raise before one is discarded.
-_pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
-_pause_lock = threading.Lock()
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would scan long-lived objects repeatedly.
-
-    Where threads pause it at once, the first that ends enables it again.
-    """
-    pause, enabled = _Pause(), False
-    try:  # a signal's handler may raise as soon as it is disabled
-        with _pause_lock:
-            enabled = bool(_pauses) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
-            if enabled:
-                _pauses.add(pause)
-            gc.disable()
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-        _pauses.discard(pause)
-
-
-def trace_function(
-    function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str
-) -> TracedProgram:
-    """Trace `function` for arguments of these types.
-
-    No argument is donated until `TracedProgram.donate` is called.
-    """
-    flat = FlatFunction(function, in_tree)
-    labels = argument_labels(function, in_tree, len(leaves))
-    with gc_paused():
-        closed, wide_inputs = trace_with_wide_inputs(flat, avals, name, labels)
-    program, captured = hoist_tracers(closed)
-    return TracedProgram(program, flat.out_tree, captured, Donations([False] * len(program.in_avals)), name, wide_inputs)
-
-
-def with_wide_inputs(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
-    """Return a program's arguments: the values, and some in 64 bits as well."""
-    if not traced.wide_inputs:
-        return values
-    return [*values, *widened([values[i] for i in traced.wide_inputs], range(len(traced.wide_inputs)))]
 
 
 class FunctionOfArrays(NamedTuple):
@@ -271,21 +45,21 @@ def compile_for(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     return FunctionOfArrays(lambda args: run(with_wide_inputs(args, traced)))
 
 
-#: While a profiler records: compiles programs in place of the backend, to functions ``(donate, *buffers) -> buffers``.
-program_maker: Callable[[TracedProgram, Device], Callable[..., Any]] | None = None
+#: Compiles programs in place of the backend, to functions ``(donate, *buffers) -> buffers``; set while a profiler records.
+compile_hook: Callable[[TracedProgram, Device], Callable[..., Any]] | None = None
 
 
-def set_program_maker(function: Callable[[TracedProgram, Device], Callable[..., Any]] | None) -> None:
-    """Set what compiles programs from now on; None for the backend itself."""
-    global program_maker
-    program_maker = function
+def set_compile_hook(function: Callable[[TracedProgram, Device], Callable[..., Any]] | None) -> None:
+    """Set the function that compiles programs in place of the backend; None for none."""
+    global compile_hook
+    compile_hook = function
 
 
 def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     """Compile a program as a function of all its inputs, those in 64 bits included."""
     with gc_paused():
-        make, closed = program_maker, same_in_all_processes(traced.jaxpr)
-        executable = device.backend.compile(closed, traced.donated, PIPELINE) if make is None else Executable(make(traced, device))
+        hook, closed = compile_hook, same_in_all_processes(traced.jaxpr)
+        executable = device.backend.compile(closed, traced.donated, PIPELINE) if hook is None else Executable(hook(traced, device))
     run_flat = executable.run
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
@@ -293,7 +67,7 @@ def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArra
     if any(traced.donated):
         return FunctionOfArrays(_copying_once(executable, _donating(traced, device, run_flat, specs)))
 
-    if out_tree == tree.structure(0):
+    if out_tree == leaf_structure():
         return _one_result(executable, specs[0], len(traced.donated), traced.jaxpr)
 
     def run(args: Sequence[Any]) -> Any:
@@ -301,7 +75,7 @@ def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArra
             outs = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
             raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None
-        return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+        return tree.unflatten(out_tree, [wrap(as_buffer(o), s) for o, s in zip(outs, specs, strict=True)])
 
     for kind in (tuple, list):
         if out_tree == tree.structure(kind([0] * len(specs))):
@@ -340,14 +114,14 @@ def _donating(
             raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
-            results[number]._buffer = solid(outs[number])
+            results[number]._buffer = as_buffer(outs[number])
         return tree.unflatten(out_tree, results)
 
     return run_donating
 
 
 def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: ClosedJaxpr) -> FunctionOfArrays:
-    """Wrap a program with one array as its result, unrolled for one or two arguments."""
+    """Wrap a program with one result; all variants are `nary`, unrolled for speed."""
     ndarray, run_flat = np.ndarray, executable.run
 
     def unary(args: Sequence[Any]) -> ConcreteArray:
@@ -356,7 +130,7 @@ def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: Clo
             (out,) = run_flat(False, x._buffer)
         except MemoryError as error:
             raise _RUNTIME_MEMORY.explained(error, closed) from None
-        return wrap(out if type(out) is ndarray else solid(out), spec)
+        return wrap(out if type(out) is ndarray else as_buffer(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
         x, y = args
@@ -364,14 +138,14 @@ def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: Clo
             (out,) = run_flat(False, x._buffer, y._buffer)
         except MemoryError as error:
             raise _RUNTIME_MEMORY.explained(error, closed) from None
-        return wrap(out if type(out) is ndarray else solid(out), spec)
+        return wrap(out if type(out) is ndarray else as_buffer(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         try:
             (out,) = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
             raise _RUNTIME_MEMORY.explained(error, closed) from None
-        return wrap(solid(out), spec)
+        return wrap(as_buffer(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)
     return _as_builtin(executable, [spec], None, run)

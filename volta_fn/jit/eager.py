@@ -31,7 +31,7 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
 _INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
-_COMPILE = deferred("volta_fn.jit.compile")
+_SHARDED = deferred("volta_fn.jit.sharded")
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -107,8 +107,8 @@ def eager_kernel(
     """
     check_usable(args)
     if any(a.device.sharding is not None for a in args):
-        placed: Callable[..., Any] = _COMPILE.sharded_kernel(primitive, args, params)
-        return placed
+        sharded: Callable[..., Any] = _SHARDED.sharded_kernel(primitive, args, params)
+        return sharded
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
@@ -129,27 +129,27 @@ def eager_kernel(
     run = _several_results(compute, specs) if several else array_function(compute, specs[0], len(args))
     if isinstance(compute, Repeated) and cache is not None:
         compute.on_settled = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
-    return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
+    return run if several or not _keeps_number(primitive, args, out_avals) else _with_number(run, primitive, args, params)
 
 
 def _refusing_nonfinite(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:
     """Let a kernel raise `NonFiniteError` for results that the settings refuse."""
     kinds = [(settings.debug_nans, np.isnan, "nan"), (settings.debug_infs, np.isinf, "inf")]
-    refused = [(is_found, name) for is_on, is_found, name in kinds if is_on]
+    checks = [(is_refused, name) for is_on, is_refused, name in kinds if is_on]
     on_host = device.backend.get
 
     def compute_finite(*buffers: Any) -> Any:
-        results = compute(*buffers)
-        results = results if primitive.multiple_results else solid(results)
-        for result in results if primitive.multiple_results else [results]:
+        outs = compute(*buffers)
+        results = outs if primitive.multiple_results else [as_buffer(outs)]
+        for result in results:
             values = np.asarray(on_host(result))
-            for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
-                refused_elements = np.asarray(is_found(values))
-                if refused_elements.any():
-                    raise _INTERPRET.refused(name, primitive, buffers, on_host, refused_elements)
+            for is_refused, name in checks if values.dtype in dtypes.INEXACT else ():
+                mask = np.asarray(is_refused(values))
+                if mask.any():
+                    raise _INTERPRET.refused(name, primitive, buffers, on_host, mask)
             if values.dtype in dtypes.INEXACT and np.isinf(values).any():
                 _INTERPRET.note_infinite(primitive, buffers, result)
-        return results
+        return results if primitive.multiple_results else results[0]
 
     return compute_finite
 
@@ -159,13 +159,13 @@ def forget_kernels() -> None:
     clear_all("operations")
 
 
-def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
+def _keeps_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
     """Return True if a result is made of Python numbers alone, and so keeps its own."""
     are_numbers = all(a.dtype in dtypes.WIDE_NUMBERS and number_of(a) is not None for a in args)
     return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.WIDE_NUMBERS
 
 
-def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+def _with_number(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     """Let a kernel of Python numbers compute the wide value of its result as well."""
     if not primitive.arity:
         return lambda x: with_number(run(x), x._number)
@@ -173,11 +173,11 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
     avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
     compute: Callable[..., Any] = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
 
-    def numbered(*args: Any) -> ConcreteArray:
+    def with_wide_value(*args: Any) -> ConcreteArray:
         number = compute(*[np.asarray(a._number, dtype) for a, dtype in zip(args, wide, strict=True)])
         return with_number(run(*args), number.item())
 
-    return numbered
+    return with_wide_value
 
 
 def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
@@ -187,19 +187,19 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
     def unary(x: Any) -> ConcreteArray:
         out = compute(x._buffer)
         result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
+        result._buffer = out if type(out) is ndarray else as_buffer(out)
         result._spec = spec
         return result
 
     def binary(x: Any, y: Any) -> ConcreteArray:
         out = compute(x._buffer, y._buffer)
         result = ConcreteArray()
-        result._buffer = out if type(out) is ndarray else solid(out)
+        result._buffer = out if type(out) is ndarray else as_buffer(out)
         result._spec = spec
         return result
 
     def nary(*args: Any) -> ConcreteArray:
-        return wrap(solid(compute(*[a._buffer for a in args])), spec)
+        return wrap(as_buffer(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
     return forms.get(arity, nary)
@@ -208,7 +208,7 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:
     def run(*args: Any) -> tuple[ConcreteArray, ...]:
         outs = compute(*[a.buffer() for a in args])
-        return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
+        return tuple([wrap(as_buffer(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
 
@@ -227,9 +227,9 @@ def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: in
     return in_python if make is None else make(specs, tuple if several else None, in_python)
 
 
-def solid(buffer: Any) -> Any:
-    """Return a result as an array: NumPy's functions may return a scalar."""
-    return buffer if type(buffer) is np.ndarray or not isinstance(buffer, np.generic) else np.asarray(buffer)
+def as_buffer(result: Any) -> Any:
+    """Return a result as a buffer: NumPy's functions may return a scalar."""
+    return result if type(result) is np.ndarray or not isinstance(result, np.generic) else np.asarray(result)
 
 
 def check_usable(args: Sequence[Any]) -> None:

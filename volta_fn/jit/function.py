@@ -13,22 +13,27 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
+from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
-from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
-from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
+from volta_fn.core.staging import UsedRefsError
+from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.cache import ProgramCache, Request, Statics, call_key, lookup_by_structure, resolve_statics, shared_cache
-from volta_fn.jit.compile import OtherMeshError, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
+from volta_fn.jit.arguments import JitOptions, Request, key_function, resolve_options
+from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
+from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import check_usable, common_device, on_device
+from volta_fn.jit.sharded import sharded_program
+from volta_fn.jit.traced import OtherMeshError, TracedProgram, mesh_key, trace_function, with_wide_inputs
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
-    from volta_fn.jit.lowered import Lowered
-    from volta_fn.jit.lowered import Traced as PublicTraced
+    from volta_fn.jit.stages import Lowered
+    from volta_fn.jit.stages import Traced as PublicTraced
 
 # `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
 
@@ -123,10 +128,10 @@ def jit(
     check_callable(fun, "jit")
     if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
-    statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        fun = constrained_function(fun, in_shardings, out_shardings, statics.argnums)
-    return Jitted(fun, statics, shared_cache(fun, statics))
+        fun = constrained_function(fun, in_shardings, out_shardings, options.argnums)
+    return Jitted(fun, options, shared_cache(fun, options))
 
 
 class _Signature:
@@ -148,56 +153,67 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     <jit of <lambda>: 2 programs>
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_calls", "_fun", "_plain", "_stateful", "_statics", "_transforms")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_all_dynamic",
+        "_argnums",
+        "_cache",
+        "_calls",
+        "_fun",
+        "_options",
+        "_ref_passing",
+        "_transforms",
+    )
 
     __signature__ = _Signature()
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, cache: ProgramCache | None = None) -> None:
+    def __init__(self, fun: Callable[..., Any], options: JitOptions, cache: ProgramCache | None = None) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._statics = statics
+        self._options = options
         self._cache = cache or ProgramCache()
         self._cache.users += 1
-        #: Of the cache and of the static arguments, what every call reads.
+        #: Attributes of the cache and of the static arguments that every call reads.
         self._calls = self._cache.calls
-        self._argnums, self._plain = statics.argnums, not statics.some
+        self._argnums, self._all_dynamic = options.argnums, not options.has_static
         self._transforms: dict[Any, Jitted] = {}
-        #: If it uses references from outside, or gets some as arguments: how it is called.
-        self._stateful: StatefulCalls | None = None
+        #: How it is called if it uses references from outside, or gets some as arguments.
+        self._ref_passing: RefPassing | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
         run: Callable[[Any], Any] | None
         try:
-            if self._plain and current_trace() is EVAL:
+            if self._all_dynamic and current_trace() is EVAL:
                 if not kwargs:
                     matchers = self._cache.matchers
-                    match = lookup_by_structure(matchers, args) if matchers else None
-                    if match is not None:
-                        program, arrays = match
-                        return program(arrays)
+                    hit = lookup_by_structure(matchers, args) if matchers else None
+                    if hit is not None:
+                        run, arrays = hit
+                        return run(arrays)
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
                         run, args = self._cache.lookup_flat(args)  # type: ignore[assignment]
                     if run is not None:
                         return run(args)
-                match = self._cache.lookup(args, kwargs) if self._calls else None
-                if match is not None:
-                    program, arrays = match
-                    return program(arrays)
+                hit = self._cache.lookup(args, kwargs) if self._calls else None
+                if hit is not None:
+                    run, arrays = hit
+                    return run(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
-                    run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
+                    run = self._calls.get(key_function(self._argnums, len(args), "_spec")(*args))
                 except (AttributeError, TypeError, ValueError):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
-                if match is not None:
-                    program, arrays = match
-                    return program(arrays)
+                hit = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
+                if hit is not None:
+                    run, arrays = hit
+                    return run(arrays)
         except OtherMeshError:
             pass  # traced again below
         if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
@@ -247,23 +263,23 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         >>> double.why_missed(vf.numpy.ones(4))
         'compared with the closest of 1 programs, x has 2 types, such as f32[3], f32[4]'
         """
-        if self._stateful is not None:
-            return self._stateful.why_missed(args, kwargs)
-        request = Request(self._fun, self._statics, args, kwargs)
+        if self._ref_passing is not None:
+            return self._ref_passing.why_missed(args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         if positions_of_refs(request.leaves):
-            return StatefulCalls(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
+            return RefPassing(self._fun, self._options, [], Jitted).why_missed(args, kwargs)
         return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
 
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Jit a transform of this function; see `JittedFunction`."""
-        if self._statics.some and not same_arguments:
+        if self._options.has_static and not same_arguments:
             return function
         transform = self._transforms.get(key)
         if transform is None:
             if len(self._transforms) >= _TRANSFORMS:
                 self._transforms.clear()
             nothing: frozenset[Any] = frozenset()
-            transform = Jitted(function, self._statics._replace(donate_argnums=nothing, donate_argnames=nothing))
+            transform = Jitted(function, self._options._replace(donate_argnums=nothing, donate_argnames=nothing))
             self._transforms[key] = transform
         return transform
 
@@ -276,19 +292,20 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if equation is None:
             return self._call_by_request(args, {})
         params, assemble = equation
-        arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
+        arrays = [a for i, a in enumerate(args) if i not in self._options.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
     def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return compile_in_foreground(self._find_or_trace, args, kwargs)
+        return compile_in_foreground(self._call_traced, args, kwargs)
 
-    def _find_or_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the program of these arguments, which is traced if there is none."""
         if settings.disable_jit or settings.sees_results:
-            return self._in_python(Request(self._fun, self._statics, args, kwargs))
-        if self._stateful is not None:
-            return self._stateful(args, kwargs)
-        request = Request(self._fun, self._statics, args, kwargs)
+            return self._in_python(Request(self._fun, self._options, args, kwargs))
+        if self._ref_passing is not None:
+            return self._ref_passing(args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         if positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
@@ -299,48 +316,55 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
-            check_usable(values)
-            if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
-                run = sharded_program(traced, values)
-                self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-                return run(values)
+            return self._run(traced, request, values)
+        return self._bind(traced, request, values)
+
+    def _run(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
+        """Run a program, and let the next call like this one find it by its types."""
+        check_usable(values)
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+            run = sharded_program(traced, values)
+        else:
             device = common_device(values)
             run = compiled_once(traced, device)
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
-            self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
-            return run(values)
+        self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
+        return run(values)
+
+    def _bind(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
+        """Call a program under a trace, as one equation, which later calls find."""
         params = call_params(traced.jaxpr, traced.name)
         takes_arguments_alone = not traced.captured and not traced.wide_inputs
-        if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            self._cache.equations[self._equation_key(args)] = params, _assembler(traced.out_tree)
+        if takes_arguments_alone and not request.kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
+            self._cache.equations[self._equation_key(request.args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_wide_inputs(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
-        """Call the function with arrays, as a program has them, for numbers and NumPy's."""
+        """Call the function in Python, with arrays in place of numbers and NumPy's arrays."""
         if positions_of_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())
         return tree.map(as_value, request.function(*args, **kwargs))
 
-    def _switch_to_ref_passing(self, refs: Sequence[Any]) -> StatefulCalls:
+    def _switch_to_ref_passing(self, refs: Sequence[Any]) -> RefPassing:
         """Pass its references' values as arguments from now on."""
-        self._stateful = StatefulCalls(self._fun, self._statics, refs, Jitted)
-        return self._stateful
+        self._ref_passing = RefPassing(self._fun, self._options, refs, Jitted)
+        return self._ref_passing
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
-        return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
+        return key_function(self._options.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 
     def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
-        request = Request(self._fun, self._statics, args, kwargs)
+        request = Request(self._fun, self._options, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
-        traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
+        traced = trace_function(request.function, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
-        public: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
+        public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
         return public
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -354,7 +378,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
 def _assembler(out_tree: Any) -> Callable[[Sequence[Any]], Any]:
     """Return the function that makes a call's result of its leaves."""
-    return itemgetter(0) if out_tree == tree.structure(0) else functools.partial(tree.unflatten, out_tree)
+    return itemgetter(0) if out_tree == leaf_structure() else functools.partial(tree.unflatten, out_tree)
 
 
 def _abstract(value: Any) -> ShapedArray:
@@ -368,16 +392,16 @@ def _abstract(value: Any) -> ShapedArray:
 # A program takes the references' values as further arguments, and returns the last ones as further results.
 
 
-class StatefulCalls:
-    """A jitted function that closes over `refs`, or gets references as arguments."""
+class RefPassing:
+    """The calls of a jitted function that closes over `refs`, or gets references."""
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
+    def __init__(self, fun: Callable[..., Any], options: JitOptions, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
         self.name = function_name(fun)
         self.refs = list(refs)
-        self.statics = statics
+        self.options = options
         self.jitted = jitted
         self.fun = fun
-        self.closing_over = jitted(self._with_values(), statics) if refs else None
+        self.closing_over = jitted(self._with_values(), options) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
         self.by_positions: dict[Any, Jitted[..., Any]] = {}
 
@@ -411,7 +435,7 @@ class StatefulCalls:
         """Return the jitted function of arguments with values in place of references."""
         key = structure, positions
         if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.options)
         return self.by_positions[key]
 
     def _with_values(self) -> Callable[..., Any]:

@@ -17,12 +17,13 @@ from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.functions import function_name, leaf_structure
 from volta_fn.core.jaxpr import Var
-from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
+from volta_fn.jit.compile import compile_for
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.jit.function import jit
+from volta_fn.jit.traced import TracedProgram, trace_function
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature
 from volta_fn.runtime.compiling import Repeated, shares_memory
@@ -248,9 +249,9 @@ class _ProgramMaker:
 
 def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:
     """Compile a function of arrays alone."""
-    leaves = [0] * len(avals)
+    in_tree = tree.structure(((0,) * len(avals), {}))
     with default_device(device):
-        traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
+        traced = trace_function(flat, in_tree, avals, function_name(function))
     if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
     run, builtin = compile_for(traced, device)
@@ -260,7 +261,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
 def _in_numpy(traced: TracedProgram, device: Device) -> Callable[..., Any] | None:
     """Return a program of one primitive that NumPy computes, as a function of arrays."""
     program = traced.jaxpr.jaxpr
-    if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):
+    if len(program.eqns) != 1 or program.constvars or traced.out_tree != leaf_structure():
         return None
     (eqn,) = program.eqns
     plain = _CPU.left_to_numpy(device.backend, eqn, PIPELINE) if program.outvars == eqn.outvars else None

@@ -8,13 +8,14 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import Var, inline_calls
-from volta_fn.core.staging import FlatFunction, argument_labels, function_name, trace_to_jaxpr
+from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.checkpoint import checkpoint_p, name_p
+from volta_fn.transforms.differentiation import linearize_flat
 from volta_fn.transforms.grad import arguments_at, partial_function, vjp
-from volta_fn.transforms.linearize import linearize_flat
 
 
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:
@@ -26,7 +27,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     flat = FlatFunction(f, in_tree)
-    labels = argument_labels(f, in_tree, len(leaves))
+    labels = argument_labels(f, in_tree)
 
     def residuals(*values: Array) -> list[Array]:
         return linearize_flat(flat, values, name=function_name(f))[1].consts

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core import array
+from volta_fn.core import html
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.compile import cost_of, operations_of
+from volta_fn.jit.cost import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.primitives.control_flow.loops import cond_p
@@ -66,7 +66,7 @@ class Summary:
         return [("path", "layer", "output", "parameters", "FLOPs", "bytes"), *rows]
 
     def _repr_html_(self) -> str:
-        return array.folded(str(self).splitlines()[-1], array.table(self._cells()), opened=True)
+        return html.folded(str(self).splitlines()[-1], html.table(self._cells()), opened=True)
 
     def __str__(self) -> str:
         table = self._cells()

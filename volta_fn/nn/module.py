@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transf
 import numpy as np
 
 from volta_fn import advice, tree
-from volta_fn.core import array
+from volta_fn.core import html
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
@@ -326,22 +326,22 @@ def _named_in_call(cls: type) -> frozenset[str]:
 def unfolding(value: Any, title: str) -> str:
     """Return HTML of a tree, whose modules, containers and arrays unfold."""
     if isinstance(value, Module):
-        options = [array.escaped(f"{name} = {_name(option)}") for name, option in value.hyper_parameters().items()]
+        options = [html.escaped(f"{name} = {_name(option)}") for name, option in value.hyper_parameters().items()]
         children, label = value.children(), f"{title}  # {parameter_count(value):,} parameters"
     elif isinstance(value, (list, tuple, Mapping)):
         names = value if isinstance(value, Mapping) else getattr(value, "_fields", range(len(value)))
         items = value.values() if isinstance(value, Mapping) else value
         options, children, label = [], {str(name): child for name, child in zip(names, items, strict=True)}, title
     else:
-        return value._repr_html_() if hasattr(value, "_repr_html_") else array.escaped(repr(value))
+        return value._repr_html_() if hasattr(value, "_repr_html_") else html.escaped(repr(value))
     rows = [_child_row(name, child) for name, child in children.items() if child is not None]
-    return array.folded(label, array.listed([*rows, *options]))
+    return html.folded(label, html.listed([*rows, *options]))
 
 
 def _child_row(name: str, child: Any) -> str:
     if isinstance(child, (Module, list, tuple, Mapping)):
         return unfolding(child, f"{name}: {type(child).__name__}")
-    return f"<code>{array.escaped(name)}</code> {unfolding(child, name)}"
+    return f"<code>{html.escaped(name)}</code> {unfolding(child, name)}"
 
 
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:

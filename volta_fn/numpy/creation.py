@@ -14,7 +14,8 @@ from volta_fn import dtypes, lax, tree
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.memory import constrained, device_put, imported
+from volta_fn.core.dlpack import imported
+from volta_fn.core.memory import constrained, device_put
 from volta_fn.core.trace import Tracer, concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results

@@ -2,8 +2,8 @@
 
 Importing this package registers the rules of calls and control flow, so every transform imports it first. In the order in which to read:
 
-- `linearize`: forward mode, linear programs of tangents, and their transposes; `grad`: the public functions of forward and reverse mode,
-  with gradients accumulated in references; `jacobian`: Jacobians and Hessians;
+- `differentiation`: forward mode, linear programs of tangents, and their transposes; `grad`: the public functions of forward and reverse
+  mode, with gradients accumulated in references; `jacobian`: Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap` (with `map`, a function of rows in batches); `make_jaxpr`: functions as programs;
 - `rules`: those of primitives that call sub-programs;

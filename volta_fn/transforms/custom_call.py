@@ -16,18 +16,19 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_with_wide_inputs
-from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
+from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.transforms.eager import RecordedTracer, Recording
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     JVPTrace,
     JVPTracer,
     PartialEvalTrace,
@@ -39,6 +40,7 @@ from volta_fn.transforms.linearize import (
     split_tangents,
     with_zeros,
 )
+from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
 # Calls of functions with rules by users: arguments, tracing, checks, batching.

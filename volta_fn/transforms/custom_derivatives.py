@@ -12,10 +12,11 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import FlatFunction, check_callable, function_name, leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.refs import Ref
-from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
@@ -23,8 +24,8 @@ from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_f
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
+from volta_fn.transforms.differentiation import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.grad import public_tangent
-from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
 # `custom_jvp`: users' forward derivatives, from which reverse mode follows.
@@ -289,12 +290,9 @@ def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
         below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]
     except TreeError:
         return None
-    if any(leaf is not None and treedef != _LEAF for leaf, treedef in zip(leaves, below, strict=True)):
+    if any(leaf is not None and treedef != leaf_structure() for leaf, treedef in zip(leaves, below, strict=True)):
         return None
     return [leaf for leaf, treedef in zip(leaves, below, strict=True) for _ in range(treedef.num_leaves)]
-
-
-_LEAF = tree.structure(0)
 
 
 class _BatchedVjpRule(_BatchedRule):

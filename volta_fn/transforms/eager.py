@@ -45,7 +45,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     DifferentiatedTracer,
     JVPTracer,
     Linearization,
@@ -368,11 +368,12 @@ def gradient_flat(
     function that has a gradient. Under a trace, and for values that cannot be recorded, the function is linearized step by step.
     """
     if not _recordable(values):
-        outs, program, out_nonzero = linearize_flat(function, values, nonzero, name)
+        linearization = linearize_flat(function, values, nonzero, name)
+        outs = linearization.outs
         check(outs)
         # Under a trace the device of the unit cotangent does not matter: it becomes a literal of the program.
         device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
-        return outs, _gradient_of_first(outs, program, out_nonzero, device)
+        return outs, _gradient_of_first(linearization, device)
     trace = Recording(values, name)  # in which all inputs are `nonzero`
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
@@ -382,8 +383,8 @@ def gradient_flat(
             gradient: _Gradient | None = trace.program(indices, lambda: _compile_gradient(trace, indices))
             if gradient is not None:
                 return _run(gradient, trace, outs)
-        outs, program, out_nonzero = _end_recording(trace, outs)
-        return outs, _gradient_of_first(outs, program, out_nonzero, trace.device)
+        linearization = _end_recording(trace, outs)
+        return linearization.outs, _gradient_of_first(linearization, trace.device)
     finally:
         trace.finish()
 
@@ -428,11 +429,10 @@ def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
-def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, out_nonzero: Sequence[bool], device: Device) -> list[Any]:
-    """Return the gradient of the first result, by the linear program of all tangents."""
-    # No one else has the linear program, so it is cut to the first result in place.
-    del program.jaxpr.outvars[1 if out_nonzero[0] else 0 :]
-    return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if out_nonzero[0] else [])
+def _gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
+    """Return the gradient of the first result, whose linear program is cut to it."""
+    program, out_nonzero = linearization.cut(1)
+    return pull_back(program, [_unit_cotangent(linearization.outs[0].aval, device)] if out_nonzero[0] else [])
 
 
 def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
@@ -444,9 +444,9 @@ def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
             values = replay(trace.steps, current_trace().process, flat[count:], xs)
             return [values[i] for i in indices]
 
-        outs, program, out_nonzero = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents = _gradient_of_first(outs, program, out_nonzero, trace.device)
-        return [*outs, *[c for c in cotangents if type(c) is not Zero]], cotangents
+        linearization = linearize_flat(function, flat[:count], name=trace.name)
+        cotangents = _gradient_of_first(linearization, trace.device)
+        return [*linearization.outs, *[c for c in cotangents if type(c) is not Zero]], cotangents
 
     avals = [v.aval for v in (*trace.inputs, *trace.operands)]
     with default_device(trace.device):
@@ -468,6 +468,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
+    """Run a compiled gradient; return the function's results and the cotangents."""
     buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
     outputs = iter(gradient.run(*buffers))
     computed = map(wrap, outputs, gradient.results)

@@ -11,114 +11,36 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import Zero
-from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import (
+from volta_fn.core.functions import (
     FlatFunction,
     JittedFunction,
     check_callable,
-    eval_jaxpr,
     function_name,
     jitted_like,
+    leaf_structure,
     positional_index,
     wraps,
 )
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Zero
+from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
+from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import structural_difference
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.transforms.differentiation import jvp_flat, marked, pull_back, with_zeros
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
-from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
-
-# Destinations of cotangents, which `VJP.with_refs` adds to references or drops.
-
-
-class _Marker:
-    """A value without contents; those of one class are equal."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-class GradValue(_Marker):
-    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
-
-
-class DontWant(_Marker):
-    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
-
-
-class GradRef(_Marker):
-    """A placeholder for a cotangent that was added to a reference."""
-
-
-class DidntWant(_Marker):
-    """A placeholder for a cotangent that was not requested."""
-
-
-class RefSlots(NamedTuple):
-    """The structure of a function's ``(args, {})``, and which leaves are references."""
-
-    in_tree: Any
-    positions: tuple[int, ...]
-
-
-def apply_with_refs(vjp_fun: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return the arguments' cotangents, or accumulate them in references.
-
-    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
-    """
-    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
-    if len(entries) != len(args):
-        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    destinations = tree.broadcast_prefix(tuple(entries), args)
-    for entry in destinations:
-        if not isinstance(entry, (Ref, GradValue, DontWant)):
-            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
-    if slots.positions:
-        cotangent = cotangent, [_last_cotangent(destinations[i]) for i in slots.positions]
-    cotangents = tree.leaves(vjp_fun(cotangent))
-    results = [_deliver(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
-    return tree.unflatten(slots.in_tree, results)[0]
-
-
-def _last_cotangent(entry: Any) -> Any:
-    """Return the cotangent of the last value of a reference."""
-    if isinstance(entry, Ref):
-        return entry.get()
-    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
-
-
-def _deliver(entry: Any, cotangent: Any, replaces: bool) -> Any:
-    """Bring a cotangent to its destination; return what stands for it in the result."""
-    if isinstance(entry, DontWant):
-        return DidntWant()
-    if isinstance(entry, GradValue):
-        return cotangent
-    if cotangent.dtype == float0:
-        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
-    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
-    return GradRef()
-
-
-# `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize` of functions of pytrees.
-
-# `value_and_grad` and `grad`.
+from volta_fn.tree.structures import structural_difference
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Any)
 Aux = TypeVar("Aux")
+
+# `value_and_grad` and `grad`.
 
 
 @overload
@@ -272,7 +194,7 @@ def _check_inputs(
 
 def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
     """Raise `GradientError` unless the result is one scalar of a dtype with gradients."""
-    if out_tree != _LEAF:
+    if out_tree != leaf_structure():
         raise GradientError(
             f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
             "Return (loss, aux) and pass has_aux=True to get other values out."
@@ -292,9 +214,6 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
             f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
             "Take the real part or absolute value, or use vjp."
         )
-
-
-_LEAF = tree.structure(0)
 
 
 # `vjp`: a function's value, and the function of cotangents.
@@ -436,6 +355,83 @@ def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: s
     if array.dtype != aval.dtype and not array.weak_type and not is_weak:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
     return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
+
+
+# Destinations of cotangents, which `VJP.with_refs` adds to references or drops.
+
+
+class _Marker:
+    """A value without contents; those of one class are equal."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class GradValue(_Marker):
+    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
+
+
+class DontWant(_Marker):
+    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
+
+
+class GradRef(_Marker):
+    """A placeholder for a cotangent that was added to a reference."""
+
+
+class DidntWant(_Marker):
+    """A placeholder for a cotangent that was not requested."""
+
+
+class RefSlots(NamedTuple):
+    """The structure of a function's ``(args, {})``, and which leaves are references."""
+
+    in_tree: Any
+    positions: tuple[int, ...]
+
+
+def apply_with_refs(vjp_fun: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
+    """Return the arguments' cotangents, or accumulate them in references.
+
+    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
+    """
+    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
+    if len(entries) != len(args):
+        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
+    destinations = tree.broadcast_prefix(tuple(entries), args)
+    for entry in destinations:
+        if not isinstance(entry, (Ref, GradValue, DontWant)):
+            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
+    if slots.positions:
+        cotangent = cotangent, [_last_cotangent(destinations[i]) for i in slots.positions]
+    cotangents = tree.leaves(vjp_fun(cotangent))
+    results = [_deliver(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
+    return tree.unflatten(slots.in_tree, results)[0]
+
+
+def _last_cotangent(entry: Any) -> Any:
+    """Return the cotangent of the last value of a reference."""
+    if isinstance(entry, Ref):
+        return entry.get()
+    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
+
+
+def _deliver(entry: Any, cotangent: Any, replaces: bool) -> Any:
+    """Bring a cotangent to its destination; return what stands for it in the result."""
+    if isinstance(entry, DontWant):
+        return DidntWant()
+    if isinstance(entry, GradValue):
+        return cotangent
+    if cotangent.dtype == float0:
+        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
+    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
+    return GradRef()
 
 
 # Forward derivatives: `jvp`, and `linearize`.
@@ -634,12 +630,10 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     function = DifferentiatedFunction(fun, in_tree, has_aux, transform)
     in_avals = tuple([v.aval for v in values])
     differentiable = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-    flat_outs, program, flat_out_nonzero = linearize_eagerly(function, values, differentiable, function_name(fun))
-    outs, aux = function.split(flat_outs)
-    out_nonzero = tuple(flat_out_nonzero[: len(outs)])
-    # No one else has the linear program, so it is cut to the results in place: aux, which comes after these, needs no derivative.
-    del program.jaxpr.outvars[sum(out_nonzero) :]
-    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, out_nonzero)
+    linearization = linearize_eagerly(function, values, differentiable, function_name(fun))
+    outs, aux = function.split(linearization.outs)
+    program, out_nonzero = linearization.cut(len(outs))  # aux, which comes after the outputs, needs no derivative
+    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, tuple(out_nonzero))
     return PytreeLinearization(outs, aux, program, signature)
 
 

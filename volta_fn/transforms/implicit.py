@@ -8,9 +8,10 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Zero
-from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
@@ -20,9 +21,9 @@ from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_f
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
+from volta_fn.transforms.differentiation import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr
 
 # `linear_call`: a linear function with a transpose of its own.

@@ -9,8 +9,9 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, function_name, trace_to_jaxpr, wraps
-from volta_fn.core.trace import bound_axis
+from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, wraps
+from volta_fn.core.named_axes import bound_axis
+from volta_fn.core.staging import trace_to_jaxpr
 
 
 def make_jaxpr(
@@ -84,6 +85,6 @@ def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
     """Return a function's program, and the shapes and dtypes of its results."""
     leaves, in_tree = tree.flatten((tuple(args), kwargs))
     flat = FlatFunction(fun, in_tree)
-    labels = argument_labels(fun, in_tree, len(leaves))
+    labels = argument_labels(fun, in_tree)
     closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)
     return closed, tree.unflatten(flat.out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])

@@ -8,21 +8,13 @@ from typing import Any, ParamSpec, TypeVar
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, jitted_like, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
+from volta_fn.core.named_axes import bound_axis
 from volta_fn.core.primitive import AxisData, Primitive, RuleTable
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import (
-    FlatFunction,
-    argument_labels,
-    check_callable,
-    eval_jaxpr,
-    function_name,
-    jitted_like,
-    trace_to_jaxpr,
-    trace_with_aux,
-    wraps,
-)
-from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr, trace_with_aux
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
 from volta_fn.primitives.control_flow.bodies import Adapted
 from volta_fn.primitives.control_flow.scan import scan
@@ -123,7 +115,7 @@ def _mapped_dim(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, valu
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise ArgumentError(f"vmap: in_axes consists of integers and None, got {dim!r}")
     if not -value.ndim <= dim < value.ndim:
-        label = argument_labels(fun, in_tree, in_tree.num_leaves)[leaf]
+        label = argument_labels(fun, in_tree)[leaf]
         raise ShapeError(
             f"vmap of {function_name(fun)}: in_axes says axis {dim} of {label}, which has shape {value.shape}. "
             "Write None for arguments that are the same for all examples, as in in_axes=(None, 0)"
@@ -140,7 +132,7 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
     if not sizes:
         raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
-        labels = argument_labels(fun, in_tree, len(values))
+        labels = argument_labels(fun, in_tree)
         listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)
         raise ShapeError(
             f"vmap of {name}: the mapped axes must have one size; got {listed}. in_axes=None marks arguments that are not mapped"

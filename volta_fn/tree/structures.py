@@ -318,6 +318,24 @@ def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | 
     return None
 
 
+def structural_difference(one: TreeDef, other: TreeDef) -> tuple[KeyPath, str, str]:
+    """Return what `first_difference` does, for two structures."""
+    difference = first_difference(one, _example(other))
+    if difference is not None:
+        return difference
+    # `first_difference` lets any tree match a leaf: here `one` has a leaf where `other` has a subtree.
+    path, second, first = first_difference(other, _example(one)) or ((), describe(other), describe(one))
+    return path, first, second
+
+
+def _example(treedef: TreeDef) -> Any:
+    return unflatten(treedef, [array()] * treedef.num_leaves)
+
+
+class array:
+    """A stand-in for arrays in trees that are compared; messages show its name."""
+
+
 def _contrast(expected_level: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
     """Describe two one-level structures briefly, but such that they differ."""
     if optree.treespec_is_leaf(level, strict=True):

@@ -27,7 +27,8 @@ from volta_fn.errors import ArgumentError, DTypeError, ExportError, OutOfMemoryE
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
-from volta_fn.jit.lowered import Lowered, plan_for
+from volta_fn.jit.device_plan import plan_for
+from volta_fn.jit.stages import Lowered
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of

@@ -15,13 +15,15 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
+from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
-from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import axis_environment
+from volta_fn.core.named_axes import axis_environment
+from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
 from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.tree.structures import structural_difference
 
 # Bodies of control flow: functions traced to sub-programs, and their carries.
 
@@ -74,24 +76,6 @@ def check_carry(
                 f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
                 f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
             )
-
-
-def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
-    """Describe the first difference of two structures."""
-    difference = tree.first_difference(one, _example(other))
-    if difference is not None:
-        return difference
-    # `first_difference` lets any tree match a leaf: here `one` has a leaf where `other` has a subtree.
-    path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
-    return path, first, second
-
-
-def _example(structure: tree.TreeDef) -> Any:
-    return tree.unflatten(structure, [array()] * structure.num_leaves)
-
-
-class array:
-    """A stand-in for arrays in trees that are compared; messages show its name."""
 
 
 def _location(path: tree.KeyPath, hidden: int) -> str:
@@ -155,7 +139,7 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     if cached is not None:
         return cached
     flat = FlatFunction(function, in_tree)
-    labels = argument_labels(function, in_tree, len(avals))
+    labels = argument_labels(function, in_tree)
     closed, wide_inputs = trace_with_wide_inputs(flat, avals, function_name(owner), labels)
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, wide_inputs)

@@ -11,11 +11,11 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.functions import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
-from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import Tracer, bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
@@ -25,7 +25,6 @@ from volta_fn.primitives.control_flow.bodies import (
     check_carry,
     chosen_in_python,
     promote_weak,
-    structural_difference,
     trace_body,
     while_in_python,
 )
@@ -36,6 +35,7 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.settings import current as settings
+from volta_fn.tree.structures import structural_difference
 
 # Conditionals: `cond` of two branches, `switch` of many.
 #
@@ -308,7 +308,7 @@ def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., A
 
 def _check_condition(name: str, cond_fun: Callable[..., Any], out_tree: tree.TreeDef, avals: Sequence[ShapedArray]) -> None:
     who = f"{name}: {function_name(cond_fun)} must return a boolean scalar, but returned"
-    if out_tree != tree.structure(0):
+    if out_tree != leaf_structure():
         raise TreeError(f"{who} the structure {tree.describe(out_tree)}")
     (aval,) = avals
     if aval.shape:

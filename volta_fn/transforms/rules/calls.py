@@ -17,7 +17,7 @@ from volta_fn.core.trace import bind
 from volta_fn.primitives.call import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p, call_params, jit_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, instantiate, stacked_in_front, to_front
 from volta_fn.primitives.elementwise import arithmetic, selection
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
     jvp_jaxpr,
     jvp_rules,

@@ -24,7 +24,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instant
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
-from volta_fn.transforms.linearize import (
+from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
     fixed_point,
     jvp_jaxpr,

@@ -2,227 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
 from volta_fn.compiler.plans import Plan
-from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
+from volta_fn.compiler.target import HostStep
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, format_jaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError, TracerError
-from volta_fn.jit import compile as compilation
-from volta_fn.jit.compile import TracedProgram, cost_of
+from volta_fn.errors import ArgumentTypeError, TracerError
+from volta_fn.jit.compile import compile_for
+from volta_fn.jit.cost import cost_of
+from volta_fn.jit.device_plan import DevicePlan, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
-from volta_fn.lazy_imports import load
+from volta_fn.jit.program_text import code_of
+from volta_fn.jit.traced import TracedProgram
 from volta_fn.settings import current as settings
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
-from volta_fn.targets.wgsl.scalars import is_supported
-from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
-
-# A lowered program as text: its kernels, or the code that a target runs.
-
-DIALECTS = ("jaxpr", "kernels", "llvm", "wgsl")
-
-
-def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
-    """Return a program in a dialect other than "jaxpr".
-
-    "kernels" is as the device's target has it, or the CPU's if NumPy runs programs there. "llvm" is for this CPU, "wgsl" for the device if
-    it is a GPU, else for one with what every WebGPU device has.
-
-    Raises `ArgumentError` for an unknown dialect.
-    """
-    if dialect not in DIALECTS:
-        raise ArgumentError(f"as_text: the dialects are {', '.join(map(repr, DIALECTS))}, got {dialect!r}")
-    program = pipeline.lower(closed, _target(dialect, device))
-    if dialect == "kernels":
-        return "\n\n".join([item_text(item) for _, item in _needed_items(program)])
-    comment = ";" if dialect == "llvm" else "//"
-    texts = [text for owner, item in _needed_items(program) for text in _code(owner, item, comment)]
-    return "\n\n".join([f"{comment} {number} of {len(texts)}\n{text}" for number, text in enumerate(texts, 1)])
-
-
-def _target(dialect: str, device: Device) -> Any:
-    if dialect == "wgsl" and device.platform != "gpu":
-        return WgslTarget(TargetCapabilities())
-    if dialect == "llvm" or device.backend.target is None:
-        return load("volta_fn.targets.cpu.target").TARGET
-    return device.backend.target
-
-
-def _needed_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
-    """Yield the items that do something, those of nested programs after their own."""
-    for item in program.items:
-        if item.is_needed:
-            yield program, item
-        for nested in item.programs:
-            yield from _needed_items(nested)
-
-
-def item_text(item: Item) -> str:
-    """Return a kernel, or an equation that a target has another routine for."""
-    if isinstance(item.node, KernelCall):
-        return format_kernel(item.node.kernel)
-    operands = " ".join(str(v.aval) for v in item.operands)
-    results = " ".join(str(v.aval) for v in item.results)
-    return f"{item.node.primitive} {operands} -> {results}".rstrip()
-
-
-def item_code(program: LoweredProgram, item: Item) -> str:
-    """Return the LLVM IR or WGSL of an item; of what runs on the host, why it does."""
-    return "\n\n".join(_code(program, item, "//" if program.target.name == "wgsl" else ";"))
-
-
-def _code(program: LoweredProgram, item: Item, comment: str) -> list[str]:
-    """Return the modules of an item, or a comment that says why it has none."""
-    reason = program.target.host_reason(item)
-    if reason is not None:
-        return [f"{comment} {HostStep.of(item, reason)}"]
-    routine = None if item.key is None else item.key.make()
-    if routine is None:
-        return []
-    return [routine.text] if hasattr(routine, "text") else [dispatch.source for dispatch in routine.dispatches]
-
-
-# Say what a program needs of a GPU, and whether it fits some limits.
-
-#: Enough of everything, to plan a program that does not fit.
-_UNLIMITED = {"binding": 1 << 62, "buffers": 1 << 20}
-
-
-@dataclass(frozen=True)
-class DevicePlan:
-    """What a program needs of a GPU, known without one.
-
-    Attributes:
-        limits: the name of the limits that it was planned for.
-        peak_memory: the most bytes in use during a call, arguments and results included, in the blocks that the runtime uses.
-        arguments, results, temporaries, constants: what it consists of; results in the memory of donated arguments count once.
-        buffers: the number of buffers.
-        dispatches: the dispatches of a call. Those of a `while` loop count once, and so do all branches of a conditional.
-        shaders: the number of different shaders.
-        host_steps: the equations that NumPy computes on the host, for which a page has no way.
-        problems: what does not fit the limits, with the equation and the user's line.
-    """
-
-    limits: str
-    peak_memory: int
-    arguments: int
-    results: int
-    temporaries: int
-    constants: int
-    buffers: int
-    dispatches: int
-    shaders: int
-    host_steps: tuple[HostStep, ...]
-    problems: tuple[str, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the limits allow the program."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        verdict = "fits" if self.fits else "does not fit"
-        counts = f"{self.dispatches} dispatches of {self.shaders} shaders, {self.buffers} buffers"
-        return "\n".join(
-            [f"{self.peak_memory} bytes at most, {counts}: {verdict} {self.limits}", *self.problems, *map(str, self.host_steps)]
-        )
-
-
-def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | DeviceProfile) -> DevicePlan:
-    """Plan a traced program for a GPU of these limits (see `profile_of`)."""
-    profile = profile_of(limits)
-    problems = list(_of_dtypes(traced.jaxpr, profile))
-    plan = None
-    try:
-        plan = _planned(traced, WgslTarget(profile.capabilities))
-    except OutOfMemoryError as error:
-        problems.append(error.message)
-    if plan is None:
-        plan = _planned(traced, WgslTarget(profile.capabilities._replace(**_UNLIMITED)))  # type: ignore[arg-type]  # all of them integers
-        problems[-1] = f"{_largest(plan.lowered)}: {problems[-1]}"
-    problems += _of_buffers(plan, profile)
-    memory = plan.memory
-    if profile.memory is not None and memory.peak > profile.memory:
-        largest = _largest(plan.lowered)
-        problems.append(f"{largest} is the largest of the arrays that take {memory.peak} bytes; {profile.name} has {profile.memory}")
-    return DevicePlan(
-        limits=profile.name,
-        peak_memory=memory.peak,
-        arguments=memory.arguments,
-        results=memory.results,
-        temporaries=memory.temporaries,
-        constants=memory.constants,
-        buffers=len(plan.arguments) + len(plan.own_results) + len(plan.block_sizes) + len(plan.constants) + len(plan.regions),
-        dispatches=plan.dispatches(),
-        shaders=len(plan.shaders()),
-        host_steps=tuple([HostStep.of(item, plan.lowered.target.explain_host(item)) for item in plan.on_host]),
-        problems=tuple(problems),
-    )
-
-
-def _planned(traced: TracedProgram, target: WgslTarget) -> ProgramPlan:
-    return plan_program(traced.jaxpr, traced.donated, pipeline, target, RoutineCache())
-
-
-def _of_dtypes(closed: ClosedJaxpr, profile: DeviceProfile) -> Iterator[str]:
-    """Yield the equations of dtypes that the device does not have, one for each dtype."""
-    seen = set()
-    for number, aval in enumerate(closed.in_avals):
-        if aval.dtype not in seen and not is_supported(aval.dtype, profile.capabilities):
-            seen.add(aval.dtype)
-            yield f"argument {number} is {aval}, and {profile.name} has no {aval.dtype.name}; convert it to a 32-bit dtype"
-    for eqn in closed.eqns:
-        for var in eqn.outvars:
-            if var.aval.dtype not in seen and not is_supported(var.aval.dtype, profile.capabilities):
-                seen.add(var.aval.dtype)
-                yield f"{_described(eqn, var)}: {profile.name} has no {var.aval.dtype.name}; convert to a 32-bit dtype"
-
-
-def _of_buffers(plan: ProgramPlan, profile: DeviceProfile) -> Iterator[str]:
-    """Yield the arrays that are larger than a buffer may be."""
-    for number, aval in enumerate(plan.arguments):
-        if aval.nbytes > profile.largest:
-            yield f"argument {number}, {aval}, has {aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
-    for program, item in _needed_items(plan.lowered):
-        for var in item.results:
-            if var.aval.nbytes > profile.largest:
-                producer = _producer(program, item, var)
-                yield f"{producer} has {var.aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
-
-
-def _largest(program: LoweredProgram) -> str:
-    """Describe the equation with the largest result or operand."""
-    values = [
-        (owner, item, var) for owner, item in _needed_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)
-    ]
-    if not values:
-        return "a constant"
-    owner, item, var = max(values, key=lambda entry: entry[2].aval.nbytes)
-    return _producer(owner, item, var if var in item.results else item.results[0])
-
-
-def _producer(program: LoweredProgram, item: Item, var: Var) -> str:
-    """Describe the equation that computes a variable."""
-    eqn = next((eqn for eqn in program.closed.eqns if var in eqn.outvars), item.node if isinstance(item.node, Equation) else None)
-    return f"a kernel's result {var.aval}" if eqn is None else _described(eqn, var)
-
-
-def _described(eqn: Equation, var: Var) -> str:
-    return f"{eqn.primitive.name} -> {var.aval}" + (f", at {eqn.source}" if eqn.source else "")
-
-
-# The stages of a jitted function: `Traced`, `Lowered`, `Compiled`; loaded on use.
 
 
 @runtime_checkable
@@ -255,7 +56,7 @@ _XLA_DIALECTS = ("hlo", "stablehlo", "mhlo")
 class _Stage:
     """A function, traced for arguments of one structure and types."""
 
-    def __init__(self, traced: compilation.TracedProgram, in_tree: Any, device: Device) -> None:
+    def __init__(self, traced: TracedProgram, in_tree: Any, device: Device) -> None:
         self._traced = traced
         self._device = device
         #: The structure of the dynamic arguments, ``(args, kwargs)``.
@@ -452,7 +253,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
-        self._run: Callable[..., Any] = compilation.compile_for(self._traced, self._device).run
+        self._run: Callable[..., Any] = compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from volta_fn.core.staging import (
     current_position,
     eval_jaxpr,
     in_backward_pass,
-    trace_rules,
+    trace_derived,
     trace_to_jaxpr,
     trace_with_aux,
 )
@@ -217,7 +217,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 
     tangent_avals = [a.tangent_aval() for a in marked(in_avals, nonzero)]
-    return trace_with_aux(trace_rules, run, [*in_avals, *tangent_avals], "jvp")
+    return trace_with_aux(trace_derived, run, [*in_avals, *tangent_avals], "jvp")
 
 
 # Linearization: record the linear program from tangents to tangents.
@@ -308,6 +308,12 @@ class Linearization(NamedTuple):
     program: ClosedJaxpr
     #: The outputs that depend on those inputs: all other tangents are zero.
     out_nonzero: list[bool]
+
+    def cut(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
+        """Cut the program to the first outputs, in place; return it and its marks."""
+        out_nonzero = self.out_nonzero[:count]
+        del self.program.jaxpr.outvars[sum(out_nonzero) :]
+        return self.program, out_nonzero
 
 
 class LinearizeTrace(JVPTrace):
@@ -499,4 +505,4 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
         nonzero = nonzero_marks(results)
         return marked(results, nonzero), nonzero
 
-    return trace_with_aux(trace_rules, run, [*known_avals, *ct_avals], "backward")
+    return trace_with_aux(trace_derived, run, [*known_avals, *ct_avals], "backward")

@@ -1,0 +1,81 @@
+"""Calls with arrays that are split between devices.
+
+One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.core.placement`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import DELETED, Array, ConcreteArray, array_spec
+from volta_fn.core.distribution import Sharding
+from volta_fn.core.placement import equation_shardings, group_of, on_home_device, program_shardings, split, with_device
+from volta_fn.core.primitive import Primitive
+from volta_fn.jit.compile import compiled_once
+from volta_fn.jit.eager import common_device, eager_kernel, on_device
+from volta_fn.jit.traced import TracedProgram
+
+
+def shardings_of(arrays: Sequence[Any]) -> list[Any]:
+    """Return the sharding of each array that is split, else None."""
+    return [a.device.sharding for a in arrays]
+
+
+def with_sharding(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
+    """Return a result with its sharding, if it has one."""
+    if sharding is None:
+        return array
+    group = group_of(sharding)
+    return with_device(array, group) if group.backend is array.device.backend else array
+
+
+def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """Make a function that runs a primitive on arrays like these, some of them split."""
+    unsharded = [on_home_device(a) for a in args]
+    device = common_device(unsharded)
+    run = eager_kernel(primitive, on_device(unsharded, device), params)
+    result_avals = primitive.abstract(*[a.aval for a in args], **params)
+    out_avals = result_avals if primitive.multiple_results else (result_avals,)
+    out_shardings = equation_shardings(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
+
+    def call(*args: Any) -> Any:
+        results = run(*on_device([on_home_device(a) for a in args], device))
+        if not primitive.multiple_results:
+            return with_sharding(results, out_shardings[0])
+        return tuple([with_sharding(r, t) for r, t in zip(results, out_shardings, strict=True)])
+
+    return call
+
+
+def with_argument_shardings(function: Callable[..., Any], shardings: Sequence[Any]) -> Callable[..., Any]:
+    """Return the function; when it is traced, its arguments get these shardings."""
+
+    @functools.wraps(function)
+    def constrained(*args: Any, **kwargs: Any) -> Any:
+        leaves = [leaf for leaf in tree.leaves((args, kwargs)) if isinstance(leaf, Array)]
+        for leaf, sharding in zip(leaves, shardings, strict=False):
+            if sharding is not None:
+                split(leaf, sharding)
+        return function(*args, **kwargs)
+
+    return constrained
+
+
+def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Return a program as a function of arrays with the shardings of these values."""
+    device = common_device([on_home_device(v) for v in values])
+    run = compiled_once(traced, device)
+    out_shardings = program_shardings(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
+    donated_specs = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
+
+    def call(args: Sequence[Any]) -> Any:
+        result = run(on_device([on_home_device(a) for a in args], device))
+        for i, spec in donated_specs:
+            args[i]._buffer, args[i]._spec = DELETED, spec
+        leaves, structure = tree.flatten(result)
+        return tree.unflatten(structure, [with_sharding(leaf, t) for leaf, t in zip(leaves, out_shardings, strict=True)])
+
+    return call
