@@ -1,4 +1,4 @@
-"""What language models spend their time on: decoding, prompts, products, attention, losses.
+"""The work of language models: decoding, prompts, products, attention, losses.
 
 Models have random weights and the sizes of SmolLM2-135M and Qwen2.5-0.5B. A decoder is written once for JAX and volta_fn and once for
 PyTorch; how a weight is stored (`STORED`) decides how it multiplies.
