@@ -17,15 +17,16 @@ from typing import Any
 
 from benchmarks import fresh, report
 from benchmarks.harness import QUICK, Pace, attempt, measure
-from benchmarks.machine import FRAMEWORKS, ROOT, cores, describe, installed, limit_threads
+from benchmarks.machine import FRAMEWORKS, ROOT, cores, describe, has_onnxruntime, installed, limit_threads
 from benchmarks.targets import geometric_mean, judge
-from benchmarks.worker import Worker
-from benchmarks.workloads import WORKLOADS
+from benchmarks.worker import Worker, ask_all
+from benchmarks.workloads import WORKLOADS, language
 
 OUTPUT = ROOT / "build" / "benchmarks"
 PEAKS = [workload.name for workload in WORKLOADS if workload.name.startswith("train/")]
 IMPORT, FIRST_STEP, LAYER = "start/import", "start/first GPT step", "peak/convolution layer"
-NAMES = [workload.name for workload in WORKLOADS] + [IMPORT, FIRST_STEP] + [f"peak/{name}" for name in PEAKS] + [LAYER]
+PLANS = {name.replace("llm/", "llm/memory of "): name for name in language.PLANS}
+NAMES = [*(workload.name for workload in WORKLOADS), *PLANS, IMPORT, FIRST_STEP, *(f"peak/{name}" for name in PEAKS), LAYER]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -37,6 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=OUTPUT / "results.json", metavar="FILE", help="where the numbers go (%(default)s)")
     parser.add_argument("--chart", type=Path, default=OUTPUT / "ratios.png", metavar="FILE", help="where the chart goes (%(default)s)")
     parser.add_argument("--list", action="store_true", help="print the names of all there is to measure")
+    parser.add_argument("--large", action="store_true", help="also what takes minutes or gigabytes: language models of 0.5 billion weights")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see whether everything runs")
     return parser.parse_args(arguments)
 
@@ -47,7 +49,8 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.frameworks = options, installed()
         self.results: dict[str, Any] = {"machine": describe(options.threads), "quick": options.quick}
-        self.results |= {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None, "failures": []}
+        self.results |= {"times": [], "plans": [], "peaks": [], "failures": []}
+        self.results |= {"imports": None, "first_steps": None, "convolution_memory": None}
 
     def wants(self, name: str) -> bool:
         """Return True if `--only` includes a name."""
@@ -60,16 +63,34 @@ class Run:
     def times(self) -> None:
         """Time every workload, in rounds of all frameworks."""
         options, pace = self.options, QUICK if self.options.quick else Pace(self.options.rounds)
-        wanted = [workload for workload in WORKLOADS if self.wants(workload.name)]
+        included = lambda workload: options.large or options.quick or not workload.large
+        wanted = [workload for workload in WORKLOADS if self.wants(workload.name) and included(workload)]
         if not wanted:
             return
         print(report.time_heading())
         workers = {framework: Worker(framework) for framework in self.frameworks}
+        if has_onnxruntime() and any(workload.case(quick=True).onnxruntime for workload in wanted):
+            workers["onnxruntime"] = Worker("onnxruntime")
         for workload in wanted:
             row = self.attempt(workload.name, measure, workload, workers, pace, options.quick)
             if row:
                 self.results["times"].append(row)
                 print(report.time_row(row), flush=True)
+        for worker in workers.values():
+            worker.stop()
+
+    def plans(self) -> None:
+        """Read how much memory compiled programs need; they do not run."""
+        wanted = {name: workload for name, workload in PLANS.items() if self.wants(name)}
+        if not wanted:
+            return
+        print(report.plan_heading())
+        workers = {framework: Worker(framework) for framework in self.frameworks if framework != "torch"}
+        for name, workload in wanted.items():
+            plans = self.attempt(name, ask_all, workers, "plan", workload, self.options.quick)
+            if plans:
+                self.results["plans"].append({"name": name, "bytes": plans})
+                print(report.plan_row(self.results["plans"][-1]), flush=True)
         for worker in workers.values():
             worker.stop()
 
@@ -130,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="volta-cache-") as cache:
         os.environ["VOLTA_CACHE_DIR"] = cache  # so that first calls compile
         run.times()
+        run.plans()
         run.starts()
         run.peaks()
     run.conclude()

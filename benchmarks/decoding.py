@@ -12,45 +12,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from benchmarks.machine import limit_threads
+from benchmarks.workloads.language import CACHE, MODELS, TINY, Model
 from volta_fn import lax, nn
-
-CACHE = 1024
-
-
-class Model(NamedTuple):
-    """The shape of a decoder with grouped heads and gated feed-forward layers."""
-
-    width: int
-    layers: int
-    heads: int
-    key_heads: int
-    hidden: int
-    vocabulary: int
-
-    @property
-    def features(self) -> int:
-        """Features of a head."""
-        return self.width // self.heads
-
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """Return the shapes of a layer's matrices, (out, in)."""
-        kv = self.key_heads * self.features
-        return {
-            "q": (self.width, self.width), "k": (kv, self.width), "v": (kv, self.width), "o": (self.width, self.width),
-            "gate": (self.hidden, self.width), "up": (self.hidden, self.width), "down": (self.width, self.hidden),
-        }  # fmt: skip
-
-
-MODELS = {"smollm": Model(576, 30, 9, 3, 1536, 49152), "qwen": Model(896, 24, 14, 2, 4864, 151936)}
-#: The model of a trial.
-TINY = Model(64, 2, 4, 2, 96, 128)
 
 
 def weights(model: Model, layout: str) -> dict[str, Any]:

@@ -19,6 +19,11 @@ def installed() -> tuple[str, ...]:
     return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name))
 
 
+def has_onnxruntime() -> bool:
+    """Return True if onnxruntime can run models that are built here."""
+    return all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime"))
+
+
 def search_path() -> str:
     """Return a PYTHONPATH by which other processes find these sources first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -58,6 +58,17 @@ def gpu_row(row: dict[str, Any]) -> str:
     return time_row(row) + "".join(f"  {cell:>12s}" for cell in (row["rate"], ratio(row["of_ceiling"]), str(row["dispatches"])))
 
 
+def plan_heading() -> str:
+    """Format the heading of `plan_row`."""
+    return table_row("memory beside arguments and results", ["volta_fn", "jax", "over jax"])
+
+
+def plan_row(row: dict[str, Any]) -> str:
+    """Format what compiled programs need, and ours over JAX's."""
+    ours, theirs = (row["bytes"].get(name) for name in ("volta_fn", "jax"))
+    return table_row(row["name"], [size(ours), size(theirs), ratio(ours / theirs if theirs else None)])
+
+
 def peak_heading() -> str:
     """Format the heading of `peak_row`."""
     return table_row("peak memory of training steps", [*FRAMEWORKS, "over jax", *(f"all {name[:5]}" for name in FRAMEWORKS)])

@@ -91,6 +91,49 @@ NATIVE = [
     Target("first GPT step with cached objects, over that without", _quotient("first_steps", "warm cache", "volta_fn"), 0.2),
 ]
 
+#: Rows of language models, and the most that our time may be of the faster peer's. Products of large matrices in bfloat16 and int8 are held
+#: to PyTorch's, whose library has them hand-tuned for this processor; decoding reads memory, which peers do in several passes.
+LANGUAGE_TIMES = {
+    "llm/decode smollm2-135m bfloat16": 0.5,
+    "llm/decode smollm2-135m int8": 0.5,
+    "llm/decode smollm2-135m int4": 0.5,
+    "llm/decode qwen2.5-0.5b bfloat16": 0.6,
+    "llm/decode qwen2.5-0.5b int8": 0.6,
+    "llm/decode qwen2.5-0.5b int4": 0.6,
+    "llm/prefill 512 smollm2-135m": 1.05,
+    "llm/prefill 512 qwen2.5-0.5b": 1.05,
+    **{f"llm/bfloat16 product {n}": 1.05 for n in (512, 1024, 2048, 4096)},
+    **{f"llm/int8 product {n}": 1.05 for n in (512, 1024, 2048)},
+    "llm/attention 4096": 1.0,
+    "llm/attention gradient 4096": 1.0,
+    "llm/attention 16384": 1.0,
+    "llm/attention gradient 16384": 1.0,
+    "llm/cross-entropy gradient 4096×50257": 1.05,
+    "llm/linear cross-entropy gradient 4096×50257": 1.2,
+}
+
+#: The most MiB that programs of language models may need besides arguments and results. Attention grows with the tokens, not their square:
+#: forward with copies of queries, keys and values; its gradient with as much again for each. Logits of 4096 × 50257 floats are 785 MiB.
+LANGUAGE_MEMORY = {
+    "llm/memory of attention 4096": 16,
+    "llm/memory of attention gradient 4096": 48,
+    "llm/memory of attention 16384": 64,
+    "llm/memory of attention gradient 16384": 192,
+    "llm/memory of cross-entropy gradient 4096×50257": 1600,
+    "llm/memory of linear cross-entropy gradient 4096×50257": 128,
+}
+
+
+def _planned(name: str) -> Callable[[dict[str, Any]], float | None]:
+    def measure(results: dict[str, Any]) -> float | None:
+        return next((row["bytes"]["volta_fn"] / MEBIBYTE for row in results["plans"] if row["name"] == name), None)
+
+    return measure
+
+
+LANGUAGE = [Target(f"{name}, over the faster peer's time", over(name), most) for name, most in LANGUAGE_TIMES.items()]
+LANGUAGE += [Target(f"{name}, MiB", _planned(name), most) for name, most in LANGUAGE_MEMORY.items()]
+
 NUMPY_ONLY = [Target("training steps dominated by contractions, over JAX's", over(*CONTRACTIONS, peer="jax"), 1.0)]
 
 
@@ -111,7 +154,7 @@ GPU = [
 
 def targets(machine_code: bool) -> list[Target]:
     """Return the targets of a run with machine code, or without."""
-    return (NATIVE if machine_code else NUMPY_ONLY) + EVERYWHERE
+    return (NATIVE + LANGUAGE if machine_code else NUMPY_ONLY) + EVERYWHERE
 
 
 def judge(results: dict[str, Any], wanted: Sequence[Target] | None = None) -> list[dict[str, Any]]:

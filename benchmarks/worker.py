@@ -153,6 +153,18 @@ class Bench:
         gc.disable()
         return seconds, results
 
+    def plan(self, name: str, quick: bool) -> int:
+        """Return the bytes that a compiled workload needs besides inputs and results.
+
+        Nothing runs. It is for JAX and volta_fn.
+        """
+        case, lib = named(name).case(quick), library(self.framework)
+        shapes = map_arrays(lambda a: lib.jax.ShapeDtypeStruct(a.shape, a.dtype), case.inputs)
+        lowered = lib.jax.jit(case.functional(lib)).lower(*shapes)
+        if self.framework == "jax":
+            return int(lowered.compile().memory_analysis().temp_size_in_bytes)
+        return int(lowered.memory().temporaries)
+
     def rest(self, seconds: float) -> None:
         """Wait so many seconds, or up to ten times as many while own threads spin."""
         for _ in range(10):

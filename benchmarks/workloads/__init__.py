@@ -7,6 +7,7 @@ from benchmarks.workloads import (
     calls,
     convolutions,
     derivatives,
+    language,
     large,
     linear_algebra,
     networks,
@@ -25,6 +26,7 @@ WORKLOADS: list[Workload] = [
     *products.WORKLOADS,
     *convolutions.WORKLOADS,
     *linear_algebra.WORKLOADS,
+    *language.WORKLOADS,
     *calls.WORKLOADS,
 ]
 

@@ -66,7 +66,5 @@ def windowed_attention(rng: np.random.Generator, batch: int, tokens: int, heads:
 _LONG, _SHORT = {"batch": 1, "tokens": 4096, "heads": 4, "width": 64}, {"batch": 2, "tokens": 5, "heads": 2, "width": 4}
 
 WORKLOADS = [
-    Workload("op/attention 1×4096×4×64", attention, _LONG, _SHORT),
-    Workload("op/attention gradient 1×4096×4×64", attention_gradient, _LONG, _SHORT),
     Workload("op/attention to the last 256 1×4096×4×64", windowed_attention, _LONG | {"before": 256}, _SHORT | {"before": 2}),
 ]

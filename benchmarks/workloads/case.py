@@ -42,6 +42,10 @@ class Case:
         tolerance: largest difference of results, over the largest number in the result.
         same_numbers: whether PyTorch's result is the same, not only of the same shape (its random numbers differ).
         in_precision: gives the same case in another precision; None where there is none.
+        dtype: what inputs of float32 are converted to before the measurement; None: they stay.
+        jax: whether JAX takes part.
+        onnxruntime: gives, for the inputs as NumPy arrays, a function without arguments that does the same by onnxruntime; None where it
+            takes no part.
     """
 
     inputs: tuple[Any, ...]
@@ -53,13 +57,17 @@ class Case:
     tolerance: float = 1e-4
     same_numbers: bool = True
     in_precision: Callable[[str], Case] | None = None
+    dtype: str | None = None
+    jax: bool = True
+    onnxruntime: Callable[..., Callable[[], Any]] | None = None
 
 
 @dataclass(frozen=True)
 class Workload:
     """A named workload: `make(rng, **size)` gives its case; `quick` is a tiny size.
 
-    With a `precision` the case is that of a training step in it ("bfloat16" or "tensorfloat32").
+    With a `precision` the case is that of a training step in it ("bfloat16" or "tensorfloat32"). A `large` one takes minutes or gigabytes,
+    so it is measured only if it is asked for.
     """
 
     name: str
@@ -67,6 +75,7 @@ class Workload:
     size: dict[str, Any] = field(default_factory=dict)
     quick: dict[str, Any] = field(default_factory=dict)
     precision: str = ""
+    large: bool = False
 
     def case(self, quick: bool = False) -> Case:
         """Return the case at its full or its tiny size, with the same numbers every time."""
@@ -104,7 +113,11 @@ def arrays_in(tree: Any) -> list[np.ndarray]:
         return [array for name in sorted(tree) for array in arrays_in(tree[name])]
     if isinstance(tree, tuple | list):
         return [array for value in tree for array in arrays_in(value)]
-    return [np.asarray(tree.detach().cpu() if hasattr(tree, "detach") else tree)]
+    if hasattr(tree, "detach"):
+        tree = tree.detach().cpu()
+        tree = tree.float() if "bfloat16" in str(tree.dtype) else tree  # which NumPy lacks
+    array = np.asarray(tree)
+    return [array.astype(np.float32) if array.dtype.name == "bfloat16" else array]
 
 
 class Contestant(NamedTuple):
@@ -116,16 +129,24 @@ class Contestant(NamedTuple):
 
 def contestant(framework: str, case: Case) -> Contestant:
     """Prepare a case; on a GPU, calls only begin it, so that steps follow closely."""
+    if framework == "onnxruntime":
+        assert case.onnxruntime is not None
+        return Contestant(case.onnxruntime(*case.inputs), lambda result: result)
     return _torch(case) if framework == "torch" else _functional(library(framework), case)
 
 
 def competes(framework: str, case: Case) -> bool:
     """Return True if the framework has such a workload."""
-    return framework != "torch" or case.torch is not None
+    return {"torch": case.torch is not None, "jax": case.jax, "onnxruntime": case.onnxruntime is not None}.get(framework, True)
 
 
 def _functional(lib: Library, case: Case) -> Contestant:
-    function, args = case.functional(lib), map_arrays(lib.jnp.array, case.inputs)
+
+    def convert(array: np.ndarray) -> Any:
+        stays = case.dtype is None or array.dtype != np.float32
+        return lib.jnp.array(array) if stays else lib.jnp.array(array).astype(case.dtype)
+
+    function, args = case.functional(lib), map_arrays(convert, case.inputs)
     wait = lib.jax.block_until_ready
     if case.jit:
         function = lib.jax.jit(function, donate_argnums=(0,) if case.stateful else ())
@@ -148,8 +169,9 @@ def _torch(case: Case) -> Contestant:
     device = "cuda" if on_gpu() else "cpu"
 
     def tensor(array: np.ndarray) -> Any:
-        """Copy an array; integers become int64, as PyTorch's indices are."""
-        return torch.tensor(array, dtype=torch.int64 if np.issubdtype(array.dtype, np.integer) else None, device=device)
+        """Copy an array; integers of 32 bits become int64, as PyTorch's indices are."""
+        floats = getattr(torch, case.dtype) if case.dtype and array.dtype == np.float32 else None
+        return torch.tensor(array, dtype=torch.int64 if array.dtype == np.int32 else floats, device=device)
 
     wait = lambda result: torch.cuda.synchronize() if on_gpu() else None
     return Contestant(case.torch(torch, *map_arrays(tensor, case.inputs)), wait)

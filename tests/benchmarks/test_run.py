@@ -35,6 +35,7 @@ def made_up(ours: float, jax: float, torch: float) -> dict[str, Any]:
         "machine": {"machine_code": True, "processor": "a processor", "threads": 2},
         "quick": False,
         "times": [row | {"name": workload.name} for workload in WORKLOADS],
+        "plans": [{"name": name, "bytes": {"volta_fn": 2**20, "jax": 2**21}} for name in program.PLANS],
         "peaks": [{"name": "train/mlp", "steps": seconds, "with_compilation": seconds, "ratio": ours / jax}],
         "imports": {"numpy": 0.05} | seconds,
         "first_steps": seconds | {"warm cache": ours / 10},
@@ -54,13 +55,14 @@ def without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_quick_run_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     without_peers(monkeypatch)
     path = tmp_path / "folder" / "numbers.json"
-    wanted = "op/sum|start/import|start/first|peak/train/mlp"
+    wanted = "op/sum|start/import|start/first|peak/train/mlp|llm/memory of attention 4096"
     assert program.main(["--quick", "--threads", "1", "--only", wanted, "--json", str(path), "--chart", str(tmp_path / "x.png")]) == 0
     results = json.loads(path.read_text())
     assert [row["name"] for row in results["times"]] == [w.name for w in WORKLOADS if w.name.startswith("op/sum")]
     assert all(row["seconds"]["volta_fn"] > 0 and row["first_call"]["volta_fn"] > 0 and row["ratio"] is None for row in results["times"])
     assert results["imports"].keys() == {"numpy", "volta_fn"} and results["first_steps"].keys() == {"volta_fn", "warm cache"}
     assert [row["name"] for row in results["peaks"]] == ["train/mlp"] and results["peaks"][0]["steps"]["volta_fn"] > 0
+    assert [row["name"] for row in results["plans"]] == ["llm/memory of attention 4096"] and results["plans"][0]["bytes"]["volta_fn"] >= 0
     assert results["failures"] == [] and results["machine"]["threads"] == 1
     assert "op/sum of rows" in capsys.readouterr().out
 
@@ -236,7 +238,8 @@ def test_targets_that_are_missed_or_not_measured_are_named_so() -> None:
     assert not judged["geometric mean over all workloads"]["met"] and not judged["gelu of 4M floats, over the faster peer's"]["met"]
     assert judged["3×3 convolution forward, over PyTorch's"]["met"]  # half of PyTorch's time
     assert judged["peak memory of any training step, over JAX's"]["met"]  # just so
-    empty = made_up(1.0, 1.0, 1.0) | {"times": [], "peaks": [], "imports": None, "first_steps": None, "convolution_memory": None}
+    empty = made_up(1.0, 1.0, 1.0) | {"times": [], "plans": [], "peaks": []}
+    empty |= {"imports": None, "first_steps": None, "convolution_memory": None}
     assert all(row["met"] is None for row in targets.judge(empty))
     assert "not measured" in report.target_row(targets.judge(empty)[0])
 
@@ -289,3 +292,20 @@ def test_transforms_of_jitted_functions_are_compared(capsys: pytest.CaptureFixtu
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert {row[0] for row in rows} == set(transforms.pairs())
     assert all(float(row[1]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+def test_large_workloads_are_measured_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_peers(monkeypatch)
+    names: list[str] = []
+    monkeypatch.setattr(program, "Worker", lambda framework: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(program, "measure", lambda workload, *args: names.append(workload.name))
+    for flags in ([], ["--large"]):
+        program.Run(program.parse(["--only", "^llm/attention gradient", *flags])).times()
+    short, long = (f"llm/attention gradient {tokens}" for tokens in (4096, 16384))
+    assert names == [short, short, long]
+
+
+def test_every_row_of_language_models_has_a_target() -> None:
+    rows = {workload.name for workload in WORKLOADS if workload.name.startswith("llm/")}
+    assert rows == set(targets.LANGUAGE_TIMES)
+    assert set(targets.LANGUAGE_MEMORY) == set(program.PLANS)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import WrongResultError, check
+from benchmarks.worker import Bench
 from benchmarks.workloads import WORKLOADS, large, named
 from benchmarks.workloads.case import Case, Workload, arrays_in, competes, contestant, library, map_arrays
+from benchmarks.workloads.language import weight
+from volta_fn import nn
 
 # Of linear algebra one shape: all are the same at the tiny size.
 NAMES = [workload.name for workload in WORKLOADS if not workload.name.startswith("linalg/") or workload.name.endswith(" 32×32")]
@@ -24,6 +27,9 @@ FOR_JAX = [
     "product/64×64×64",
     "conv/transposed 4×4 forward",
     "linalg/svd gradient 32×32",
+    "llm/decode smollm2-135m bfloat16",
+    "llm/decode smollm2-135m int8",
+    "llm/int8 product 512",
     "call/jitted add",
 ]
 
@@ -36,7 +42,7 @@ def results(workload: Workload, framework: str) -> list[object]:
 
 def test_names_differ_and_have_groups() -> None:
     assert len(set(NAMES)) == len(NAMES) > 70
-    assert {name.split("/")[0] for name in NAMES} == {"train", "op", "product", "conv", "conv size", "linalg", "call"}
+    assert {name.split("/")[0] for name in NAMES} == {"train", "op", "product", "conv", "conv size", "linalg", "llm", "call"}
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.hessian imports a module that uses it
@@ -45,7 +51,8 @@ def test_it_runs_and_agrees_with_torch(name: str) -> None:
     workload = named(name)
     ours = results(workload, "volta_fn")
     arrays = arrays_in(ours)
-    assert arrays and all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
+    dtype = np.int32 if "int8 product" in name else np.float32
+    assert arrays and all(array.dtype == dtype and np.isfinite(array).all() for array in arrays)
     case = workload.case(quick=True)
     if competes("torch", case):
         pytest.importorskip("torch")
@@ -83,3 +90,28 @@ def test_a_wrong_result_is_found() -> None:
 def test_libraries_have_the_modules_that_workloads_use() -> None:
     lib = library("volta_fn")
     assert lib.jax.__name__ == "volta_fn" and lib.jnp.__name__ == "volta_fn.numpy"
+
+
+def test_onnxruntime_multiplies_the_same_integers() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    workload = named("llm/int8 product 512")
+    assert competes("onnxruntime", workload.case(quick=True))
+    check(workload.name, {framework: results(workload, framework) for framework in ("volta_fn", "onnxruntime")}, workload.case(quick=True))
+
+
+@pytest.mark.parametrize("columns", [32, 96])
+def test_codes_of_4_bits_are_stored_as_documented(columns: int) -> None:
+    """The layout that the benchmark writes for all frameworks is the one that `nn.QuantizedArray` reads."""
+    packed = weight(np.random.default_rng(0), 3, columns, "int4", 1.0)["codes"]
+    array = nn.QuantizedArray(packed, np.ones((3, 1), np.float32), None, "int4", (columns,), columns)
+    halves = packed.reshape(3, columns // 32, 16)
+    expected = np.stack([halves & 15, halves >> 4], 2).reshape(3, columns).astype(np.float32) - 8
+    np.testing.assert_array_equal(array.dequantize(), expected)
+
+
+@pytest.mark.parametrize("framework", ["volta_fn", "jax"])
+def test_plans_of_workloads(framework: str) -> None:
+    """The gradient of a loss needs memory; the least is a number for each logit."""
+    pytest.importorskip(framework)
+    assert Bench(framework).plan("llm/cross-entropy gradient 4096×50257", True) >= 4 * 5 * 17

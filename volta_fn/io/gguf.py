@@ -57,7 +57,8 @@ class GGUFFile(Mapping[str, Any]):
             raise SerializationError(f"{path} does not exist, or is no file")
         try:
             reader = library.GGUFReader(self.path)
-            self.metadata = {name: entry.contents() for name, entry in reader.fields.items()}
+            # "GGUF.version" and the like are of the file's header, which a writer computes.
+            self.metadata = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, MemoryError) as error:
             raise CorruptFileError(f"{path} is not a GGUF file, or truncated: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}

@@ -37,6 +37,28 @@ def test_layers_of_a_model() -> None:
     assert again["embed"].weight.scheme == "int8"
 
 
+def test_embeddings_have_8_bits_under_schemes_of_4() -> None:
+    key = vf.random.key(0)
+    model = {"embed": nn.Embedding.init(key, 20, 64), "layer": nn.Linear.init(key, 64, 8)}
+    options: dict[str, Any] = {"group_size": 32, "symmetric": False}
+    four = nn.quantize(model, "int4", **options)
+    assert (four["embed"].weight.scheme, four["layer"].weight.scheme) == ("int8", "int4")
+    assert (four["embed"].weight.group_size, four["embed"].weight.offsets) == (64, None)  # one scale a row
+    assert four["layer"].weight.group_size == 32 and four["layer"].weight.offsets is not None
+    assert nn.quantize(model, "nf4")["embed"].weight.scheme == "int8"
+    assert nn.quantize(model, "fp8")["embed"].weight.scheme == "fp8"
+    same = nn.quantize(model, "int4", embeddings="int4", **options)["embed"].weight
+    assert (same.scheme, same.group_size) == ("int4", 32) and same.offsets is not None
+    wider = nn.quantize(model, "int8", embeddings="fp8", activations="int8")
+    assert (wider["embed"].weight.scheme, wider["layer"].weight.activations) == ("fp8", "int8")
+    error = [
+        float(vf.numpy.abs(x["embed"].weight.dequantize() - model["embed"].weight).max()) for x in (four, {"embed": nn.Embedding(same)})
+    ]
+    assert error[0] < error[1] / 4
+    with pytest.raises(ArgumentError, match="int2"):
+        nn.quantize(model, "int4", embeddings="int2")  # type: ignore[arg-type]  # to be refused
+
+
 def test_where_selects_by_name_and_layer() -> None:
     model = nn.MLP.init(vf.random.key(0), 64, 8, 32, 2)
     names = []

@@ -31,6 +31,8 @@ class _Weight(NamedTuple):
     integers: bool = False
 
 
+_FOUR_BITS = ("int4", "nf4")
+
 #: The layers that are quantised. Convolutions convert their weights at each call, which pays for 8 bits alone.
 _WEIGHTS: dict[type[Module], _Weight] = {
     Linear: _Weight(-2, integers=True),
@@ -52,12 +54,18 @@ def quantize(
     where: Callable[[str, Module], bool] | None = None,
     scale_dtype: Any = None,
     activations: Literal["int8"] | None = None,
+    embeddings: Scheme | Literal["default"] = "default",
 ) -> T:
     """Return a model whose weights are quantised; everything else stays as it is.
 
     Weights are those of `Linear` (so also of attention and of perceptrons), of `Projection` and `Experts` (so of language models), of
     `Embedding`, and with "int8" of convolutions. They become `QuantizedArray`, whose products convert numbers where they are used; biases
-    and norms remain floats. Weights that are quantised already stay as they are.
+    and norms remain floats. Weights that are quantised already stay as they are, so that some layers may get more bits by a call before.
+
+    Under schemes of 4 bits an `Embedding` gets 8, because each of its rows stands for a token alone and in many language models they are
+    the output layer, too: 4 bits there would raise SmolLM2-135M's perplexity by a tenth more. Small models lose more by 4 bits than large
+    ones. Most is gained, in this order, by groups of 32; by 8 bits for the layers that sum most and for the values of attention, in a call
+    before with `where`; and by groups of 16.
 
     Args:
         model: a tree of modules.
@@ -70,6 +78,8 @@ def quantize(
         activations: "int8" has products of `Linear`, `Projection` and `Experts` round each row of their input to 8 bits, too, and multiply
             integers (needs "int8", symmetric, and group_size=None). Derivatives pass through the rounding. An output layer that shares the
             table of an `Embedding` multiplies floats.
+        embeddings: the scheme of each `Embedding`; by default `scheme` if it has 8 bits, else "int8". An "int8" or "fp8" that differs from
+            `scheme` has one scale for each row, without offsets.
 
     Raises:
         ArgumentError: another scheme or option, or `where` selects no layer.
@@ -86,8 +96,9 @@ def quantize(
       out_size=8
     )
     """
-    if scheme not in SCHEMES:
-        raise ArgumentError(f"quantize: the scheme is one of {list(SCHEMES)}, got {scheme!r}")
+    if scheme not in SCHEMES or embeddings not in (*SCHEMES, "default"):
+        raise ArgumentError(f"quantize: the scheme is one of {list(SCHEMES)}, got {(scheme if scheme not in SCHEMES else embeddings)!r}")
+    of_embeddings = ("int8" if scheme in _FOUR_BITS else scheme) if embeddings == "default" else embeddings
     if activations is not None and (activations != "int8" or scheme != "int8" or not symmetric or group_size not in (None, "default")):
         raise ArgumentError("quantize: activations='int8' needs the scheme 'int8', symmetric, with group_size=None")
     count = 0
@@ -102,9 +113,12 @@ def quantize(
             "axis": how.axis, "group_size": group_size, "symmetric": symmetric, "scale_dtype": scale_dtype,
             "activations": activations if how.integers else None,
         }  # fmt: skip
+        chosen = of_embeddings if isinstance(value, Embedding) else scheme
+        if chosen != scheme:  # sizes of groups and offsets are those of `scheme`
+            options |= {"group_size": "default", "symmetric": True}
         weights = {field: getattr(value, field) for field in how.fields}
         return value.replace(
-            **{field: quantize_array(w, scheme, **options) for field, w in weights.items() if not isinstance(w, QuantizedArray)}
+            **{field: quantize_array(w, chosen, **options) for field, w in weights.items() if not isinstance(w, QuantizedArray)}
         )
 
     result = _map_layers(layer, model)
