@@ -46,7 +46,12 @@ NANOSECONDS = 1 / 60
 ROOM = 32 << 20
 
 #: The dtypes of compute types.
-_DTYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
+_DTYPES: dict[str, np.dtype] = {
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+}
 
 #: Tasks of a stage, at most.
 _TASKS = 32

@@ -141,8 +141,8 @@ def grouped_view(view: View, elements: Elements, channels: int) -> GroupedView:
     group, along = elements.work.group, view.strides[2]
     others = (view.offset, *view.strides[:2], *view.strides[3:])
     if channels % group == 0 and along == 1 and all(offset % group == 0 for offset in others):
-        offset, *strides = [offset // group for offset in others]
-        return GroupedView(View(offset, (*strides[:2], 1, *strides[2:])), elements._replace(dtype=np.dtype(f"i{elements.work.itemsize}")))
+        offset, *rest = [offset // group for offset in others]
+        return GroupedView(View(offset, (*rest[:2], 1, *rest[2:])), elements._replace(dtype=np.dtype(f"i{elements.work.itemsize}")))
     strides = (*view.strides[:2], along * group, *view.strides[3:])
     return GroupedView(View(view.offset, strides), elements._replace(apart=along, channels=channels if channels % group else None))
 
