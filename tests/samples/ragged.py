@@ -1,4 +1,4 @@
-"""Samples of `ragged_dot`: rows with matrices, rows with their transposes, and sums of outer products."""
+"""Samples of `ragged_dot`: rows by matrices or their transposes, and sums."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ class ProgramWriter:
         raise NotImplementedError
 
     def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
-        """Return the slot of an item's only result if that is a part of an operand's memory, which nothing overwrites; else None."""
+        """Return the slot of a result that is a part of an operand's memory.
+
+        None if it is not, or if that memory may be overwritten.
+        """
         return None
 
     def constant(self, value: Any) -> Slot:
@@ -149,7 +152,10 @@ class _Values:
         return [self.result(number, item, position, overwritten) for position in range(len(item.results))]
 
     def view(self, item: Item, operands: Sequence[Slot]) -> Slot | None:
-        """Assign the slot of an item's only result that is a part of an operand's memory; None if it is not."""
+        """Assign the slot of a result that is a part of an operand's memory.
+
+        Return None if it is not.
+        """
         if len(item.results) != 1 or item.results[0] in map(self.program.root, self.outputs):
             return None
         slot = self.writer.view(item, operands, self.block)

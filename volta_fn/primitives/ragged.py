@@ -1,4 +1,4 @@
-"""Ragged contraction, where an axis of the left operand falls into groups: `ragged_dot`.
+"""Ragged contraction: `ragged_dot`, where an axis of the left operand has groups.
 
 The forms that mixtures of experts need are the primitive `ragged_dot`: rows in groups with a matrix for each, and its derivative by the
 matrices, a sum of outer products for each group. Targets expand it to a loop over blocks of rows of one group each (Gale et al. 2022), so
@@ -280,7 +280,7 @@ def _transpose(ct: Array, x: Any, y: Any, sizes: Array, *, kind: str, rounds: bo
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    """Batch by more rows in each group if only the rows are batched, else by a loop over examples."""
+    """Batch by more rows in each group, or by a loop over examples."""
     x, y, sizes = args
     if dims[1] is None and dims[2] is None and params["kind"] != SUMS:
         rows = moveaxis(x, dims[0] or 0, 1)
@@ -295,7 +295,10 @@ ragged_dot_p = Primitive("ragged_dot", _abstract, evaluate=_evaluate, jvp=_jvp, 
 
 
 def masked(x: Array, y: Array, sizes: Array, *, kind: str, rounds: bool, dtype: np.dtype) -> Array:
-    """Return what the primitive means, by a contraction of rows masked by group: every row meets every matrix."""
+    """Return what the primitive means, by rows masked by group.
+
+    Every row meets every matrix.
+    """
     members = _members(x, sizes, 0, ())
     grouped = _masked(broadcast_in_dim(x, members.shape, (1, 2)), members)
     precision = "default" if rounds else "highest"
@@ -317,7 +320,7 @@ def block_size(rows: int, groups: int) -> int:
 
 
 def expanded(x: Array, y: Array, sizes: Array, *, kind: str, rounds: bool, dtype: np.dtype) -> Array:
-    """Return what the primitive means, by products of blocks of rows with the matrix of their group."""
+    """Return what the primitive means, by blocks of rows of one group."""
     rows, groups = x.shape[0], sizes.shape[0]
     shape = ragged_dot_p.abstract(x.aval, y.aval, sizes.aval, kind=kind, rounds=rounds, dtype=dtype).shape
     precision = "default" if rounds else "highest"

@@ -344,7 +344,7 @@ def _by_blocks_as_call(eqn: Equation) -> Equation:
 
 
 def expand_ragged_products(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Expand ragged products to products of blocks of rows with the matrix of their group."""
+    """Expand ragged products to blocks of rows with the matrix of their group."""
     if all(eqn.primitive is not ragged_dot_p for eqn in closed.eqns):
         return closed
     return closed.replace(eqns=[_ragged_as_call(eqn) if eqn.primitive is ragged_dot_p else eqn for eqn in closed.eqns])

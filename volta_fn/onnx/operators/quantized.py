@@ -265,7 +265,7 @@ def _gemm_of_codes(node: Node, x: Any, y: Any, c: Any = None) -> Any:
 
 
 def _conv_of_codes(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
-    """Convolve arrays, of which some are `Codes`: in integers if images and weights are."""
+    """Convolve arrays, of which some are `Codes`: in integers if both are."""
     addend = bias.decoded() if isinstance(bias, Codes) else bias
     if not (isinstance(x, Codes) and x.axis is None and isinstance(weight, Codes) and weight.axis in (None, 0)):
         images, weights = (v.decoded() if isinstance(v, Codes) else v for v in (x, weight))

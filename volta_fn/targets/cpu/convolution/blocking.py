@@ -106,7 +106,7 @@ class CorrelationBuilder:
         return 1 + sum((n - 1) * stride for n, stride in zip(sizes, c.w.strides, strict=True))
 
     def with_wide_weights(self) -> CorrelationBuilder:
-        """Add the stage that converts w to the compute type; return the builder of what follows."""
+        """Add the stage that converts w; return the builder of what follows."""
         w, c, lanes, count = self.w, self.c, self.work.lanes, self.weight_span
         room, vectors = self.reserve(count, self.work.itemsize), -(-count // lanes)
 

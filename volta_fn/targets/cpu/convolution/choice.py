@@ -125,7 +125,10 @@ def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algor
 
 
 def _by_groups(builder: CorrelationBuilder) -> CorrelationBuilder | None:
-    """Return the builder of a correlation by groups of channels, with instructions that sum their products; None if there are none."""
+    """Return the builder of a correlation by groups of channels.
+
+    None if no instruction sums their products, or if it does not pay.
+    """
     work = type_of_groups((builder.x.dtype, builder.w.dtype), builder.y_dtype)
     if work is None or (grouped := grouped_correlation(builder.c, work, builder.x, builder.w)) is None:
         return None
@@ -134,7 +137,10 @@ def _by_groups(builder: CorrelationBuilder) -> CorrelationBuilder | None:
 
 
 def _with_wide_weights(builder: CorrelationBuilder) -> CorrelationBuilder:
-    """Have w in the compute type, for algorithms that read its elements several times, or with a stride."""
+    """Return a builder with w in the compute type, if there is room for it.
+
+    That is for algorithms that read its elements several times, or with a stride.
+    """
     return builder if builder.w.unchanged or not _has_room_for_weights(builder) else builder.with_wide_weights()
 
 

@@ -82,7 +82,10 @@ class Elements(NamedTuple):
         return self.channel < last if isinstance(self.channel, int) else f.compare("icmp slt", self.channel, i64(last))
 
     def strided(self, f: Function, at: Value, stride: int, mask: Value | None) -> Value:
-        """Emit a strided load of a register; lanes that are masked out are zero, and not touched."""
+        """Emit a strided load of a register.
+
+        Lanes that are masked out are zero, and not touched.
+        """
         work = self.work
         if stride == 1:
             return self.read(f, at, work.lanes, mask)
@@ -148,7 +151,10 @@ def grouped_view(view: View, elements: Elements, channels: int) -> GroupedView:
 
 
 def grouped_correlation(c: Correlation, work: ComputeType, x: Elements, w: Elements) -> tuple[Correlation, Elements, Elements] | None:
-    """Return a correlation by groups of channels, and how its operands are read; None if that does not pay."""
+    """Return a correlation by groups of channels, and how its operands are read.
+
+    None if that does not pay.
+    """
     x_along = c.x.strides[2]
     x_view, w_view = (
         grouped_view(c.x, x._replace(work=work.packed(0)), c.channels),

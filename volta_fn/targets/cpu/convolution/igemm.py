@@ -99,7 +99,10 @@ class IgemmPlan:
 
     @property
     def panel(self) -> int:
-        """Elements of a panel, with room for a square written at its end, or for the sums with which biased ones begin."""
+        """Elements of a panel, with room for what is written at its end.
+
+        That is a square, or the sums with which those of a biased type begin.
+        """
         return (self.steps + (self.work.biased if self.packed else self.work.lanes)) * self.width
 
     @property
@@ -344,7 +347,10 @@ class Igemm:
             self._write_bias(f, to)
 
     def _write_bias(self, f: Function, panel: Value) -> None:
-        """Emit the sums with which those of a biased type begin, after a panel: less what the bias adds."""
+        """Emit, after a panel, the sums with which those of a biased type begin.
+
+        They are what the bias adds, subtracted from 0.
+        """
         plan, work = self.plan, self.work
         vectors = range(plan.tile.vectors)
 

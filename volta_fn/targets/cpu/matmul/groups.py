@@ -34,7 +34,10 @@ def grouped_type(problem: Problem) -> ComputeType | None:
 
 
 def type_of_groups(dtypes: tuple[np.dtype, np.dtype], result: np.dtype) -> ComputeType | None:
-    """Return the compute type of groups for operands and a result of these dtypes; None if there is none."""
+    """Return the compute type of groups for operands and a result.
+
+    None if there is none for these dtypes.
+    """
     cpu, lanes = host(), host().lanes(4)
     on_x86 = cpu.triple.startswith("x86")
     if dtypes == (_BFLOAT16, _BFLOAT16) and result in (_BFLOAT16, np.float32):

@@ -240,7 +240,10 @@ class CommandWriter(ProgramWriter):
         super().body(program, inputs, destinations, block)
 
     def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
-        """Return a slot for a slice of whole rows, which is read where it lies, if nothing overwrites it."""
+        """Return a slot for a slice of whole rows that is read where it lies.
+
+        None if something may overwrite it.
+        """
         if not isinstance(item.node, Equation) or item.node.primitive is not dynamic_slice_p or operands[0] not in self.unchanged:
             return None
         array, start = [v.aval for v in item.node.invars[:2]]
