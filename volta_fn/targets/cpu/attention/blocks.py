@@ -227,7 +227,7 @@ class Packed(NamedTuple):
         return self.depth(b) * b.padded(self.rows.width)
 
     def depth(self, b: BlockSizes) -> int:
-        """Return how many rows panels of features have: of pairs, half as many as the matrix."""
+        """Return how many rows panels of features have: of pairs, half as many."""
         return -(-self.rows.count // b.work.group)
 
     def base(self, f: Function, b: BlockSizes, workspace: Value, head: Value) -> Value:
