@@ -154,6 +154,53 @@ def test_qlinear_and_integer_convolutions() -> None:
     assert np.abs(ours[0].astype(int) - theirs[0].astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"), ("int8", "uint8")])
+@pytest.mark.parametrize("zeros", ["none", "scalars", "outputs"])
+def test_conv_integer(left: str, right: str, zeros: str, groups: int) -> None:
+    x, w = codes(left, 2, 8, 9, 8), codes(right, 16, 8 // groups, 3, 2)
+    points = {"xz": codes(left, 1)[0], "wz": codes(right, 1)[0] if zeros == "scalars" else codes(right, 16)} if zeros != "none" else {}
+    attributes = {"pads": [1, 0, 2, 1], "strides": [1, 2], "dilations": [2, 1], "group": groups}
+    node = helper.make_node("ConvInteger", ["x", "w", *points], ["y"], **attributes)
+    f, params = vf.onnx.load(build([node], {"x": x}, {"y": TensorProto.INT32}, {"w": w, **points}))
+    actual = vf.jit(f)(params, x)
+    assert actual.dtype == np.int32
+    shifted = x - np.int64(points.get("xz", 0))
+    weights = w - np.asarray(points.get("wz", 0), np.int64).reshape(-1, 1, 1, 1)
+    padded = np.pad(shifted, [(0, 0), (0, 0), (1, 2), (0, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 2), (2, 3))[:, :, :, ::2, ::2]
+    by_group = windows.reshape(2, groups, 8 // groups, *windows.shape[2:])
+    expected = np.einsum("ngchwij,gocij->ngohw", by_group, weights.reshape(groups, 16 // groups, 8 // groups, 3, 2))
+    np.testing.assert_array_equal(actual, expected.reshape(2, 16, *windows.shape[2:4]))
+
+
+def test_dequantised_convolutions_are_computed_in_integers() -> None:
+    x = RNG.normal(size=(2, 6, 9, 9)).astype(np.float32)
+    weights = {
+        "s": np.float32(0.03), "z": np.uint8(120), "w": codes("int8", 8, 3, 3, 3), "ws": RNG.uniform(0.001, 0.01, 8).astype(np.float32),
+        "wz": codes("int8", 8), "b": RNG.integers(-500, 500, 8).astype(np.int32), "bs": RNG.uniform(1e-4, 1e-3, 8).astype(np.float32),
+        "v": codes("int8", 5, 8, 2, 2), "vs": np.float32(0.004),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["bd"], axis=0),
+        helper.make_node("Conv", ["d", "wd", "bd"], ["c"], pads=[1, 1, 1, 1], group=2),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("DequantizeLinear", ["v", "vs"], ["vd"]),
+        helper.make_node("Conv", ["r", "vd"], ["y"]),  # images are floats here
+    ]
+    model = build(nodes, {"x": x}, dict.fromkeys(["c", "y"], TensorProto.FLOAT), weights)
+    f, params = vf.onnx.load(model)
+    ours, theirs = both(model, {"x": x})
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    text = str(vf.make_jaxpr(f)(params, x))
+    assert "i32[2,8,9,9] = conv_general_dilated" in text
+    assert "f32[2,5,8,8] = conv_general_dilated" in text
+
+
 def test_dynamic_quantize_linear() -> None:
     for x in (RNG.normal(size=(4, 5)).astype(np.float32), np.full((2, 2), 3, np.float32)):
         outputs = {"q": TensorProto.UINT8, "s": TensorProto.FLOAT, "z": TensorProto.UINT8}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.ragged import expanded
 from volta_fn.test_util import check_grads
 
 RNG = np.random.default_rng(3)
@@ -44,11 +46,49 @@ def test_rows_are_multiplied_by_their_groups_matrix(sizes):
         np.testing.assert_allclose(np.asarray(dot(lhs, rhs, np.asarray(sizes, np.int32))), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("sizes", [[150, 0, 3, 97], [0, 0, 0, 0], [250, 30, 0, 0], [60, 60, 60, 60]])
+def test_many_rows_fall_into_blocks(sizes, dtype):
+    lhs, rhs = (RNG.integers(-3, 4, shape).astype(dtype) for shape in ((250, 5), (4, 5, 6)))
+    group = np.repeat(np.arange(4), sizes)[:250]
+    wanted = np.zeros((250, 6))
+    wanted[: len(group)] = np.einsum("mk,mkn->mn", lhs[: len(group)].astype(float), rhs[group].astype(float))
+    actual = vf.jit(lax.ragged_dot)(lhs, rhs, np.asarray(sizes, np.int32))
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(np.asarray(actual).astype(float), wanted)
+    swapped = lax.RaggedDotDimensionNumbers((((0,), (1,)), ((), ())), [1], [2])
+    actual = vf.jit(lambda x, y, s: lax.ragged_dot_general(x, y, s, swapped))(lhs.T, rhs.transpose(2, 1, 0), np.asarray(sizes, np.int32))
+    np.testing.assert_allclose(np.asarray(actual).astype(float), wanted)
+
+
+@pytest.mark.parametrize("sizes", [[150, 0, 3, 97], [0, 0, 0, 0], [10, 20, 30, 40]])
+def test_gradients_of_many_rows(sizes):
+    x, w, ct = (RNG.normal(size=shape).astype(np.float32) for shape in ((250, 5), (4, 5, 6), (250, 6)))
+    to_x, to_w = vf.jit(lambda x, w, s, ct: vf.vjp(lambda x, w: lax.ragged_dot(x, w, s), x, w)[1](ct))(x, w, np.int32(sizes), ct)
+    ends = np.cumsum(sizes)
+    expected_x, expected_w = np.zeros((250, 5)), np.zeros((4, 5, 6))
+    for group, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        expected_x[start:end] = ct[start:end] @ w[group].T
+        expected_w[group] = x[start:end].T @ ct[start:end]
+    np.testing.assert_allclose(to_x, expected_x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(to_w, expected_w, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_meet_only_their_groups_matrix():
+    """The products of compiled programs have blocks of rows, and one matrix each."""
+    x, w = np.ones((64, 5), np.float32), np.ones((8, 5, 6), np.float32)
+    text = str(vf.make_jaxpr(lambda *a: expanded(*a, kind="rows", rounds=False, dtype=np.dtype(np.float32)))(x, w, np.ones(8, np.int32)))
+    assert text.count("dot_general") == 1
+    assert "f32[8,6] = dot_general" in text
+
+
 def test_derivatives_and_batching():
     lhs, rhs, sizes = RNG.normal(size=(5, 3)), RNG.normal(size=(2, 3, 2)), np.array([3, 1], np.int32)
     check_grads(lambda x, y: lax.ragged_dot(x, y, sizes), (lhs, rhs), 2)
     stacked = vf.vmap(lax.ragged_dot, in_axes=(0, None, None))(np.stack([lhs, 2 * lhs]), rhs, sizes)
     np.testing.assert_allclose(np.asarray(stacked[1]), 2 * np.asarray(stacked[0]), rtol=1e-12)
+    every = vf.vmap(lax.ragged_dot)(np.stack([lhs, 2 * lhs]), np.stack([rhs, rhs]), np.stack([sizes, sizes[::-1]]))
+    np.testing.assert_allclose(every[1], lax.ragged_dot(2 * lhs, rhs, sizes[::-1]), rtol=1e-12)
 
 
 def test_bad_operands():

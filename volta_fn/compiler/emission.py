@@ -270,6 +270,13 @@ class ProgramWriter:
         """Copy an array of `size` bytes."""
         raise NotImplementedError
 
+    def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
+        """Return the slot of a result that is a part of an operand's memory.
+
+        None if it is not, or if that memory may be overwritten.
+        """
+        return None
+
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array."""
         return self.slots.constant(host_buffer(value))
@@ -303,7 +310,12 @@ class ProgramWriter:
         contents = None if self.verifier is None else self.verifier.program(program, inputs, destinations)
         for number, item in enumerate(program.items):
             if item.is_needed:
-                operands, results = values.operands(item), values.results(number, item)
+                operands = values.operands(item)
+                if (view := values.view(item, operands)) is not None:
+                    if contents is not None:
+                        contents.view(number, operands, view)
+                    continue
+                results = values.results(number, item)
                 if contents is not None:
                     contents.item(number, operands, results)
                 self.item(item, operands, results, block)
@@ -331,6 +343,7 @@ class _Values:
         self.program = program
         self.block = block
         jaxpr = program.closed.jaxpr
+        self.outputs = [v for v in jaxpr.outvars if isinstance(v, Var)]
         self.slots: dict[Var, Slot] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var, value in zip(jaxpr.constvars, program.closed.consts, strict=True):
             self.slots[var] = writer.constant(value)
@@ -358,6 +371,18 @@ class _Values:
     def results(self, number: int, item: Item) -> list[Slot]:
         overwritten: set[Var] = set()
         return [self.result(number, item, position, overwritten) for position in range(len(item.results))]
+
+    def view(self, item: Item, operands: Sequence[Slot]) -> Slot | None:
+        """Assign the slot of a result that is a part of an operand's memory.
+
+        Return None if it is not.
+        """
+        if len(item.results) != 1 or item.results[0] in map(self.program.root, self.outputs):
+            return None
+        slot = self.writer.view(item, operands, self.block)
+        if slot is not None:
+            self.slots[item.results[0]] = slot
+        return slot
 
     def result(self, number: int, item: Item, position: int, overwritten: set[Var]) -> Slot:
         """Assign a slot to a result: an output's, a dying operand's, or a new one."""

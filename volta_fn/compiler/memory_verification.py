@@ -174,10 +174,7 @@ class ProgramContents:
 
     def item(self, number: int, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
         """Verify the slots of an item, and update their contents."""
-        item = self.program.items[number]
-        for atom, slot in zip(item.operands, operands, strict=True):
-            if not self._holds(slot, atom):
-                self._fail(item, f"the memory of the operand {atom.aval} {self._story(slot)}")
+        item = self._verify_operands(number, operands)
         for position, slot in enumerate(results):
             if not item.results[position].aval.size:
                 continue
@@ -188,6 +185,19 @@ class ProgramContents:
                     self._verify_overwrite(number, position, other, held, operands, results)
             self.contents[slot] = {item.results[position]}
             self.verifier.writers[slot] = self.program, item
+
+    def view(self, number: int, operands: Sequence[Slot], result: Slot) -> None:
+        """Verify the slots of an item whose result is a part of an operand's memory."""
+        item = self._verify_operands(number, operands)
+        self.contents[result] = {item.results[0]}
+        self.verifier.writers[result] = self.program, item
+
+    def _verify_operands(self, number: int, operands: Sequence[Slot]) -> Item:
+        item = self.program.items[number]
+        for atom, slot in zip(item.operands, operands, strict=True):
+            if not self._holds(slot, atom):
+                self._fail(item, f"the memory of the operand {atom.aval} {self._story(slot)}")
+        return item
 
     def _verify_overwrite(
         self, number: int, position: int, slot: Slot, held: Iterable[Var], operands: Sequence[Slot], results: Sequence[Slot]

@@ -30,12 +30,13 @@ from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationEr
 from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import Axes, Form
-from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers, dot_general_p
+from volta_fn.primitives.contraction import Precision, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.quantized import QuantizedLayout
+from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
 from volta_fn.primitives.random import RandomAlgorithm
 
 # The parameters that a primitive in a file may have: names, and kinds of values.
@@ -44,7 +45,7 @@ from volta_fn.primitives.random import RandomAlgorithm
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "compute_q compute_uv compute_vectors conjugate_a full_matrices is_stable left_side lower moved reverse sort_eigenvalues"),
-    ((bool,), "transposed"),
+    ((bool,), "rounds transposed"),
     ((bool,), "transpose_a unique_indices unit_diagonal weak_type prevent_cse"),
     ((int,), "axes axis base_dilation batch_group_count bit_width body_nconsts broadcast_dimensions cond_nconsts dimension dimensions"),
     ((int,), "feature_group_count k length lhs_dilation limit_indices new_sizes num_captured num_carry num_consts num_keys padding"),

@@ -22,6 +22,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
+from volta_fn.primitives import ragged
 from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form, call_params, jit_p
 from volta_fn.primitives.contraction import batch_matmul, dot_general
@@ -34,6 +35,7 @@ from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, 
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 from volta_fn.primitives.quantized import expanded, quantized_dot_p
+from volta_fn.primitives.ragged import ragged_dot_p
 
 # Attention and its gradient: the primitives of the attention pass.
 #
@@ -332,6 +334,21 @@ def expand_quantized_products(closed: ClosedJaxpr, has_routine: Callable[[Equati
 def _by_blocks_as_call(eqn: Equation) -> Equation:
     program = trace_to_jaxpr(lambda *operands: [expanded(*operands, **eqn.params)], [v.aval for v in eqn.invars], "quantized_dot")
     return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "quantized_dot"), eqn.position)
+
+
+# Ragged products as loops over blocks of rows.
+
+
+def expand_ragged_products(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand ragged products to blocks of rows with the matrix of their group."""
+    if all(eqn.primitive is not ragged_dot_p for eqn in closed.eqns):
+        return closed
+    return closed.replace(eqns=[_ragged_as_call(eqn) if eqn.primitive is ragged_dot_p else eqn for eqn in closed.eqns])
+
+
+def _ragged_as_call(eqn: Equation) -> Equation:
+    program = trace_to_jaxpr(lambda *operands: [ragged.expanded(*operands, **eqn.params)], [v.aval for v in eqn.invars], "ragged_dot")
+    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "ragged_dot"), eqn.position)
 
 
 # Gathers and scatters of one element per row as comparisons.

@@ -19,6 +19,10 @@ from volta_fn.scipy.special.exponential import softmax
 __all__ = ["Experts", "SparseMLP", "load_balancing_loss"]
 
 
+#: Products of rows in groups with the transposes of their matrices.
+_TRANSPOSED = lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (0,))
+
+
 class Experts(Module):
     """Gated feed-forward layers, of which each token passes some.
 
@@ -46,7 +50,7 @@ class Experts(Module):
         """Return the weighted sum of the results of each token's experts.
 
         Tokens are sorted by expert and cut into blocks of one expert each (Gale et al. 2022), so that no token is dropped and only the
-        chosen experts are computed, whatever the router does.
+        chosen experts are computed, whatever the router does. `lax.ragged_dot` does so, except for quantised weights.
 
         Args:
             x: tokens, of shape (T, hidden).
@@ -54,9 +58,22 @@ class Experts(Module):
             weights: of the experts' results, of shape (T, k).
         """
         tokens, chosen = indices.shape
-        experts = self.gate_up_proj.shape[0]
         if tokens * chosen == 0:
             return vnp.zeros_like(x)
+        if not (isinstance(self.gate_up_proj, Array) and isinstance(self.down_proj, Array)):
+            return self._by_blocks(x, indices, weights)
+        flat = indices.reshape(-1)
+        order = vnp.argsort(flat, stable=True)
+        sizes = vnp.bincount(flat, length=self.gate_up_proj.shape[0])
+        gate, up = vnp.split(lax.ragged_dot_general(x[order // chosen], self.gate_up_proj, sizes, _TRANSPOSED), 2, -1)
+        results = lax.ragged_dot_general(activation(self.hidden_act)(gate) * up, self.down_proj, sizes, _TRANSPOSED)
+        by_token = results[vnp.argsort(order)].reshape(tokens, chosen, -1)
+        return (by_token * weights[..., None].astype(by_token.dtype)).sum(1).astype(x.dtype)
+
+    def _by_blocks(self, x: Array, indices: Array, weights: Array) -> Array:
+        """Return the same of quantised weights, whose products are of one matrix each."""
+        tokens, chosen = indices.shape
+        experts = self.gate_up_proj.shape[0]
         block = _block_size(tokens * chosen, experts)
         flat = indices.reshape(-1)
         order = vnp.argsort(flat, stable=True)

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
-from volta_fn.onnx.operators.networks import Window, run_lstm
+from volta_fn.onnx.operators.networks import Window, conv, run_lstm
 from volta_fn.onnx.operators.registry import Node, along, as_array, operator, per_channel
 from volta_fn.onnx.tensors import dtype_of
 from volta_fn.primitives.quantized import BLOCK, QuantizedLayout, quantized_dot
@@ -127,28 +127,60 @@ def matmul_integer(node: Node, x: Any, y: Any, x_zero: Any = None, y_zero: Any =
     return _integer_product(x, x_zero, y, y_zero)
 
 
+# Convolutions of 8-bit integers.
+
+
 @operator("ConvInteger")
 def conv_integer(node: Node, x: Any, weight: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
     """Convolve 8-bit integers to 32-bit ones."""
-    return _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
+    return _integer_conv(node, as_array(x), x_zero, weight, w_zero)
 
 
-def _channels(weight: Any, zero: Any) -> Any:
-    values = as_array(weight).astype(np.int32)
-    return values if zero is None else values - along(as_array(zero).reshape(-1).astype(np.int32), 0, values.ndim)
+def _integer_conv(node: Node, x: Any, x_zero: Any, weight: Any, w_zero: Any) -> Any:
+    """Return the convolution of x - x_zero with weight - w_zero in int32.
 
-
-def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
-    window = Window(node, x.shape[2:], weight.shape[2:])
+    It is a convolution of the 8-bit integers, corrected by their sums. The padding has x's zero point, so that every window's correction is
+    the same.
+    """
+    codes, by_output = _signed(weight, None if w_zero is None else as_array(w_zero).reshape(-1), True)
+    window = Window(node, x.shape[2:], codes.shape[2:])
+    zero = np.zeros((), x.dtype) if x_zero is None else as_array(x_zero).reshape(())
+    padded = lax.pad(x, zero, [(0, 0, 0), (0, 0, 0), *[(low, high, 0) for low, high in window.pads]])
+    groups, outputs = node.get("group", 1), codes.shape[0]
+    no_pads = [(0, 0)] * len(window.pads)
     sums = lax.conv_general_dilated(
-        x.astype(np.float64),
-        weight.astype(np.float64),
+        padded,
+        codes,
         window.strides,
-        window.pads,
+        no_pads,
         rhs_dilation=window.dilations,
-        feature_group_count=node.get("group", 1),
+        feature_group_count=groups,
+        preferred_element_type=np.int32,
     )
-    return sums.astype(np.int32)  # exact: sums of products of 8-bit integers are below 2**53
+    if x_zero is not None:
+        totals = codes.astype(np.int32).sum(tuple(range(1, codes.ndim)))
+        sums = sums - zero.astype(np.int32) * per_channel(totals, sums.ndim)
+    if by_output is not None:
+        terms = padded.astype(np.int32)
+        if x_zero is not None:
+            terms = terms - zero.astype(np.int32)
+        by_group = terms.reshape(x.shape[0], groups, -1, *padded.shape[2:]).sum(2)
+        sizes, strides, dilations = [(1, 1, *values) for values in (window.kernel, window.strides, window.dilations)]
+        totals = lax.reduce_window(by_group, np.int32(0), lax.add, sizes, strides, [(0, 0)] * (2 + len(no_pads)), None, dilations)
+        sums = sums - per_channel(by_output, sums.ndim) * vnp.repeat(totals, outputs // groups, 1)
+    return sums
+
+
+@operator("QLinearConv")
+def quantized_conv(
+    node: Node, x: Any, x_scale: Any, x_zero: Any, weight: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
+) -> Any:
+    """Convolve quantised images to quantised ones."""
+    sums = _integer_conv(node, as_array(x), x_zero, weight, w_zero)
+    if bias is not None:
+        sums = sums + per_channel(bias, sums.ndim)
+    factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
+    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
 
 
 @operator("QLinearMatMul")
@@ -158,32 +190,20 @@ def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_sc
     return _requantize(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
 
 
-@operator("QLinearConv")
-def quantized_conv(
-    node: Node, x: Any, x_scale: Any, x_zero: Any, weight: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
-) -> Any:
-    """Convolve quantised images to quantised ones."""
-    sums = _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
-    if bias is not None:
-        sums = sums + per_channel(bias, sums.ndim)
-    factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
-    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
-
-
 def _requantize(product: Any, factor: Any, zero: Any) -> Any:
     limits = np.iinfo(zero.dtype)
     rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
     return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)
 
 
-# Products of dequantised matrices, whose codes are multiplied instead.
+# Products of dequantised arrays, whose codes are multiplied instead.
 #
-# The loader passes a `Codes` from a DequantizeLinear to products where nothing else reads its result.
+# The loader passes a `Codes` from a DequantizeLinear to products and convolutions where nothing else reads its result.
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix of 8-bit integers, with the other arguments of its DequantizeLinear."""
+    """An array of 8-bit integers, with the other arguments of its DequantizeLinear."""
 
     node: Node
     values: Any
@@ -204,11 +224,11 @@ class Codes:
 def codes_of(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
     """Return the result of DequantizeLinear as `Codes`.
 
-    Other arrays than matrices of 8-bit integers are converted to floats.
+    Others than matrices and images of 8-bit integers are converted to floats.
     """
     factors = as_array(scale)
     eight_bits = x.dtype in (np.dtype(np.int8), np.dtype(np.uint8)) and factors.dtype == np.float32
-    if not eight_bits or node.get("block_size", 0) or node.get("output_dtype", 0) or x.ndim < 2 or (factors.size > 1 and x.ndim > 2):
+    if not eight_bits or node.get("block_size", 0) or node.get("output_dtype", 0) or x.ndim < 2:
         return dequantize(node, x, scale, zero_point)
     return Codes(node, x, factors, zero_point, None if factors.size == 1 else node.get("axis", 1) % x.ndim)
 
@@ -244,8 +264,20 @@ def _gemm_of_codes(node: Node, x: Any, y: Any, c: Any = None) -> Any:
     return product + (addend if beta == 1 else addend * beta)
 
 
+def _conv_of_codes(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
+    """Convolve arrays, of which some are `Codes`: in integers if both are."""
+    addend = bias.decoded() if isinstance(bias, Codes) else bias
+    if not (isinstance(x, Codes) and x.axis is None and isinstance(weight, Codes) and weight.axis in (None, 0)):
+        images, weights = (v.decoded() if isinstance(v, Codes) else v for v in (x, weight))
+        return conv(node, images, weights, addend)
+    sums = _integer_conv(node, x.values, x.zero, weight.values, weight.zero)
+    factor = x.scale.reshape(()) * weight.scale
+    y = sums.astype(np.float32) * (factor.reshape(()) if weight.axis is None else per_channel(factor, sums.ndim))
+    return y if addend is None else y + per_channel(addend, y.ndim)
+
+
 #: The operators that take `Codes`.
-PRODUCTS_OF_CODES: dict[str, Callable[..., Any]] = {"MatMul": _matmul_of_codes, "Gemm": _gemm_of_codes}
+PRODUCTS_OF_CODES: dict[str, Callable[..., Any]] = {"MatMul": _matmul_of_codes, "Gemm": _gemm_of_codes, "Conv": _conv_of_codes}
 
 
 # Operators of onnxruntime (github.com/microsoft/onnxruntime, docs/ContribOperators.md).

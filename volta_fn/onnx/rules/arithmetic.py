@@ -19,6 +19,7 @@ from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule
 from volta_fn.onnx.rules.structure import spread_out, zero_of
 from volta_fn.onnx.tensors import number_of
 from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout, decode, per_number
+from volta_fn.primitives.ragged import masked
 
 # Elementwise primitives.
 
@@ -239,6 +240,14 @@ def quantized_dot(w: Writer, eqn: Equation, x: str, data: str, *by_group: str) -
     kinds = [aval(eqn), values, *[v.aval for v in eqn.invars[2:]]]
     program = inline_calls(trace_to_jaxpr(multiply, kinds, "quantized_dot"))
     (product,) = w.program(program, [x, _values_of_codes(w, data, codes, layout), *by_group])
+    return product
+
+
+@rule("ragged_dot")
+def ragged_dot(w: Writer, eqn: Equation, x: str, y: str, sizes: str) -> str:
+    """Multiply rows masked by group with all matrices."""
+    program = inline_calls(trace_to_jaxpr(lambda *operands: [masked(*operands, **eqn.params)], [v.aval for v in eqn.invars], "ragged_dot"))
+    (product,) = w.program(program, [x, y, sizes])
     return product
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_quantized_products, keep_negative_indices, read_narrow_operands
+from volta_fn.compiler.passes.expansions import (
+    expand_quantized_products,
+    expand_ragged_products,
+    keep_negative_indices,
+    read_narrow_operands,
+)
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.data_movement.gather import gather_p
@@ -78,6 +83,7 @@ class CpuTarget(Target):
         return [
             ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
             ProgramPass("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True),
+            ProgramPass("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, True),
             ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
             ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
         ]

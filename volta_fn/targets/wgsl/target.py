@@ -17,7 +17,13 @@ from volta_fn.compiler.fusion.node_passes import (
 )
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, expand_quantized_products, keep_negative_indices
+from volta_fn.compiler.passes.expansions import (
+    expand_cholesky,
+    expand_fourier_transforms,
+    expand_quantized_products,
+    expand_ragged_products,
+    keep_negative_indices,
+)
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
@@ -206,6 +212,9 @@ class WgslTarget(Target):
                 "Expand products with quantised matrices to blocks of rows, where there is no routine.",
                 partial(expand_quantized_products, has_routine=quantized.has_routine),
                 simplify_after=True,
+            ),
+            ProgramPass(
+                "ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, simplify_after=True
             ),
             ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
             ProgramPass(

@@ -1,15 +1,17 @@
 """Blocks of attention on the CPU: their sizes, packed operands, and products.
 
-Matrices in memory are in the dtype of logits, and padded to whole vectors. A *panel* has a row of two vectors for each k, which the
-micro-kernel multiplies by a tile of rows.
+Matrices in memory are in the dtype of logits, or pairs of bfloat16, and padded to whole vectors. A *panel* has a row of two vectors for
+each k, which the micro-kernel multiplies by a tile of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import lcm
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
@@ -17,7 +19,9 @@ from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, i64, least
 from volta_fn.targets.cpu.library.emission import converted
 from volta_fn.targets.cpu.loops.emit import transposed
+from volta_fn.targets.cpu.matmul.groups import type_of_groups
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, compute_type, micro_kernel, tile_shapes
+from volta_fn.targets.cpu.matmul.packing import joined
 from volta_fn.targets.cpu.scalars import Number, load, store
 
 #: Vectors of a panel's row.
@@ -78,19 +82,44 @@ def block_sizes(a: Attention) -> BlockSizes:
     return BlockSizes(work, tile, -(-tiles // blocks) * tile, keys)
 
 
+# Pairs of bfloat16, whose products the CPU may have an instruction for.
+
+BFLOAT16, _PAIR = np.dtype(ml_dtypes.bfloat16), np.dtype(np.int32)
+
+
+def has_pairs(a: Attention) -> bool:
+    """Return True if products are those of pairs of bfloat16.
+
+    Heads have pairs of adjacent features then.
+    """
+    sides = (a.q, a.k)
+    steps = [step for rows in sides for step in (rows.width, rows.step, *rows.heads.strides)]
+    is_half = all(rows.dtype == BFLOAT16 for rows in (*sides, a.v))
+    return is_half and type_of_groups((BFLOAT16, BFLOAT16), np.dtype(np.float32)) is not None and all(step % 2 == 0 for step in steps)
+
+
+def in_pairs(rows: Rows) -> Rows:
+    """Return rows of bfloat16 as rows of pairs, integers of 32 bits."""
+    heads = rows.heads._replace(strides=tuple([stride // 2 for stride in rows.heads.strides]))
+    return replace(rows, dtype=_PAIR, width=rows.width // 2, step=rows.step // 2, heads=heads)
+
+
 # Numbers in the dtype of logits.
 
 
 def read(f: Function, dtype: np.dtype, pointer: Value, lanes: int, count: Value | None = None) -> Value:
-    """Emit the load of numbers in the dtype of logits; zero beyond `count`."""
+    """Emit the load of numbers in the dtype of logits; zero beyond `count`.
+
+    Pairs of bfloat16, as `in_pairs` has them, stay what they are.
+    """
+    if dtype == _PAIR:
+        return load(f, dtype, pointer, lanes, count=count).value
     return converted(f, load(f, dtype, pointer, lanes, count=count), accumulator(dtype)).value
 
 
 def write(f: Function, dtype: np.dtype, value: Value, pointer: Value, count: Value | None = None) -> None:
     """Emit the store of numbers, rounded to a dtype."""
-    wide = accumulator(dtype)
-    number = Number(dtype, (value,)) if dtype.itemsize < wide.itemsize else Number(wide, (value,))
-    store(f, number, pointer, count=count)
+    store(f, converted(f, Number(accumulator(dtype), (value,)), dtype), pointer, count=count)
 
 
 def at(f: Function, base: Value, itemsize: int, offset: Value) -> Value:
@@ -146,7 +175,11 @@ def copy_rows(f: Function, b: BlockSizes, source: RowBlock, target: Value, scale
         def vector(column: Value, count: Value | None) -> None:
             x = read(f, source.rows.dtype, at(f, address, source.rows.dtype.itemsize, column), work.lanes, count)
             x = x if scale == 1.0 else f.binary("fmul", x, factor)
-            f.store(f.select(exists, x, work.zero()), f.at(target, work.type, f.plus(f.times(row, pitch), column)), work.itemsize)
+            f.store(
+                f.select(exists, x, Value(x.type, "zeroinitializer")),
+                f.at(target, work.type, f.plus(f.times(row, pitch), column)),
+                work.itemsize,
+            )
 
         each_vector(f, source.rows.width, work.lanes, vector)
 
@@ -191,7 +224,11 @@ class Packed(NamedTuple):
         """Return the elements of a head's panels."""
         if self.transposed:
             return b.panels(self.rows.count) * b.panel * self.rows.width
-        return self.rows.count * b.padded(self.rows.width)
+        return self.depth(b) * b.padded(self.rows.width)
+
+    def depth(self, b: BlockSizes) -> int:
+        """Return how many rows panels of features have: of pairs, half as many."""
+        return -(-self.rows.count // b.work.group)
 
     def base(self, f: Function, b: BlockSizes, workspace: Value, head: Value) -> Value:
         """Emit the address of a head's panels."""
@@ -206,7 +243,7 @@ class Packed(NamedTuple):
         if self.transposed:
             pointer = f.at(base, b.work.type, f.times(first, self.rows.width))
             return PanelOperand(pointer, b.panel * self.rows.width, b.panel, 0)
-        return PanelOperand(base, b.panel * self.rows.count, 0, self.rows.width, first)
+        return PanelOperand(base, b.panel * self.depth(b), 0, self.rows.width, f.quotient(first, b.work.group))
 
     def pack(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
         """Emit the packing of a panel's worth of rows of a head."""
@@ -232,19 +269,31 @@ class Packed(NamedTuple):
 
     def _pack_rows(self, f: Function, b: BlockSizes, source: Value, base: Value, first: Value) -> None:
         rows, work = self.rows, b.work
-        padded = b.padded(rows.width)
+        padded, parts = b.padded(rows.width), range(b.work.group)
+
+        def loaded(row: Value, starts: Sequence[Value], count: Value | None) -> Value:
+            if work.group == 1:
+                return read(f, rows.dtype, starts[0], work.lanes, count)
+            bits = np.dtype(np.uint16)
+            one = load(f, bits, starts[0], work.lanes, count=count).value
+            exists = f.compare("icmp slt", f.plus(f.times(row, 2), i64(1)), i64(rows.count))
+            (other,) = f.branch(
+                exists, lambda: [load(f, bits, starts[1], work.lanes, count=count).value], lambda: [Value(one.type, "zeroinitializer")]
+            )
+            return joined(f, work.packed(1), [one, other])
 
         def pack(row: Value, _: list[Value]) -> None:
-            address = at(f, source, rows.dtype.itemsize, f.times(row, rows.step))
+            addresses = [at(f, source, rows.dtype.itemsize, f.times(f.plus(f.times(row, b.work.group), i64(k)), rows.step)) for k in parts]
             for panel, start in enumerate(range(0, padded, b.panel)):
                 width = min(b.panel, padded - start)
-                target = f.at(base, work.type, f.plus(i64(panel * b.panel * rows.count), f.times(row, width)))
+                target = f.at(base, work.type, f.plus(i64(panel * b.panel * self.depth(b)), f.times(row, width)))
                 for column in range(start, start + width, work.lanes):
                     count = None if column + work.lanes <= rows.width else i64(rows.width - column)
-                    vector = read(f, rows.dtype, at(f, address, rows.dtype.itemsize, i64(column)), work.lanes, count)
-                    f.store(vector, f.at(target, work.type, i64(column - start)), work.itemsize)
+                    starts = [at(f, address, rows.dtype.itemsize, i64(column)) for address in addresses]
+                    f.store(loaded(row, starts, count), f.at(target, work.type, i64(column - start)), work.itemsize)
 
-        f.loop(first, least(f, f.plus(first, i64(b.panel)), i64(rows.count)), 1, [], pack)
+        end = least(f, f.plus(first, i64(b.panel)), i64(rows.count))
+        f.loop(f.quotient(first, b.work.group), rounded_up(f, end, b.work.group), 1, [], pack)
 
 
 class PanelOperand(NamedTuple):

@@ -2,6 +2,9 @@
 
 As in FlashAttention-2 (Dao 2023), each query keeps the largest logit so far and the sum of weights relative to it. Earlier sums are scaled
 when the largest logit grows, and the result is divided once. A task has a block of queries of a head; keys and values are packed ahead.
+
+Products of bfloat16 are those of pairs, where the CPU has an instruction for them: of features, and of keys. Logits and sums are float32.
+Weights are rounded to bfloat16 for the second product.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from volta_fn.dtypes import accumulator
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least
 from volta_fn.targets.cpu.attention.blocks import (
+    BFLOAT16,
     BlockSizes,
     Left,
     Packed,
@@ -25,11 +29,14 @@ from volta_fn.targets.cpu.attention.blocks import (
     copy_rows,
     each_vector,
     fill,
+    has_pairs,
     head_address,
+    in_pairs,
     largest_number,
     multiply,
     number,
     reserve,
+    rounded_up,
     write,
 )
 from volta_fn.targets.cpu.attention.logits import LogitBlock, logit_arrays, may_be_blind
@@ -88,8 +95,11 @@ def forward(a: Attention) -> Routine:
 
     Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
     """
-    b = block_sizes(a)
-    k, v = Packed(a.k, 0, transposed=True), Packed(a.v, 0, transposed=False)
+    b, pairs = block_sizes(a), has_pairs(a)
+    if pairs:
+        b = b._replace(work=b.work._replace(group=2))
+    q, keys = (in_pairs(a.q), in_pairs(a.k)) if pairs else (a.q, a.k)
+    k, v = Packed(keys, 0, transposed=True), Packed(a.v, 0, transposed=False)
     starts = reserve([a.groups * p.elements(b) * b.work.itemsize for p in (k, v)])
     v = v._replace(start=starts[1])
     out, workspace = a.operands, a.operands + 2
@@ -103,7 +113,7 @@ def forward(a: Attention) -> Routine:
         work = b.work
         sizes = (b.queries * b.padded(a.q.width), b.queries * b.pitch, b.queries * b.padded(a.v.width), b.queries, b.queries * work.lanes)
         state = _State(*[f.alloca(work.type, size) for size in sizes])
-        copy_rows(f, b, RowBlock(a.q, head_address(f, pointers[0], a.q, head), first), state.queries, a.scale)
+        copy_rows(f, b, RowBlock(q, head_address(f, pointers[0], q, head), first), state.queries, 1.0 if pairs else a.scale)
         group = f.quotient(head, a.shared)
         bases = k.base(f, b, pointers[workspace], group), v.base(f, b, pointers[workspace], group)
         extra = logit_arrays(f, a, pointers, head)
@@ -142,11 +152,14 @@ def _attend(
 
         def accumulate() -> None:
             here.multiply(f, state.queries, packed[0], bases[0], state.logits)
+            if b.work.group > 1:
+                _scale_logits(f, here, state)
             here.finish(f, state.logits)
             _exponentiate(f, here, state)
             rows = i64(b.queries // b.tile)
             right = packed[1].panels_from(f, b, bases[1], key)
-            multiply(f, b, Left(state.logits, b.pitch, 1), right, here.width, Product(state.sums, b.padded(a.v.width), rows), add=True)
+            depth = rounded_up(f, here.width, b.work.group)
+            multiply(f, b, Left(state.logits, b.pitch, 1), right, depth, Product(state.sums, b.padded(a.v.width), rows), add=True)
 
         if skips and a.masks:
             f.branch(here.is_seen(f), accumulate)
@@ -202,13 +215,29 @@ def _exponentiate(f: Function, block: LogitBlock, state: _State) -> None:
         def weights(offset: Value, column: Value, values: list[Value]) -> list[Value]:
             address = f.at(state.logits, type_, offset)
             weight = exp(Lanes(f, f.load(work.vector, address, work.itemsize)) - shift).value
-            f.store(weight, address, work.itemsize)
+            if work.group == 1:
+                f.store(weight, address, work.itemsize)
+            else:  # pairs take the first half of the row, whose logits are read before
+                pairs = f.at(f.at(state.logits, type_, f.times(row, b.pitch)), "bfloat", column)
+                write(f, BFLOAT16, weight, pairs)
             return [*values[1:], f.binary("fadd", values[0], weight)]
 
         totals = block.each_vector(f, row, [f.load(work.vector, at_totals, work.itemsize), work.zero()], weights)
         f.store(f.binary("fadd", *totals), at_totals, work.itemsize)
 
     f.loop(i64(0), i64(b.queries), 1, [], row_of, nonempty=True)
+
+
+def _scale_logits(f: Function, block: LogitBlock, state: _State) -> None:
+    """Emit the scaling of products of pairs, whose factors are as in memory."""
+    b = block.b
+    factor = f.splat(number(b.work, block.a.scale), b.work.lanes)
+
+    def vector(offset: Value, _: Value, values: list[Value]) -> list[Value]:
+        _scale(f, b, f.at(state.logits, b.work.type, offset), factor)
+        return values
+
+    f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: block.each_vector(f, row, [], vector), nonempty=True)
 
 
 def _scale(f: Function, b: BlockSizes, address: Value, factor: Value) -> None:

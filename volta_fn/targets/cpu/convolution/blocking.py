@@ -6,7 +6,7 @@ Several correlations may be one routine, whose launches they share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -15,18 +15,17 @@ import numpy as np
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.convolution.elements import Elements, everywhere, scattered
 from volta_fn.targets.cpu.convolution.emission import (
     Index,
     Operands,
     TileLoops,
     between,
     even_chunks,
-    everywhere,
     least,
     most,
     plus,
     repeat,
-    scattered,
     step,
     times,
     transposed,
@@ -34,6 +33,7 @@ from volta_fn.targets.cpu.convolution.emission import (
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
+from volta_fn.targets.cpu.scalars.number import masked_store
 
 # Several correlations in one routine, which share launches.
 #
@@ -45,11 +45,19 @@ NANOSECONDS = 1 / 60
 #: Bytes of the workspace of all correlations, at most.
 ROOM = 32 << 20
 
+#: The dtypes of compute types.
+_DTYPES: dict[str, np.dtype] = {
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+}
+
 #: Tasks of a stage, at most.
 _TASKS = 32
 
-#: The stages of a correlation: packing w, packing or transforming x, the sums, and what follows them.
-STAGES = ("prepare", "enter", "sum", "finish")
+#: The stages of a correlation: converting w, packing it, packing or transforming x, the sums, and what follows them.
+STAGES = ("widen", "prepare", "enter", "sum", "finish")
 
 
 @dataclass
@@ -69,13 +77,15 @@ class CorrelationBuilder:
     module: Module
     c: Correlation
     work: ComputeType
-    x_dtype: np.dtype
-    w_dtype: np.dtype
+    x: Elements
+    w: Elements
     y_dtype: np.dtype
     #: Bytes of the workspace that it may take.
     room: int
     #: Bytes of the workspace taken so far, by all correlations.
     workspace: int = 0
+    #: Where the workspace has w in the compute type, in bytes; None: w is an operand.
+    w_room: int | None = None
     jobs: dict[str, Job] = field(default_factory=dict)
 
     def reserve(self, elements: int, itemsize: int) -> int:
@@ -88,13 +98,44 @@ class CorrelationBuilder:
         """Return the number of tasks for some units, if each needs room for `elements`."""
         return max(1, min(units, _TASKS, self.room // 2 // max(1, elements * self.work.itemsize)))
 
+    @property
+    def weight_span(self) -> int:
+        """The number of elements from the first to the last of w in memory."""
+        c = self.c
+        sizes = (c.groups, c.outputs, c.channels, *(axis.taps for axis in c.axes))
+        return 1 + sum((n - 1) * stride for n, stride in zip(sizes, c.w.strides, strict=True))
+
+    def with_wide_weights(self) -> CorrelationBuilder:
+        """Add the stage that converts w; return the builder of what follows."""
+        w, c, lanes, count = self.w, self.c, self.work.lanes, self.weight_span
+        room, vectors = self.reserve(count, self.work.itemsize), -(-count // lanes)
+
+        def convert(f: Function, args: Arguments, task: Value, unit: Index) -> None:
+            start = least(f, times(f, unit, lanes), max(0, count - lanes))
+            source = step(f, args.w, w.stored, plus(f, c.w.offset, start))
+            to = step(f, args.room(f, room), self.work.type, start)
+            mask = first_lanes(min(count, lanes), lanes)
+            vector = w.read(f, source, lanes, mask)
+            if mask is None:
+                f.store(vector, to, self.work.itemsize)
+            else:
+                masked_store(f, vector, to, self.work.itemsize, mask)
+
+        self.shared_job("widen", self.tasks(-(-vectors // 64), 0), vectors * 0.5, vectors, convert)
+        wide = w._replace(dtype=_DTYPES[self.work.type])
+        left = self.room - count * self.work.itemsize
+        return replace(self, c=replace(c, w=c.w._replace(offset=0)), w=wide, w_room=room, room=left)
+
     def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
         """Add a stage, whose code `body` writes."""
         parameters = [Value("ptr", f"%{name}") for name in ("x", "w", "y", "workspace")]
         symbol = f"{self.name}_{stage}"
         task = Value("i64", "%task")
         f = Function(self.module, symbol, [Value("ptr noalias", p.name) for p in parameters] + [task], attributes="nounwind noinline")
-        body(f, Arguments(*parameters), task)
+        arguments = Arguments(*parameters)
+        if self.w_room is not None and stage != "widen":
+            arguments.w = arguments.room(f, self.w_room)
+        body(f, arguments, task)
         f.finish()
         self.jobs[stage] = Job(symbol, tasks, cost)
 
@@ -115,9 +156,10 @@ class CorrelationBuilder:
 
     def at(self, f: Function, which: str, pointer: Value, *indices: Index) -> Value:
         """Emit the address of the element of x, w or y at indices (group first)."""
-        view, dtype = {"x": (self.c.x, self.x_dtype), "w": (self.c.w, self.w_dtype), "y": (self.c.y, self.y_dtype)}[which]
+        c, y = self.c, stored_as(self.y_dtype)
+        view, stored = {"x": (c.x, self.x.stored), "w": (c.w, self.w.stored), "y": (c.y, y)}[which]
         offset = plus(f, view.offset, *[times(f, i, s) for i, s in zip(indices, view.strides, strict=False)])
-        return pointer if offset == 0 else f.let("ptr", f"getelementptr {stored_as(dtype)}, {pointer}, {value(offset)}")
+        return pointer if offset == 0 else f.let("ptr", f"getelementptr {stored}, {pointer}, {value(offset)}")
 
 
 @dataclass
@@ -175,7 +217,7 @@ def write_zeros(builder: CorrelationBuilder) -> None:
     def fill(f: Function, args: Arguments, task: Value) -> None:
         def loops(rest: list[tuple[int, int]], at: Value) -> None:
             if not rest:
-                write(f, builder.work, builder.y_dtype, Value(builder.work.type, "0.0"), 1, at)
+                write(f, builder.work, builder.y_dtype, Value(builder.work.type, "zeroinitializer"), 1, at)
                 return
             (size, stride), *inner = rest
 

@@ -6,6 +6,7 @@ Correlations of one tap are matrix products: outputs by channels with channels b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -17,12 +18,14 @@ from volta_fn.compiler.correlations import Correlation, correlations, fft_is_fas
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.blocking import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
-from volta_fn.targets.cpu.convolution.direct import Direct, direct_plans
+from volta_fn.targets.cpu.convolution.direct import Direct, DirectPlan, direct_plans
+from volta_fn.targets.cpu.convolution.elements import Elements, grouped_correlation
 from volta_fn.targets.cpu.convolution.igemm import Igemm, igemm_plan
 from volta_fn.targets.cpu.convolution.winograd import Scheme, Winograd, schemes_for, time_of, winograd_plan
-from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tilings_of
+from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, WinogradSumsPlan, tilings_of
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
+from volta_fn.targets.cpu.matmul.groups import grouped_type, type_of_groups
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.routine import Routine
 
@@ -36,32 +39,46 @@ _OVERHEAD = 1.3
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """Generate the routine of a convolution; None if NumPy computes it.
 
-    NumPy computes dtypes other than floats, operands or results without elements, and convolutions by Fourier transforms.
+    NumPy computes bools and complex numbers, operands or results without elements, and convolutions by Fourier transforms.
+
+    Where the CPU has an instruction that sums groups of products (`matmul.groups`), convolutions of bfloat16 and of bytes use it if that is
+    fastest. Its sums of bfloat16 are as those in float32, but for subnormal numbers, which it takes for 0.
     """
     lhs, rhs = avals
     algorithm, preferred = params.get("algorithm", "auto"), params["preferred_element_type"]
     y_dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
     work = compute_type(y_dtype)
     dtypes = (lhs.dtype, rhs.dtype, y_dtype)
-    if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
+    if work is None or not _is_supported(work, dtypes):
         return None
     problems = correlations(lhs.shape, rhs.shape, params)
     if 0 in lhs.shape or 0 in rhs.shape or not problems or any(0 in (c.images, c.positions) for c in problems):
         return None
-    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, problems))):
+    if algorithm == "fft" or (algorithm == "auto" and y_dtype.kind not in "iu" and any(map(_by_spectra, problems))):
         return None
     if algorithm in ("auto", "igemm") and len(problems) == 1 and is_product(problems[0], work):
         return product(problems[0], work, dtypes)
     module, builders, workspace = Module(), [], 0
     for number, c in enumerate(problems):
-        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(problems), workspace)
+        x, w = Elements(work, lhs.dtype), Elements(work, rhs.dtype)
+        builder = CorrelationBuilder(f"part{number}", module, c, work, x, w, y_dtype, ROOM // len(problems), workspace)
         if c.taps == 0:
             write_zeros(builder)
         else:
-            fastest(algorithms(builder), algorithm).writer().write()
+            writer = fastest(algorithms(builder), algorithm).writer()
+            writer.write()
+            builder = writer.builder
         workspace = builder.workspace
         builders.append(builder)
     return assembled(module, builders, workspace)
+
+
+def _is_supported(work: ComputeType, dtypes: Sequence[np.dtype]) -> bool:
+    if not all(map(readable, dtypes)) or work.boolean:
+        return False
+    if work.type in ("float", "double"):
+        return not any(d.kind in "iub" for d in dtypes)
+    return all(d.kind in "iu" and d.itemsize <= work.itemsize for d in dtypes)
 
 
 def _by_spectra(c: Correlation) -> bool:
@@ -89,21 +106,60 @@ def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algor
     """Return the algorithms that apply, with `slow` also those that are never fastest."""
     c, work = builder.c, builder.work
     candidates = []
+    grouped = _by_groups(builder)
     for other in (False, True) if slow else (False,):
-        if blocks := igemm_plan(c, work, builder.room, other=other):
-            time = inf if other else max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)
-            candidates.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
-    for scheme in schemes_for(c, work):
-        candidates.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
-    for tiling in tilings_of(c, work):
-        candidates.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
+        for some in (grouped, builder) if grouped else (builder,):
+            blocks = igemm_plan(some.c, some.work, builder.room, other=other)
+            if blocks and (blocks.packed or not some.work.biased):
+                time = inf if other else max(blocks.cycles * _CYCLE, some.c.products * NANOSECONDS * _OVERHEAD)
+                candidates.append(Algorithm("igemm", time, partial(Igemm, some, blocks)))
+    if work.type in ("float", "double"):
+        for scheme in schemes_for(c, work):
+            candidates.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
+        for tiling in tilings_of(c, work):
+            candidates.append(Algorithm("winograd", tiling.nanoseconds, partial(_winograd_sums, builder, tiling)))
     full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
-    for plan in direct_plans(c, work, builder.w_dtype):
-        candidates.append(Algorithm("direct", inf if full else plan.cycles * _CYCLE * 1.2, partial(Direct, builder, plan)))
+    for plan in direct_plans(c, work) if builder.w.unchanged or _has_room_for_weights(builder) else []:
+        candidates.append(Algorithm("direct", inf if full else plan.cycles * _CYCLE * 1.2, partial(_direct, builder, plan)))
     return candidates
 
 
+def _by_groups(builder: CorrelationBuilder) -> CorrelationBuilder | None:
+    """Return the builder of a correlation by groups of channels.
+
+    None if no instruction sums their products, or if it does not pay.
+    """
+    work = type_of_groups((builder.x.dtype, builder.w.dtype), builder.y_dtype)
+    if work is None or (grouped := grouped_correlation(builder.c, work, builder.x, builder.w)) is None:
+        return None
+    c, x, w = grouped
+    return replace(builder, c=c, work=work, x=x, w=w)
+
+
+def _with_wide_weights(builder: CorrelationBuilder) -> CorrelationBuilder:
+    """Return a builder with w in the compute type, if there is room for it.
+
+    That is for algorithms that read its elements several times, or with a stride.
+    """
+    return builder if builder.w.unchanged or not _has_room_for_weights(builder) else builder.with_wide_weights()
+
+
+def _has_room_for_weights(builder: CorrelationBuilder) -> bool:
+    return builder.weight_span * builder.work.itemsize <= builder.room // 4
+
+
+def _direct(builder: CorrelationBuilder, plan: DirectPlan) -> Direct:
+    builder = _with_wide_weights(builder)
+    return Direct(builder, replace(plan, c=builder.c))
+
+
+def _winograd_sums(builder: CorrelationBuilder, tiling: WinogradSumsPlan) -> WinogradSums:
+    builder = _with_wide_weights(builder)
+    return WinogradSums(builder, replace(tiling, c=builder.c))
+
+
 def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
+    builder = _with_wide_weights(builder)
     return Winograd(builder, winograd_plan(builder.c, builder.work, scheme))
 
 
@@ -160,4 +216,4 @@ def product(c: Correlation, work: ComputeType, dtypes: Sequence[np.dtype]) -> Ro
         left, right = right, left
     problem = Problem(left[0], right[0], dtypes[2])
     store = StoreStrided(work, dtypes[2], stacks[2], rows_y, problem.n, _Y)
-    return Gemm(work, problem, (left[1], right[1]), store, _WORKSPACE, "convolution").routine()
+    return Gemm(grouped_type(problem) or work, problem, (left[1], right[1]), store, _WORKSPACE, "convolution").routine()

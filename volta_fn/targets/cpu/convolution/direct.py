@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.blocking import (
@@ -43,7 +41,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     tile_of,
     times,
 )
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, is_itself, stored_as
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 
 #: Registers for sums along groups; others hold elements of x for several taps.
 _FEW_REGISTERS = 16
@@ -80,10 +78,8 @@ class DirectPlan:
         return self.tile.cycles * self.c.channels * self.c.taps * prod(self.grid)
 
 
-def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[DirectPlan]:
+def direct_plans(c: Correlation, work: ComputeType) -> list[DirectPlan]:
     """Return plans to compute a correlation directly, one per axis that vectors suit."""
-    if not is_itself(work, w_dtype):
-        return []
     return [plan for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (plan := _along(c, work, along)) is not None]
 
 
@@ -140,7 +136,7 @@ class Direct:
         self.vector = 0 if groups else 3 + int(plan.along[1:])
         self.x_tile: InputTile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
         full = plan.lanes % (plan.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
-        if full and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[self.vector] == 1:
+        if full and all(axis.inside for axis in c.axes) and builder.x.unchanged and c.x.strides[self.vector] == 1:
             self.x_tile = None
         self.tile_room = self.sum_room = 0
 
@@ -202,7 +198,7 @@ class Direct:
             return Operands(self.builder.at(f, "x", args.x, group, image, channel, *starts), w, y)
         x = self.builder.at(f, "x", args.x, group, image, channel)
         to = args.room(f, self.tile_room, self._tile_elements * self.work.itemsize, task)
-        gather(f, self.work, self.builder.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
+        gather(f, self.builder.x, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, w, y)
 
     def _nest(self, y: tuple[int, ...], y_type: str) -> TileLoops:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from volta_fn.compiler.correlations import Correlation
-from volta_fn.runtime.llvm.text import Function, Value, counting, i64, vector_of
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
-from volta_fn.targets.cpu.scalars.values import overload
+from volta_fn.runtime.llvm.text import Function, Value, counting, i64
+from volta_fn.targets.cpu.convolution.elements import Elements
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes
 
-# Indices, loops, transposes and strided copies in generated code.
+# Indices, loops and transposes in generated code.
 #
 # Constant indices are Python integers, so that arithmetic on them is folded.
 
@@ -143,34 +141,6 @@ def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> V
 
     below = f.compare("icmp slt", counting(lanes, "i32"), bound(high))
     return below if low == 0 and start == 0 else f.binary("and", below, f.compare("icmp sge", counting(lanes, "i32"), bound(low)))
-
-
-def addresses(f: Function, pointer: Value, type_: str, stride: int, lanes: int) -> Value:
-    """Emit the addresses of elements with a stride."""
-    indices = "<" + ", ".join(f"i64 {k * stride}" for k in range(lanes)) + ">"
-    return f.let(vector_of("ptr", lanes), f"getelementptr {type_}, {pointer}, {vector_of('i64', lanes)} {indices}")
-
-
-def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> Value:
-    """Emit a gather of elements with a stride; zero where masked out."""
-    vector = vector_of(type_, lanes)
-    pointers = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.gather.{overload(vector)}.v{lanes}p0"
-    f.module.declare(name, f"declare {vector} @{name}({pointers.type}, i32, {mask.type}, {vector})")
-    return f.let(vector, f"call {vector} @{name}({pointers}, i32 {align}, {mask}, {vector} zeroinitializer)")
-
-
-def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> None:
-    """Emit a scatter of the lanes that the mask has, with a stride."""
-    pointers = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.scatter.{overload(vector.type)}.v{lanes}p0"
-    f.module.declare(name, f"declare void @{name}({vector.type}, {pointers.type}, i32, {mask.type})")
-    f.do(f"call void @{name}({vector}, {pointers}, i32 {align}, {mask})")
-
-
-def everywhere(lanes: int) -> Value:
-    """Return the mask of all lanes."""
-    return Value(vector_of("i1", lanes), "splat (i1 true)")
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
@@ -443,8 +413,7 @@ def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermos
 
 def gather(
     f: Function,
-    work: ComputeType,
-    dtype: np.dtype,
+    elements: Elements,
     c: Correlation,
     tile: InputTile,
     x: Value,
@@ -458,7 +427,7 @@ def gather(
     `x` points to the element of the first group, image and channel; along the spatial axes the tile begins at `starts`, and is known to
     stay within x where `sure`. Of the innermost side, if it is not an axis, there are `left` elements (None: all).
     """
-    rows = _RowCopier(f, work, dtype, c, tile, starts, sure, left)
+    rows = _RowCopier(f, elements, c, tile, starts, sure, left)
     rows.fill(x, to)
 
 
@@ -468,17 +437,17 @@ class _RowCopier:
     def __init__(
         self,
         f: Function,
-        work: ComputeType,
-        dtype: np.dtype,
+        elements: Elements,
         c: Correlation,
         tile: InputTile,
         starts: list[Index],
         sure: list[bool],
         left: Index | None,
     ) -> None:
-        self.f, self.work, self.dtype, self.stored = f, work, dtype, stored_as(dtype)
+        self.f, self.work, self.elements, self.stored = f, elements.work, elements, elements.stored
         self.c, self.starts, self.sure, self.left = c, starts, sure, left
         *self.outer, self.last = tile.sides
+        self.first_channel = elements.channel
         #: The side along which x is contiguous, if it is the last but one and rows are transposed.
         self.adjacent: TileSide | None = None
         #: An axis that is merged with the last side to longer rows.
@@ -522,6 +491,8 @@ class _RowCopier:
 
         def iteration(index: Index) -> None:
             where, still_inside = index, inside
+            if side.which == 2 and self.elements.apart:
+                self.elements = self.elements._replace(channel=plus(f, self.first_channel, index))
             if side.which > 2:
                 where = plus(f, self.starts[side.which - 3], index)
                 if not self.sure[side.which - 3]:
@@ -560,13 +531,13 @@ class _RowCopier:
         def copy_vector(index: Index, count: int | Index) -> None:
             mask = first_lanes(count, work.lanes) if isinstance(count, int) else between(f, work.lanes, 0, 0, count)
             at = step(f, x, self.stored, times(f, index, source))
-            f.store(strided(f, work, self.dtype, at, source, mask), step(f, to, work.type, index), work.itemsize)
+            f.store(self.elements.strided(f, at, source, mask), step(f, to, work.type, index), work.itemsize)
 
         if (low, high) == (0, length):
             _each_chunk(f, length, work.lanes, copy_vector)
             return
         # Vectors may be written beyond the end of a row: the next row is written after them.
-        zero = functools.partial(f.store, work.zero(), align=work.itemsize)
+        zero = functools.partial(f.store, self.elements.zero(f), align=work.itemsize)
         full_vectors = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
         rest = plus(f, low, full_vectors)
         repeat(f, low, lambda k: zero(pointer=step(f, to, work.type, k)), 0, work.lanes)
@@ -596,7 +567,7 @@ class _RowCopier:
                     within = f.binary("and", f.compare("icmp sge", index, value(first)), f.compare("icmp slt", index, value(last)))
                     some = f.splat(within, lanes) if mask is None else f.binary("and", f.splat(within, lanes), mask)
                 address = step(f, x, self.stored, plus(f, at, k * self.last.source))
-                rows.append(read(f, work, self.dtype, address, lanes, some))
+                rows.append(self.elements.read(f, address, lanes, some))
             columns = transposed(f, rows + [work.zero()] * (lanes - height))
             for k in range(width):
                 address = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
@@ -611,25 +582,3 @@ def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int]
     repeat(f, full_vectors, lambda start: body(start, size), 0, size)
     if length > full_vectors:
         body(full_vectors, length - full_vectors)
-
-
-def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: int, mask: Value | None) -> Value:
-    """Emit a strided load; lanes that are masked out are zero, and not touched."""
-    if stride == 1:
-        return read(f, work, dtype, at, work.lanes, mask)
-    vector = vector_of(work.type, work.lanes)
-    if is_itself(work, dtype):
-        chosen = mask or Value(vector_of("i1", work.lanes), "splat (i1 true)")
-        return gathered(f, at, work.type, work.itemsize, stride, work.lanes, chosen)
-    result = Value(vector, "zeroinitializer")
-    for lane in range(work.lanes):
-
-        def element(lane: int = lane) -> list[Value]:
-            return [read(f, work, dtype, step(f, at, stored_as(dtype), lane * stride), 1)]
-
-        if mask is None:
-            (number,) = element()
-        else:
-            (number,) = f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), element, lambda: [Value(work.type, "0.0")])
-        result = f.let(vector, f"insertelement {result}, {number}, i64 {lane}")
-    return result

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-
-import numpy as np
 
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
@@ -23,6 +21,7 @@ from volta_fn.targets.cpu.convolution.blocking import (
     register_tile,
     sum_blocks,
 )
+from volta_fn.targets.cpu.convolution.elements import Elements
 from volta_fn.targets.cpu.convolution.emission import (
     Index,
     InputTile,
@@ -39,13 +38,12 @@ from volta_fn.targets.cpu.convolution.emission import (
     repeat,
     split,
     step,
-    strided,
     tile_of,
     times,
     transposed,
     value,
 )
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_of, first_lanes, stored_as
 
 # The blocking of a correlation for implicit GEMM.
 
@@ -101,8 +99,11 @@ class IgemmPlan:
 
     @property
     def panel(self) -> int:
-        """Elements of a panel, with room for a square written at its end."""
-        return (self.steps + (0 if self.packed else self.work.lanes)) * self.width
+        """Elements of a panel, with room for what is written at its end.
+
+        That is a square, or the sums with which those of a biased type begin.
+        """
+        return (self.steps + (self.work.biased if self.packed else self.work.lanes)) * self.width
 
     @property
     def grid(self) -> list[int]:
@@ -167,22 +168,18 @@ def iterations_of(plan: IgemmPlan) -> list[int]:
 # A panel holds, for each step of the summation, the elements of `width` adjacent outputs, with zeros beyond the last output.
 
 
-def pack(
-    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], along: int, left: Index, width: int, w: Value, to: Value
-) -> None:
+def pack(f: Function, elements: Elements, depth: Sequence[LoopIndex], along: int, left: Index, width: int, w: Value, to: Value) -> None:
     """Fill one panel from `w`, which points to its first output.
 
     `depth` has the steps of the summation, outermost first: `w` is the stride in memory, `y` that in the panel, in elements.
     `along` is the stride of outputs in memory; `left` of them remain.
     """
     depth = [dim for dim in depth if dim.size != 1]
-    if along != 1 and depth and depth[-1].w == 1 and width % work.lanes == 0:
+    if along != 1 and depth and depth[-1].w == 1:
         depth = _with_one_run(depth)
-        _loops(f, work, dtype, depth[:-1], w, to, lambda at, to: _transposed(f, work, dtype, depth[-1], along, left, width, at, to))
-    elif width % work.lanes == 0:
-        _loops(f, work, dtype, depth, w, to, lambda at, to: _vectors(f, work, dtype, along, left, width, at, to))
+        _loops(f, elements, depth[:-1], w, to, lambda at, to: _transposed(f, elements, depth[-1], along, left, width, at, to))
     else:
-        _loops(f, work, dtype, depth, w, to, lambda at, to: _numbers(f, work, dtype, along, left, width, at, to))
+        _loops(f, elements, depth, w, to, lambda at, to: _vectors(f, elements, along, left, width, at, to))
 
 
 def _with_one_run(depth: list[LoopIndex]) -> list[LoopIndex]:
@@ -196,27 +193,26 @@ def _with_one_run(depth: list[LoopIndex]) -> list[LoopIndex]:
     return [*outer, last]
 
 
-def _loops(
-    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], w: Value, to: Value, body: Callable[[Value, Value], None]
-) -> None:
+def _loops(f: Function, elements: Elements, depth: Sequence[LoopIndex], w: Value, to: Value, body: Callable[[Value, Value], None]) -> None:
     if not depth:
         body(w, to)
         return
     dim = depth[0]
 
     def iteration(index: Index) -> None:
-        pointers = step(f, w, stored_as(dtype), times(f, index, dim.w)), step(f, to, work.type, times(f, index, dim.y))
-        _loops(f, work, dtype, depth[1:], *pointers, body)
+        pointers = step(f, w, elements.stored, times(f, index, dim.w)), step(f, to, elements.work.type, times(f, index, dim.y))
+        _loops(f, elements, depth[1:], *pointers, body)
 
     repeat(f, dim.size, iteration)
 
 
-def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _vectors(f: Function, elements: Elements, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """Emit one step of a panel, by vectors along the outputs."""
+    work = elements.work
     for start in range(0, width, work.lanes):
         mask = _mask(f, work, start, left)
-        elements = strided(f, work, dtype, step(f, at, stored_as(dtype), start * along), along, mask)
-        f.store(elements, step(f, to, work.type, start), work.itemsize)
+        vector = elements.strided(f, step(f, at, elements.stored, start * along), along, mask)
+        f.store(vector, step(f, to, work.type, start), work.itemsize)
 
 
 def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | None:
@@ -225,34 +221,17 @@ def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | No
     return between(f, work.lanes, start, 0, left)
 
 
-def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
-    """Emit one step of a panel, number by number."""
-    for k in range(width):
-
-        def element(k: int = k) -> list[Value]:
-            return [read(f, work, dtype, step(f, at, stored_as(dtype), k * along), 1)]
-
-        if isinstance(left, int):
-            (number,) = element() if k < left else [Value(work.type, "0.0")]
-        else:
-            exists = f.compare("icmp sgt", left, Value("i64", str(k)))
-            (number,) = f.branch(exists, element, lambda: [Value(work.type, "0.0")])
-        f.store(number, step(f, to, work.type, k), work.itemsize)
-
-
-def _transposed(
-    f: Function, work: ComputeType, dtype: np.dtype, run: LoopIndex, along: int, left: Index, width: int, at: Value, to: Value
-) -> None:
+def _transposed(f: Function, elements: Elements, run: LoopIndex, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """Emit adjacent steps of a panel: read along the steps, written along the outputs."""
-    lanes, stored = work.lanes, stored_as(dtype)
+    work, lanes = elements.work, elements.work.lanes
     for start in range(0, width, lanes):
 
         def square(index: Index, count: int, start: int = start) -> None:
             rows = []
             for k in range(lanes):
-                address = step(f, at, stored, plus(f, index, (start + k) * along))
+                address = step(f, at, elements.stored, plus(f, index, (start + k) * along))
                 inside = between(f, lanes, index, 0, run.size) if not isinstance(run.size, int) else first_lanes(count, lanes)
-                rows.append(read(f, work, dtype, address, lanes, _if_left(f, lanes, inside, left, start + k)))
+                rows.append(elements.read(f, address, lanes, _if_left(f, lanes, inside, left, start + k)))
             columns = transposed(f, rows)
             for k in range(count):
                 offset = plus(f, times(f, plus(f, index, k), run.y), start)
@@ -291,7 +270,7 @@ class Igemm:
         block, c = plan.blocks, builder.c
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
         self.x_tile: InputTile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
-        if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[2] == 1:
+        if plan.packed and all(axis.inside for axis in c.axes) and builder.x.unchanged and c.x.strides[2] == 1:
             self.x_tile = None  # channels are contiguous and read in place
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
 
@@ -347,13 +326,46 @@ class Igemm:
         first = times(f, panel, width)
         w = self.builder.at(f, "w", args.w, group, first, *starts)
         left: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
-        steps = [LoopIndex(dim.size, 0, dim.y, dim.w) for dim in depth]
-        pack(f, self.work, self.builder.w_dtype, steps, c.w.strides[1], left, width, w, to)
+        elements, steps = self.builder.w, [LoopIndex(dim.size, 0, dim.y, dim.w) for dim in depth]
+        if elements.channels is None:
+            pack(f, elements, steps, c.w.strides[1], left, width, w, to)
+            return
+        channels = steps.pop([name for name, _ in self.plan.depth].index("c"))
+
+        def pack_channel(index: Index) -> None:
+            some = elements._replace(channel=plus(f, starts[0], index))
+            at = step(f, w, elements.stored, times(f, index, channels.w)), step(f, to, self.work.type, times(f, index, channels.y))
+            pack(f, some, steps, c.w.strides[1], left, width, *at)
+
+        repeat(f, channels.size, pack_channel)
 
     def _prepare(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         group, panel = split(f, unit, [self.c.groups, self.plan.panels])
         to = args.room(f, self.panel_room, self.plan.panel * self.work.itemsize, unit)
         self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
+        if self.work.biased:
+            self._write_bias(f, to)
+
+    def _write_bias(self, f: Function, panel: Value) -> None:
+        """Emit, after a panel, the sums with which those of a biased type begin.
+
+        They are what the bias adds, subtracted from 0.
+        """
+        plan, work = self.plan, self.work
+        vectors = range(plan.tile.vectors)
+
+        def add(index: Value, totals: list[Value]) -> list[Value]:
+            at = step(f, panel, work.type, times(f, index, plan.width))
+            return [bias_of(f, work, f.load(work.vector, step(f, at, work.type, v * work.lanes), 4), totals[v]) for v in vectors]
+
+        for v, total in enumerate(f.loop(i64(0), i64(plan.steps), 1, [work.zero() for _ in vectors], add, nonempty=True)):
+            at = step(f, panel, work.type, plan.steps * plan.width + v * work.lanes)
+            f.store(f.binary("sub", work.zero(), total), at, work.itemsize)
+
+    def _initial_sums(self, f: Function, at: Operands, rows: int) -> list[Value]:
+        """Load what `_write_bias` stores, for each row."""
+        work, start = self.work, self.plan.steps * self.plan.width
+        return [f.load(work.vector, step(f, at.w, work.type, start + v * work.lanes), 4) for v in range(self.plan.tile.vectors)] * rows
 
     # sums
 
@@ -425,7 +437,7 @@ class Igemm:
         to = args.room(f, self.tile_room, self.tile_elements * self.work.itemsize, task)
         sure = [axis.inside and axis.taps % block == 0 for axis, block in zip(c.axes, self.plan.blocks.taps, strict=True)]
         x = self.builder.at(f, "x", args.x, group, image, channel)
-        gather(f, self.work, self.builder.x_dtype, c, tile, x, first, sure, to)
+        gather(f, self.builder.x._replace(channel=channel), c, tile, x, first, sure, to)
         return to
 
     def _panels(self, f: Function, depth: list[LoopIndex], operands: Operands, panel: Index) -> None:
@@ -438,9 +450,17 @@ class Igemm:
         def multiply_panel(k: Index) -> None:
             along = LoopIndex(1, 0, plan.panel, plan.width * nest.dims["o"].y)
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.plan.packed else None)
-            load = None if self.plan.packed else lambda at, counts: tile.load_sums(f, at.y, counts)
+
+            def load(at: Operands, counts: Mapping[str, int]) -> list[Value]:
+                return self._initial_sums(f, at, nest.sums(counts) // nest.vectors) if plan.packed else tile.load_sums(f, at.y, counts)
+
             store = tile.result if self.plan.packed else tile.store_sums
-            nest.emit(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
+            nest.emit(
+                f,
+                operands.moved(f, self.work, nest.y_type, along, k),
+                lambda *args: store(f, *args),
+                None if plan.packed and not self.work.biased else load,
+            )
 
         repeat(f, plan.panel_block, multiply_panel)
 

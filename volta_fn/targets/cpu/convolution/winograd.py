@@ -39,7 +39,6 @@ from volta_fn.targets.cpu.convolution.emission import (
     rounded_down,
     split,
     step,
-    strided,
     tile_of,
     times,
     value,
@@ -293,7 +292,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     left = f.select(is_channel, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
     start = [times(f, segment, shape.positions) for segment in (row, column)]
     w = builder.at(f, "w", args.w, group, first, channel, *start)
-    a, stored, taps = VectorAlgebra(f, work), stored_as(builder.w_dtype), min(shape.scheme.taps, c.axes[0].taps)
+    a, stored, taps = VectorAlgebra(f, work), builder.w.stored, min(shape.scheme.taps, c.axes[0].taps)
     tap_flags = [[_has_tap(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
 
     def vector(v: Index) -> None:
@@ -306,7 +305,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
             for inside in (tap_flags[0][i], tap_flags[1][j]):
                 some = some if inside is None else f.binary("and", some, f.splat(inside, work.lanes))
             at = step(f, vector_start, stored, i * c.w.strides[3] + j * c.w.strides[4])
-            return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
+            return builder.w.strided(f, at, c.w.strides[1], some)
 
         columns = [transform_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
         for i in range(shape.points):
@@ -591,7 +590,7 @@ class Winograd:
         group, image, tiles = at
         starts = [plus(f, times(f, t, shape.positions), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
         sure = [axis.inside and axis.positions % (shape.positions * axis.dilation) == 0 for axis in c.axes]
-        gather(f, self.work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, group, image), starts, sure, room)
+        gather(f, self.builder.x, c, self.x_tile, self.builder.at(f, "x", args.x, group, image), starts, sure, room)
         self._transform_input(f, room, to)
 
     def _transform_output_image(

@@ -40,7 +40,6 @@ from volta_fn.targets.cpu.convolution.emission import (
     repeat,
     split,
     step,
-    strided,
     tile_of,
     times,
     value,
@@ -179,7 +178,7 @@ class WinogradSums:
                 start = v * work.lanes
                 left = plus(f, c.outputs, times(f, panel, -tiling.width), -start)
                 self._tile_of_taps(
-                    f, step(f, w, stored_as(self.builder.w_dtype), start * c.w.strides[1]), starts, left, step(f, to, work.type, start)
+                    f, step(f, w, self.builder.w.stored, start * c.w.strides[1]), starts, left, step(f, to, work.type, start)
                 )
 
         repeat(f, tiling.panels, lambda panel: repeat(f, tiling.tiles[1], lambda column: tile(panel, column)))
@@ -196,7 +195,7 @@ class WinogradSums:
                     remaining = f.select(is_tap, value(remaining), i64(0))
             mask = between(f, work.lanes, 0, 0, remaining)
             position = sum(offset * stride for offset, stride in zip(offsets, c.w.strides[3:], strict=True))
-            return strided(f, work, self.builder.w_dtype, step(f, w, stored_as(self.builder.w_dtype), position), c.w.strides[1], mask)
+            return self.builder.w.strided(f, step(f, w, self.builder.w.stored, position), c.w.strides[1], mask)
 
         taps, points = range(self.tiling.taps), self.tiling.points
         columns = [transform_taps(a, [tap((i, j)) for i in taps], points) for j in taps]
@@ -216,7 +215,7 @@ class WinogradSums:
         column = least(f, times(f, strip, tiling.columns), tiling.tiles[1] - tiling.columns)
         starts = [plus(f, times(f, tile, tiling.taps), -axis.low) for tile, axis in zip((row, column), c.axes, strict=True)]
         sure = [axis.inside and axis.taps % tiling.taps == 0 for axis in c.axes]
-        gather(f, work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, 0, 0, channel), starts, sure, room)
+        gather(f, self.builder.x, c, self.x_tile, self.builder.at(f, "x", args.x, 0, 0, channel), starts, sure, room)
         first = plus(f, times(f, plus(f, times(f, channel, tiling.tiles[0]), row), tiling.tiles[1]), column)
         to = step(f, args.room(f, self.x_room), work.type, times(f, first, tiling.images))
         a = VectorAlgebra(f, work)

@@ -30,12 +30,20 @@ def grouped_type(problem: Problem) -> ComputeType | None:
     """
     if not (_is_contiguous(problem.lhs) and _is_contiguous(problem.rhs)):
         return None
-    cpu, dtypes, lanes = host(), (problem.lhs.dtype, problem.rhs.dtype), host().lanes(4)
+    return type_of_groups((problem.lhs.dtype, problem.rhs.dtype), problem.dtype)
+
+
+def type_of_groups(dtypes: tuple[np.dtype, np.dtype], result: np.dtype) -> ComputeType | None:
+    """Return the compute type of groups for operands and a result.
+
+    None if there is none for these dtypes.
+    """
+    cpu, lanes = host(), host().lanes(4)
     on_x86 = cpu.triple.startswith("x86")
-    if dtypes == (_BFLOAT16, _BFLOAT16) and problem.dtype in (_BFLOAT16, np.float32):
+    if dtypes == (_BFLOAT16, _BFLOAT16) and result in (_BFLOAT16, np.float32):
         has_pairs = cpu.vector_bytes == 64 and cpu.has("avx512bf16") if on_x86 else cpu.has("bf16")
         return ComputeType("float", 4, lanes, group=2) if has_pairs else None
-    if not set(dtypes) <= {_INT8, _UINT8} or problem.dtype.kind not in "iu" or problem.dtype.itemsize > 4:
+    if not set(dtypes) <= {_INT8, _UINT8} or result.kind not in "iu" or result.itemsize > 4:
         return None
     unsigned = [side for side, dtype in enumerate(dtypes) if dtype == _UINT8]
     if not on_x86:

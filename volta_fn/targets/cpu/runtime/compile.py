@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CompilerError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
@@ -211,7 +213,7 @@ _HOST_COST = 10_000.0
 
 #: The number of words of each command but `RUN`, whose length varies, without the commands in it. A switch has, after these, a word for
 #: each body: its number of words.
-_WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6, Op.WHILE: 4, Op.SWITCH: 3}
+_WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6, Op.WHILE: 4, Op.SWITCH: 3, Op.VIEW: 7}
 
 
 class CommandWriter(ProgramWriter):
@@ -219,6 +221,8 @@ class CommandWriter(ProgramWriter):
 
     def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[Primitive, ControlFlow]) -> None:
         super().__init__()
+        #: Which arguments are donated; of others it is not known.
+        self.donated: Sequence[bool] = ()
         self.loaded = loaded
         self.control_flow = control_flow
         self.words: list[int | Slot | LoadedLaunch] = []
@@ -226,6 +230,30 @@ class CommandWriter(ProgramWriter):
         #: Estimated nanoseconds of the program, which decide whether it releases Python's lock: a while loop counts as long, and of a
         #: conditional all branches count.
         self.cost = 0.0
+        #: The memory that nothing overwrites while the commands written now run: arguments, and what loops read in every iteration.
+        self.unchanged: set[Slot] = set()
+
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+        """Write a program that reads `inputs` and stores outputs at `destinations`."""
+        if block is self.slots.outermost:
+            self.unchanged.update([slot for slot, is_donated in zip(inputs, self.donated, strict=False) if not is_donated])
+        super().body(program, inputs, destinations, block)
+
+    def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
+        """Return a slot for a slice of whole rows that is read where it lies.
+
+        None if something may overwrite it.
+        """
+        if not isinstance(item.node, Equation) or item.node.primitive is not dynamic_slice_p or operands[0] not in self.unchanged:
+            return None
+        array, start = [v.aval for v in item.node.invars[:2]]
+        sizes, (result,) = item.node.params["slice_sizes"], item.results
+        if not result.aval.size or sizes[1:] != array.shape[1:] or start.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            return None
+        slot, row = self.slots.pointer(block, operands[0]), array.nbytes // array.shape[0]
+        last = array.shape[0] - sizes[0]
+        self.command(block, [operands[0], operands[1], slot], Op.VIEW, slot, operands[0], row, operands[1], start.dtype.itemsize, last)
+        return slot
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -238,6 +266,16 @@ class CommandWriter(ProgramWriter):
             self.control_flow[item.node.primitive](self, item, operands, results, block)
         else:
             self.host(item, equation_call(item.node, operands, results), [*operands, *results], block)
+
+    @contextmanager
+    def constant_memory(self, slots: Sequence[Slot]) -> Iterator[None]:
+        """Have some slots unchanged while a loop's commands are written."""
+        before = self.unchanged
+        self.unchanged = before.union(slots)
+        try:
+            yield
+        finally:
+            self.unchanged = before
 
     # commands
 
@@ -379,7 +417,8 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     jaxpr = body.closed.jaxpr
     rows = [row(base, v.aval) for base, v in zip(operands[consts + carry :], jaxpr.invars[consts + carry :], strict=True)]
     ys = [row(base, v.aval) for base, v in zip(results[carry:], jaxpr.outvars[carry:], strict=True)]
-    writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
+    with writer.constant_memory(operands[:consts]):
+        writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
     _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
@@ -396,9 +435,10 @@ def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results:
     writer.command(block, [flag], Op.WHILE, flag, 0, 0)
     start = len(writer.words)
     now = [c.now for c in carries]
-    writer.body(condition, [*operands[:first], *now], [flag], inner)
-    middle = len(writer.words)
-    writer.body(body, [*operands[first : first + second], *now], [c.next for c in carries], inner)
+    with writer.constant_memory(operands[: first + second]):
+        writer.body(condition, [*operands[:first], *now], [flag], inner)
+        middle = len(writer.words)
+        writer.body(body, [*operands[first : first + second], *now], [c.next for c in carries], inner)
     _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
@@ -472,6 +512,7 @@ def _raise_refusal(program: LoweredProgram, refusal: RefusedRoutine) -> None:
 
 def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWriter) -> CompiledProgram:
     """Write the commands of a lowered program, lay out its memory, and return both."""
+    writer.donated = donated
     writer.write(program)
     outputs = tuple([_with_host_constant(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])

@@ -68,6 +68,8 @@ def _start_support_code() -> SupportCode:
 # POINT  to, from: make a slot point to where another does.
 # SWAP   a, b: exchange two slots' pointers.
 # ROW    to, base, bytes, counter: make a slot point to row number ``counter`` of the array at `base`, rows of so many bytes.
+# VIEW   to, base, bytes, index, size, last: make a slot point to the row whose number, clamped to 0…last, is the integer of so many
+#        bytes at `index`.
 # LOOP   count, counter, first, step, words: run the commands in the next `words` words `count` times; counter is first, first + step, …
 # WHILE  slot, words of condition, words of body: run the condition, and while the bool at `slot` is true the body and the condition.
 # SWITCH slot, n, words…: of the n bodies that follow, run that whose number (int32, clamped) is at `slot`.
@@ -88,6 +90,7 @@ class Op(IntEnum):
     LOOP = 6
     WHILE = 7
     SWITCH = 8
+    VIEW = 9
 
 
 class Mode(IntFlag):
@@ -235,6 +238,19 @@ def _row(f: _Command) -> Value:
     return _OK
 
 
+def _view(f: _Command) -> Value:
+    pointer, last = f.pointer(f.word(4)), f.word(6)
+    (index,) = f.branch(
+        f.compare("icmp eq", f.word(5), i64(8)),
+        lambda: [f.load("i64", pointer, 8)],
+        lambda: [f.cast("sext", f.load("i32", pointer, 4), "i64")],
+    )
+    number = greatest(f, i64(0), least(f, index, last))
+    f.store(f.at(f.pointer(f.word(2)), "i8", f.binary("mul", number, f.word(3))), f.slot(f.word(1)), 8)
+    f.advance(7)
+    return _OK
+
+
 def _begin_loop(f: Function) -> tuple[str, str, str]:
     """Begin the header of a loop; return the labels of header, body and exit."""
     header, body, exit_label = f.fresh("header"), f.fresh("body"), f.fresh("exit")
@@ -317,6 +333,7 @@ _WRITERS: dict[Op, Callable[[_Command], Value]] = {
     Op.LOOP: _loop,
     Op.WHILE: _while,
     Op.SWITCH: _switch,
+    Op.VIEW: _view,
 }
 
 
