@@ -5,8 +5,8 @@ name with its kind and signature, and each public attribute of a class. `--missi
 parameters or defaults differ. Without an option the tool writes docs/jax_names.md, the count of each module. `tests/jax/test_surface.py`
 holds the comparison.
 
-A name is public if its module defines it, imports it ``as`` the same name, or lists it in ``__all__``: this is JAX's own convention. Modules
-that need a package that is not installed are read but not run, and the kinds of their imported names are unknown.
+A name is public if its module defines it, imports it ``as`` the same name, or lists it in ``__all__``: this is JAX's own convention.
+Modules that need a package that is not installed are read but not run, and the kinds of their imported names are unknown.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of a module, also those in ``if`` and ``try``, but not those for type checkers alone."""
     for node in body:
         if isinstance(node, ast.If):
-            is_typing = (
-                isinstance(node.test, ast.Name) and node.test.id in ("TYPE_CHECKING",) or ast.unparse(node.test).endswith("TYPE_CHECKING")
+            is_typing = (isinstance(node.test, ast.Name) and node.test.id in ("TYPE_CHECKING",)) or ast.unparse(node.test).endswith(
+                "TYPE_CHECKING"
             )
             yield from _statements([] if is_typing else node.body)
             yield from _statements(node.orelse)
@@ -327,9 +327,7 @@ def accepts(value: Any, signature: str) -> bool:
                 return False
         elif kind == "/" or (kind == "" and takes_all):
             continue
-        elif name not in names and not takes_any:
-            return False
-        elif (
+        elif (name not in names and not takes_any) or (
             name in names
             and (match := next(entry for entry in mine if entry[0] == name))[2] != default
             and "..." not in (default, match[2])

@@ -12,7 +12,8 @@ import volta_fn.jax as ours
 from tools.jax_surface import Name, accepts, compare, describe, here, kind_of, read, signature_of, source_names, write
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import UnsupportedError
-from volta_fn.jax.refused import ADVICE, Refused, RefusedValue, read_refused, refused, refused_names
+from volta_fn.jax.namespace import read_refused, refused_names
+from volta_fn.jax.refused import ADVICE, Refused, RefusedValue, refused
 
 SURFACE = read()
 DIFFERENCES = list(compare(SURFACE, here))
@@ -38,7 +39,7 @@ def test_refused_names_are_names_of_jax_and_have_advice() -> None:
 def test_refused_names_import_and_raise_when_they_are_called(path: str) -> None:
     module = importlib.import_module(f"volta_fn.{path}")
     for name in refused_names(path):
-        value = refused(path, name)
+        value = refused(path, name, read_refused()[path])
         assert type(getattr(module, name)) is type(value) and name in dir(module)
         call = value.bind if isinstance(value, Primitive) else value
         with pytest.raises(UnsupportedError, match=rf"{name} cannot be used: \w+"):

@@ -10,7 +10,7 @@ from volta_fn.lazy_imports import load
 
 TABLE = read_table()
 #: Modules of volta_fn that the table names, and that are not there yet.
-PLANNED = {"volta_fn.experimental.loops", "volta_fn.extend.random"}
+PLANNED = {"volta_fn.experimental.loops"}
 
 
 def homes(entry: Entry) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import numbers
 import os
 import threading
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
+from volta_fn.lazy_imports import load
 
 # The rank of the process among those that run a program together.
 #
@@ -44,6 +46,14 @@ def set_process_rank(rank: int, size: int) -> None:
 
 #: Seconds from a time-out to the next wait.
 _BETWEEN_WAITS = 0.1
+
+
+class MemorySpace(enum.Enum):
+    """A kind of memory that JAX distinguishes: arrays of a device lie in one, so that all of them mean it."""
+
+    Device = enum.auto()
+    Host = enum.auto()
+    Any = enum.auto()
 
 
 class MemoryStats(NamedTuple):
@@ -235,8 +245,71 @@ class Device:
         """Limits by name: WebGPU's for a GPU, none for the CPU."""
         return dict(self.backend.hardware().limits)
 
+    @property
+    def client(self) -> Any:
+        """The platform it belongs to, as `jax.extend.backend` describes it."""
+        return load("volta_fn.compat.process").get_backend(self.platform)
+
+    @property
+    def local_hardware_id(self) -> int:
+        """The index of the device, `id`."""
+        return self.id
+
+    @property
+    def host_id(self) -> int:
+        """The index of its process, `process_index`."""
+        return self.process_index
+
+    task_id = host_id
+
+    def memory_stats(self) -> dict[str, int]:
+        """Return the state of its memory, in bytes: in use, at most in use, allocated, and the limit if there is one.
+
+        >>> import volta_fn as vf
+        >>> sorted(vf.devices("cpu")[0].memory_stats())[:2]
+        ['bytes_in_use', 'bytes_reserved']
+        """
+        memory = self.backend.memory()
+        stats = {"bytes_in_use": memory.in_use, "peak_bytes_in_use": memory.peak, "bytes_reserved": memory.held}
+        return stats if memory.limit is None else {**stats, "bytes_limit": memory.limit}
+
+    def live_buffers(self) -> list[Any]:
+        """Return the arrays that lie on it, in no order; see `live_arrays`."""
+        arrays = load("volta_fn.compat.process").live_arrays()
+        return [array for array in arrays if self in array.devices()]
+
+    def memory(self, kind: str = "device") -> DeviceMemory:
+        """Return its memory; raise `ArgumentError` for a kind that it lacks."""
+        if kind != "device":
+            raise ArgumentError(f"{self} has memory of the kind 'device' alone, got {kind!r}")
+        return DeviceMemory(self)
+
+    def default_memory(self) -> DeviceMemory:
+        """Return its memory."""
+        return DeviceMemory(self)
+
+    def addressable_memories(self) -> list[DeviceMemory]:
+        """Return its memory in a list."""
+        return [DeviceMemory(self)]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return find_device, (str(self),)
+
+
+class DeviceMemory(NamedTuple):
+    """The memory of a device."""
+
+    device: Device
+    kind: str = "device"
+
+    @property
+    def platform(self) -> str:
+        """The platform of the device."""
+        return self.device.platform
+
+    def addressable_by_devices(self) -> list[Device]:
+        """Return the devices that can read it."""
+        return [self.device]
 
 
 class RemoteDevice(Device):

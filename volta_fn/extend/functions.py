@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from abc import ABC
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
-from volta_fn.core.array import Array, aval_of
+from volta_fn.core.array import Array, ConcreteArray, aval_of
 from volta_fn.core.staging import function_name
 from volta_fn.errors import TreeError
+from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 
@@ -237,16 +238,29 @@ def infer_argnums_and_argnames(
 # In `volta_fn.tree` it is a node, whose leaf is its data: so keys pass through transforms like any tree of arrays. Programs written for
 # JAX map functions over trees of keys, and `jax.tree` and `jax.tree_util` are these functions.
 
+_ADVICE = deferred("volta_fn.advice")
 #: Asks whether a node is an array of keys (a method in C, as every node is asked).
 _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__
 
 
-class AnyArray(ABC):  # noqa: B024  # it has no methods of its own
-    """The class of arrays and arrays of keys, for `isinstance` and annotations.
+class _ArrayClass(ABCMeta):
+    """Gives the class of arrays and keys the methods and properties of arrays, which libraries look up there."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(ConcreteArray, name)
+
+    def __dir__(cls) -> list[str]:
+        return sorted({*type.__dir__(cls), *(name for name in dir(ConcreteArray) if name not in _ADVICE.ARRAYS)})
+
+
+class AnyArray(metaclass=_ArrayClass):
+    """The class of arrays and arrays of keys, for `isinstance`, annotations and methods.
 
     >>> import volta_fn as vf
     >>> isinstance(vf.random.key(0), AnyArray), isinstance(vf.numpy.ones(2), AnyArray)
     (True, True)
+    >>> AnyArray.sum(vf.numpy.ones(2))
+    Array(2., dtype=float32)
     """
 
 

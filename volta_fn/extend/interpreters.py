@@ -246,6 +246,41 @@ def defreducer(primitive: Primitive, identity: Any = None) -> None:
     primitive_batchers[primitive] = batch
 
 
+# Types that JAX's libraries declare to `vmap`. Here `vmap` maps arrays and pytrees of them: other values need to be pytrees to be mapped,
+# and raise `ArgumentTypeError` else.
+
+vmappables: dict[type, tuple[type, type]] = {}
+spec_types: set[type] = set()
+to_elt_handlers: dict[type, Callable[..., Any]] = {}
+from_elt_handlers: dict[type, Callable[..., Any]] = {}
+
+
+def register_vmappable(
+    data_type: type,
+    spec_type: type,
+    axis_size_type: type,
+    to_elt: Callable[..., Any],
+    from_elt: Callable[..., Any],
+    make_iota: Callable[..., Any] | None,
+) -> None:
+    """Store how values of a type are mapped, in the tables above; a type whose values `vmap` gets must be a pytree, too."""
+    vmappables[data_type] = (spec_type, axis_size_type)
+    spec_types.add(spec_type)
+    to_elt_handlers[data_type], from_elt_handlers[data_type] = to_elt, from_elt
+
+
+def unregister_vmappable(data_type: type) -> None:
+    """Remove a type from the tables; do nothing if it is not there."""
+    spec_types.discard(vmappables.pop(data_type, (data_type,))[0])
+    to_elt_handlers.pop(data_type, None)
+    from_elt_handlers.pop(data_type, None)
+
+
+def is_vmappable(x: Any) -> bool:
+    """Return True if the type of a value is in the tables."""
+    return type(x) in vmappables
+
+
 # Lowering rules of primitives, by the names of `jax.interpreters.mlir` and `xla`.
 #
 # There is no MLIR here: a rule is a function of other primitives, which compilers inline. `lower_fun` makes one of a Python function.

@@ -14,8 +14,7 @@ from typing import Any
 
 from volta_fn.compat.config import config
 from volta_fn.errors import AlreadyImportedError
-from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_table
-from volta_fn.jax.refused import read_refused
+from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_refused, read_table
 from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 

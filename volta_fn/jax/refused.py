@@ -8,8 +8,6 @@ constant, and `name+` and `Name-` are a class and a function in spite of their s
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from volta_fn.core.primitive import Primitive
@@ -33,24 +31,12 @@ ADVICE = {
 }
 
 
-@cache
-def read_refused() -> dict[str, dict[str, str]]:
-    """Return the key of the advice for each refused name, by module; names carry their marks."""
-    from volta_fn.jax.namespace import parse_table
-
-    table = parse_table(Path(__file__).with_name("refused_names.txt").read_text())
-    return {path: {name: home for name, (home, _) in entry.names.items()} for path, entry in table.items()}
+MARKS = "@+-"
 
 
-def refused_names(path: str) -> list[str]:
-    """Return the refused names of a module of JAX's."""
-    return [name.rstrip("@+-") for name in read_refused().get(path, ())]
-
-
-def refused(path: str, name: str) -> Any:
-    """Return what stands for a refused name, or None if it is not in the table."""
-    names = read_refused().get(path, {})
-    mark = next((mark for mark in ("", "@", "+", "-") if name + mark in names), None)
+def refused(path: str, name: str, names: dict[str, str]) -> Any:
+    """Return what stands for a refused name of a module, or None if it is not in the module's row of the table."""
+    mark = next((mark for mark in ("", *MARKS) if name + mark in names), None)
     if mark is None:
         return None
     advice, full = ADVICE[names[name + mark]], f"{path}.{name}"

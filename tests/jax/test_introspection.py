@@ -1,0 +1,143 @@
+"""What libraries look up on JAX's classes and modules."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.jax.programs import output_of
+from volta_fn.compat import process
+from volta_fn.core.distribution import make_single_device_sharding
+from volta_fn.extend import batching, interpreters
+
+METHODS = (
+    "all astype sum at reshape T mT dtype shape sharding item tolist addressable_shards __add__ __getitem__ __array__ committed".split()
+)
+
+
+def test_the_class_of_arrays_has_their_methods() -> None:
+    result = output_of(
+        "import inspect, jax, jax.numpy as jnp\n"
+        f"print([name for name in {METHODS} if not hasattr(jax.Array, name) or name not in dir(jax.Array)])\n"
+        "print(jax.Array.sum(jnp.ones(3)), jax.Array.__add__(jnp.ones(()), 1), jnp.ndarray.reshape(jnp.arange(4), 2, 2).shape)\n"
+        "print(list(inspect.signature(jax.Array.sum).parameters)[:2], hasattr(jax.Array, 'nonsense'))\n"
+        "print(isinstance(jnp.ones(2), jax.Array), issubclass(type(jnp.ones(2)), jax.Array), isinstance(2.0, jax.Array))"
+    )
+    assert result.splitlines() == ["[]", "3.0 2.0 (2, 2)", "['a', 'axis'] False", "True True False"]
+
+
+def test_dtypes_are_classes() -> None:
+    result = output_of(
+        "import pickle, numpy as np, jax.numpy as jnp\n"
+        "print(all(isinstance(t, type) for t in (jnp.int8, jnp.bool_, jnp.bfloat16, jnp.float8_e4m3fn, jnp.finfo, jnp.iinfo)))\n"
+        "print(np.int32 in {jnp.int32}, {np.float32: 1}[jnp.float32], np.dtype('int8') == jnp.int8, jnp.int8 == np.int16)\n"
+        "class StepType(jnp.int8):\n    FIRST = jnp.int8(0)\n    LAST = jnp.int8(2)\n"
+        "print(StepType.LAST, StepType(1).dtype, StepType.dtype, issubclass(StepType, jnp.int8))\n"
+        "print(isinstance(np.int8(1), jnp.int8), isinstance(np.int16(1), jnp.int8), jnp.int8.__name__, jnp.bool_.__name__)\n"
+        "print(all(pickle.loads(pickle.dumps(t)) is t for t in (jnp.int8, jnp.bool_, jnp.uint, jnp.float4_e2m1fn)))\n"
+        "print(isinstance(jnp.finfo('float32'), jnp.finfo), pickle.loads(pickle.dumps(jnp.iinfo('int8'))).max)\n"
+        "print(np.zeros(1, jnp.float16).dtype, jnp.zeros(1, jnp.int4).dtype, np.dtype(jnp.bfloat16))"
+    )
+    assert result.splitlines() == [
+        "True",
+        "True 1 True False",
+        "2 int8 int8 True",
+        "True False int8 bool",
+        "True",
+        "True 127",
+        "float16 int4 bfloat16",
+    ]
+
+
+def test_the_dictionary_of_a_module_has_its_names() -> None:
+    result = output_of(
+        "import jax, jax.numpy as jnp\nfrom jax import lax\n"
+        "print('abs' in vars(jnp), len([n for n in vars(jnp) if n[0] != '_']) > 400, vars(jnp)['sin'] is jnp.sin, 'add' in vars(lax))\n"
+        "print('jit' in vars(jax), vars(jax)['grad'] is jax.grad)\n"
+        "import sys; print('jax.experimental.pallas' in sys.modules)\n"
+        "names = {}\nexec('from jax.numpy import *', names); print('vander' in names)"
+    )
+    assert result.splitlines() == ["True True True True", "True True", "False", "True"]
+
+
+def test_attributes_may_be_set_on_arrays() -> None:
+    result = output_of(
+        "import jax, jax.numpy as jnp\nx = jnp.ones(2)\nx.trainable = False\nprint(x.trainable, hasattr(x + 1, 'trainable'))\n"
+        "try:\n    x.shape = (2, 1)\nexcept AttributeError:\n    print('shape is fixed')"
+    )
+    assert result.splitlines() == ["False False", "shape is fixed"]
+
+
+@pytest.mark.parametrize("name", ["int8", "uint16", "float16", "float64", "complex64", "bool_"])
+def test_hashes_of_dtypes_are_those_of_numpys_types(name: str) -> None:
+
+    ours = getattr(jnp, name)
+    assert ours == getattr(np, name) and hash(ours) == hash(getattr(np, name)) and len({ours, getattr(np, name)}) == 1
+
+
+def test_devices_describe_their_memory_and_arrays() -> None:
+    device = vf.devices("cpu")[0]
+    x = jnp.ones(5)
+    assert any(array is x for array in device.live_buffers()) and any(array is x for array in process.live_arrays())
+    x.delete()
+    assert not any(array is x for array in process.live_arrays())
+    assert device.memory_stats()["bytes_in_use"] > 0
+    assert device.client.platform == "cpu" and device in device.client.devices()
+    assert device.memory().kind == device.default_memory().kind == "device" and device.addressable_memories()[0].device is device
+    assert (device.host_id, device.local_hardware_id, device.task_id) == (0, device.id, 0)
+    with pytest.raises(vf.errors.ArgumentError, match="alone"):
+        device.memory("pinned_host")
+
+
+def test_a_kind_of_memory_leaves_arrays_where_they_are() -> None:
+    x = jnp.ones(2)
+    assert vf.device_put(x, process.memory.Space.Device) is x
+    assert vf.device_put({"x": x}, {"x": process.memory.Space.Host})["x"] is x
+
+
+def test_jitted_functions_count_their_programs() -> None:
+    double = vf.jit(lambda x: 2 * x)
+    assert double._cache_size() == 0
+    double(jnp.ones(2)), double(jnp.ones(3)), double(jnp.ones(2))
+    assert double._cache_size() == 2
+
+
+def test_shardings_and_meshes() -> None:
+    mesh = vf.make_mesh((1,), ("a",))
+    sharding = vf.NamedSharding(mesh, vf.P("a"))
+    assert isinstance(vf.NamedSharding.mesh, property) and isinstance(vf.NamedSharding.spec, property)
+    assert sharding.mesh is mesh and sharding.spec == vf.P("a") and sharding.replicated_axes == frozenset()
+    assert sharding.update(spec=(None,)).replicated_axes == {"a"} and sharding.has_addressable_devices
+    with pytest.raises(vf.errors.ArgumentTypeError, match="no"):
+        sharding.update(nonsense=1)
+    with pytest.raises(vf.errors.ShapeError):
+        sharding.check_compatible_aval(())
+    abstract = vf.sharding.AbstractMesh((2, 4), ("a", "b"))
+    explicit = abstract.update_axis_types({"b": vf.sharding.AxisType.Explicit})
+    assert (explicit.auto_axes, explicit.explicit_axes, explicit.manual_axes) == (("a",), ("b",), ())
+    assert explicit.shape_tuple == (("a", 2), ("b", 4)) and abstract.update(axis_sizes=(2, 2)).size == 4
+    for name in ("devices", "device_ids", "local_devices", "local_mesh", "is_multi_process"):
+        with pytest.raises(vf.errors.ArgumentError, match="has no devices"):
+            getattr(abstract, name)
+    spec = vf.P("a", vf.P.UNCONSTRAINED)
+    assert spec.names() == ["a"] and spec.count("a") == 1 and spec.index("a") == 0
+    assert pickle.loads(pickle.dumps(spec)) == spec and repr(spec) == "P('a', UNCONSTRAINED)"
+    assert make_single_device_sharding("cpu").device_set == {vf.devices("cpu")[0]}
+
+
+def test_types_that_are_declared_to_vmap() -> None:
+    class Rows: ...
+
+    class Spec: ...
+
+    batching.register_vmappable(Rows, Spec, int, None, None, None)
+    assert interpreters.vmappables[Rows] == (Spec, int) and interpreters.is_vmappable(Rows())
+    with pytest.raises(vf.errors.ArgumentTypeError):
+        vf.vmap(lambda x: x)(Rows())
+    batching.unregister_vmappable(Rows)
+    assert not interpreters.is_vmappable(Rows()) and Spec not in interpreters.spec_types
+    batching.unregister_vmappable(Rows)
