@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from volta_fn.jax.namespace import VERSION, refused_names  # noqa: E402
 from volta_fn.jax.refused import Refused  # noqa: E402
 
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
@@ -39,6 +40,17 @@ _PRIVATE = {"_src", "tests", "examples", "testing", "test_util", "mock_data"}
 _BARE = ("jax.extend.mlir", "jax.experimental.mosaic", "jax.experimental.pallas", "jax.experimental.source_mapper")
 #: Classes whose attributes every program has.
 _BASES = (object, BaseException, Exception, int, float, str, tuple, dict, list, type, set, frozenset)
+
+#: Classes of JAX's tracing: their attributes are steps of its transforms, which programs do not take.
+_INTERNAL = set(
+    """AbstractRef AbstractToken AbstractValue AvalMutableQDD AvalQDD CallPrimitive DynamicJaxprTracer HiPrimitive HiType JVPTrace JVPTracer
+    JaxprTracer MutableHiType ShapedArray Trace Tracer WrappedFun""".split()
+)
+#: Attributes that serve JAX's high-level types and references to them (`jax.experimental.hijax`).
+_HIGH_LEVEL = set(
+    """aval_qdds bind_with_trace def_bind_with_trace def_effectful_abstract_eval2 final_aval_qdds final_qdd has_qdd in_aval_qdds initial_qdd
+    is_high is_ref lojax ref_allocating ref_primitive skip_canonicalization to_ct_spec to_lo to_lojax to_tangent_spec""".split()
+)
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -298,26 +310,50 @@ def _compare_name(path: str, module: Any, name: Name) -> Iterator[Difference]:
             yield Difference(path, name.path, "name", name.kind, "")
         return
     if rest:
+        if name.path.rpartition(".")[0] in _INTERNAL or name.path.rpartition(".")[2] in _HIGH_LEVEL:
+            return
         if not isinstance(value, type) or issubclass(value, Refused):
             return  # which the row of the class tells
         member = _attribute(value, rest[0])
+        if member is value and rest[0] in _fields(value):
+            return
         if member is value:
             yield Difference(path, name.path, "attribute", name.kind, "")
             return
         value = member
-    elif name.kind not in ("?", ours := kind_of(value)) and {name.kind, ours} != {"function", "instance"}:
+    elif name.kind not in ("?", ours := kind_of(value)) and not _is_like(name, ours):
         yield Difference(path, name.path, "kind", name.kind, ours)
         return
     if name.signature and name.kind != "class" and not accepts(value, name.signature):
         yield Difference(path, name.path, "signature", name.signature, signature_of(value))
 
 
+def _fields(value: type) -> set[str]:
+    """Return the attributes that instances of a class are annotated to have."""
+    return {field for base in value.__mro__ for field in vars(base).get("__annotations__", ())}
+
+
+def _is_like(name: Name, ours: str) -> bool:
+    """Return True for a callable object in place of a function, and for a context manager that is a class in one of the two."""
+    kinds = {name.kind, ours}
+    return kinds == {"function", "instance"} or (kinds == {"function", "class"} and name.path.islower())
+
+
+#: Signatures that tell nothing, or parameters of ufuncs that JAX has only to refuse them.
+_OPAQUE = ("(self, *args, **kwargs)", "(*args, **kwargs)", "(*args)", "(*args, out=None, where=None)")
+
+
 def accepts(value: Any, signature: str) -> bool:
-    """Return True if a function can be called as one with this signature can."""
+    """Return True if a function can be called as one with this signature can.
+
+    The name of a method's first parameter does not matter.
+    """
     ours = signature_of(value)
-    if not ours or ours == signature:
+    if not ours or ours == signature or signature in _OPAQUE:
         return True
     theirs, mine = _parameters(signature), _parameters(ours)
+    if theirs and mine and theirs[0][0] in ("self", "cls"):
+        theirs, mine = theirs[1:], mine[1:] if mine[0][1] in ("/", "") else mine
     names = {n.lstrip("*") for n, _, _ in mine}
     takes_any = any(kind == "**" for _, kind, _ in mine)
     takes_all = any(kind == "*" for _, kind, _ in mine)
@@ -359,9 +395,64 @@ def here(path: str) -> Any:
     return importlib.import_module(f"volta_fn.{path}")
 
 
-if __name__ == "__main__":
-    if "--record" in sys.argv:
+# The page.
+
+_HEAD = f"""# Names of JAX {VERSION}
+
+`python tools/jax_surface.py` writes this page. It compares the public modules, names, attributes of classes and parameters of JAX with
+those of `volta_fn.jax`: a name is public if its module defines it, imports it `as` the same name, or lists it in `__all__`. Every module
+and every name is there. *Refused* names can mean nothing without XLA: they import, and raise `UnsupportedError` with advice when they are
+called. Attributes of the classes that JAX traces with are not compared.
+
+"""
+
+
+def page(surface: dict[str, list[Name]], differences: list[Difference]) -> str:
+    """Return the text of docs/jax_names.md."""
+    missing = [d for d in differences if d.what in ("module", "name")]
+    refused = {path: set(refused_names(path)) for path in surface}
+    names = {path: [name for name in rows if "." not in name.path] for path, rows in surface.items()}
+    count, attributes = sum(map(len, names.values())), sum(map(len, surface.values())) - sum(map(len, names.values()))
+    numbers = (
+        f"{len(surface)} modules with {count} names, of which {len(missing)} are missing and {sum(map(len, refused.values()))} refused; "
+        f"{attributes} attributes of classes."
+    )
+    rows = [f"| `{path}` | {len(names[path])} | {len(refused[path])} |" for path in surface if names[path] and not path.startswith(_BARE)]
+    bare = [path for path in surface if path.startswith(_BARE)]
+    rows.append(f"| {len(bare)} modules of kernels and MLIR | {sum(len(names[p]) for p in bare)} | {sum(len(refused[p]) for p in bare)} |")
+    text = f"{_HEAD}{numbers}\n\n| module | names | refused |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    return text + "".join(_section(title, what, differences) for what, title in _SECTIONS.items())
+
+
+_SECTIONS = {
+    "attribute": "Attributes that classes lack",
+    "kind": "Names of another kind",
+    "signature": "Functions with other parameters or defaults",
+}
+
+
+def _section(title: str, what: str, differences: list[Difference]) -> str:
+    """Return the names of one kind of difference, by module."""
+    modules: dict[str, list[str]] = {}
+    for difference in differences:
+        if difference.what == what and not difference.module.startswith(_BARE):
+            modules.setdefault(difference.module, []).append(f"`{difference.name}`")
+    rows = [f"| `{module}` | {', '.join(names)} |" for module, names in modules.items()]
+    return f"\n## {title}\n\n| module | names |\n| --- | --- |\n" + "\n".join(rows) + "\n" if rows else ""
+
+
+def main(options: list[str]) -> None:
+    """Record the surface, list the differences, or write the page."""
+    if "--record" in options:
         SURFACE.write_text(write(record("jax")))
+        return
+    differences = list(compare(read(), here))
+    if "--missing" in options or "--signatures" in options:
+        kinds = ("signature",) if "--signatures" in options else ("module", "name", "attribute", "kind")
+        print(*[" | ".join(difference) for difference in differences if difference.what in kinds], sep="\n")
     else:
-        for difference in compare(read(), here):
-            print(*difference, sep=" | ")
+        PAGE.write_text(page(read(), differences))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

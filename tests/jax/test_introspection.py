@@ -141,3 +141,75 @@ def test_types_that_are_declared_to_vmap() -> None:
     batching.unregister_vmappable(Rows)
     assert not interpreters.is_vmappable(Rows()) and Spec not in interpreters.spec_types
     batching.unregister_vmappable(Rows)
+
+
+def test_parameters_that_jax_has() -> None:
+    result = output_of(
+        "import jax, jax.numpy as jnp\nfrom jax import lax\n"
+        "print(jax.grad(lambda x: x * x, reduce_axes=())(3.0), jax.value_and_grad(lambda x: x * x, reduce_axes=())(3.0)[1])\n"
+        "double = lambda x: 2 * x\n"
+        "print(jax.vjp(double, 1.0, reduce_axes=())[1](1.0)[0], jax.linear_transpose(double, 1.0, reduce_axes=())(1.0)[0])\n"
+        "for f in (jax.grad, jax.value_and_grad):\n"
+        "    try:\n        f(double, reduce_axes=('i',))\n"
+        "    except NotImplementedError as error:\n        print('lax.psum' in str(error))\n"
+        "print(jax.tree.map_with_path(f=lambda path, v: v + 1, tree={'a': 1}), jax.tree.leaves_with_path(tree=[3])[0][1])\n"
+        "print(round(float(lax.zeta(2.0, q=1.0)), 4), round(float(lax.polygamma(m=1.0, x=2.0)), 4), lax.nextafter(x1=1.0, x2=1.0))\n"
+        "print(jnp.issubdtype(arg1='int8', arg2=jnp.integer))\n"
+        "A = jnp.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 2]])\n"
+        "print(lax.linalg.schur(A, sort_eig_vals=False)[0].shape)\n"
+        "print(jax.scipy.linalg.eigh(A, None, True, True, turbo=True, eigvals=(1, 2)).shape)\n"
+        "v, w = lax.linalg.eigh(A, subset_by_index=(1, 3))\nprint(v.shape, jnp.allclose(A @ v, v * w, atol=1e-5))\n"
+        "print(lax.reduce(jnp.arange(3), 0, lax.add, (0,), None), lax.full_like(jnp.ones(2), 1, None, None, None).shape)\n"
+        "keys = jax.random.split(jax.random.key(0), 3)\n"
+        "draw = lambda k, s: s * jax.random.normal(k, (2,))\n"
+        "rows = jnp.vectorize(draw, signature='(),()->(n)')(keys, jnp.ones((4, 1)))\n"
+        "print(rows.shape, jnp.array_equal(rows[2, 1], draw(keys[1], 1)), jnp.vectorize(lambda k: jax.random.uniform(k))(keys).shape)\n"
+    )
+    assert result.splitlines() == [
+        "6.0 6.0", "2.0 2.0", "True", "True", "{'a': 2} 3", "1.6449 0.6449 1.0", "True", "(3, 3)", "(2,)", "(3, 2) True", "3 (2,)",
+        "(4, 3, 2) True (3,)",
+    ]  # fmt: skip
+
+
+def test_impossible_arguments_of_decompositions() -> None:
+    for subset in ((1, 1), (-1, 2), (0, 4)):
+        with pytest.raises(vf.errors.ArgumentError, match="subset_by_index"):
+            vf.lax.linalg.eigh(jnp.eye(3), subset_by_index=subset)
+    with pytest.raises(vf.errors.UnsupportedError, match="sorted"):
+        vf.lax.linalg.schur(jnp.eye(3), sort_eig_vals=True)
+    with pytest.raises(vf.errors.UnsupportedError, match="empty"):
+        vf.vjp(lambda x: x, 1.0, reduce_axes=("i",))
+
+
+def test_printed_values_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="volta_fn.debug"):
+        vf.jit(lambda x: vf.debug.log("x = {}", x))(jnp.int32(3))
+    assert "x = 3" in caplog.text
+    with pytest.raises(vf.errors.ArgumentError, match="does not use"):
+        vf.debug.log("x", 1)
+    assert str(vf.debug.DebugEffect()) == "Debug" and str(vf.debug.OrderedDebugEffect()) == "OrderedDebug"
+
+
+def test_options_and_metadata_of_profiles(tmp_path) -> None:
+    assert not vf.profiler.TraceAnnotation.is_enabled()
+    with vf.profiler.trace(tmp_path, profiler_options=vf.profiler.ProfileOptions(python_tracer_level=0)) as recording:
+        assert vf.profiler.TraceAnnotation.is_enabled()
+        with vf.profiler.TraceAnnotation("a", n=1) as _, vf.profiler.TraceAnnotation("b") as _:
+            pass
+        annotation = vf.profiler.TraceAnnotation("c", n=1)
+        with annotation:
+            annotation.set_metadata(m=2)
+    assert annotation.metadata == {"n": 1, "m": 2} and "c" in [event.name for event in recording.events]
+
+
+def test_functions_are_mapped_along_one_axis_of_a_mesh() -> None:
+    mesh = vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "rows")
+    x = jnp.arange(8.0).reshape(2, 4)
+    with mesh:
+        total = vf.sharding.smap(lambda x, y: vf.lax.psum(x.sum(), "rows") + y, in_axes=(1, None), out_axes=None, axis_name="rows")
+        np.testing.assert_array_equal(total(x, jnp.float32(1)), 29)
+        np.testing.assert_array_equal(vf.sharding.smap(in_axes=0, out_axes=1, axis_name="rows")(lambda x: x.T)(x), np.asarray(x).T)
+        with pytest.raises(vf.errors.ArgumentTypeError, match="dimension"):
+            vf.sharding.smap(lambda x: x, in_axes="rows", out_axes=0, axis_name="rows")
+    with pytest.raises(vf.errors.ArgumentTypeError, match="one axis"):
+        vf.sharding.smap(lambda x: x, in_axes=0, out_axes=0, axis_name=("rows",))

@@ -9,7 +9,7 @@ import types
 import pytest
 
 import volta_fn.jax as ours
-from tools.jax_surface import Name, accepts, compare, describe, here, kind_of, read, signature_of, source_names, write
+from tools.jax_surface import PAGE, Name, accepts, compare, describe, here, kind_of, page, read, signature_of, source_names, write
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import UnsupportedError
 from volta_fn.jax.namespace import read_refused, refused_names
@@ -26,6 +26,10 @@ def of_kind(*kinds: str) -> list[str]:
 def test_no_module_and_no_name_is_missing() -> None:
     assert len(SURFACE) > 200 and sum(map(len, SURFACE.values())) > 8000
     assert not of_kind("module", "name")
+
+
+def test_the_page_of_names_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(SURFACE, DIFFERENCES), "run python tools/jax_surface.py"
 
 
 def test_refused_names_are_names_of_jax_and_have_advice() -> None:

@@ -294,7 +294,11 @@ unflatten = tree_unflatten = tree.unflatten
 transpose = tree_transpose = tree.transpose
 
 
-def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> tuple[list[Any], Any]:
+#: Functions whose parameters are called `tree`, as in JAX, name these.
+_flatten_with_path, _flatten_up_to = tree.flatten_with_path, tree.flatten_up_to
+
+
+def flatten_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> tuple[list[Any], Any]:
     """Return the leaves of a tree with their paths, and its structure.
 
     With `is_leaf_takes_path` it is `is_leaf(path, node)`.
@@ -304,10 +308,10 @@ def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is
     [((DictKey(key='a'),), [1, 2])]
     """
     if is_leaf is None or not is_leaf_takes_path:
-        return _with_keys(tree.flatten_with_path, 1)(tree_, is_leaf)
+        return _with_keys(_flatten_with_path, 1)(tree, is_leaf)
     leaf_ids = set[int]()
-    pairs = list(_walk((), tree_, is_leaf, leaf_ids))
-    return pairs, structure(tree_, is_leaf=lambda node: id(node) in leaf_ids)
+    pairs = list(_walk((), tree, is_leaf, leaf_ids))
+    return pairs, structure(tree, is_leaf=lambda node: id(node) in leaf_ids)
 
 
 def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], leaf_ids: set[int]) -> Iterator[tuple[Any, Any]]:
@@ -320,17 +324,17 @@ def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], leaf_i
         yield from _walk((*path, key), child, is_leaf, leaf_ids)
 
 
-def leaves_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:
+def leaves_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:
     """Return the leaves of a tree with their paths, as `flatten_with_path` does."""
-    return flatten_with_path(tree_, is_leaf, is_leaf_takes_path)[0]
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def map_with_path(
-    f: Callable[..., Any], tree_: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> Any:
     """Map like `map`, with the path as `f`'s first argument."""
-    pairs, treedef = flatten_with_path(tree_, is_leaf, is_leaf_takes_path)
-    columns = [tree.flatten_up_to(treedef, other, "tree.map_with_path: a tree") for other in rest]
+    pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    columns = [_flatten_up_to(treedef, other, "tree.map_with_path: a tree") for other in rest]
     return treedef.unflatten([f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *columns, strict=True)])
 
 

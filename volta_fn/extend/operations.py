@@ -148,6 +148,29 @@ def dce_sink(val: Any, *, prevent_mlir_dce: bool = False) -> None:
     tree.map(as_value, val)
 
 
+# Functions whose parameters have JAX's names.
+
+
+def zeta(x: Any, q: Any) -> Array:
+    """Return Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …."""
+    return lax.zeta(x, q)
+
+
+def polygamma(m: Any, x: Any) -> Array:
+    """Return the m-th derivative of digamma at x."""
+    return lax.polygamma(m, x)
+
+
+def nextafter(x1: Any, x2: Any) -> Array:
+    """Return the float after `x1` in the direction of `x2`."""
+    return lax.nextafter(x1, x2)
+
+
+def reshard(xs: Any, out_shardings: Any) -> Any:
+    """Return a tree of arrays, split between devices as `out_shardings` says; see `volta_fn.lax.with_sharding_constraint`."""
+    return lax.with_sharding_constraint(xs, out_shardings)
+
+
 # Collectives.
 
 
