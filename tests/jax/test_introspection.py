@@ -171,6 +171,24 @@ def test_parameters_that_jax_has() -> None:
     ]  # fmt: skip
 
 
+def test_static_arguments_of_checkpoints_by_name() -> None:
+    calls = []
+
+    def power(x, *, n: int, kind: str = "a"):
+        calls.append((n, kind))
+        return x**n
+
+    remade = vf.checkpoint(power, static_argnames=("n", "kind"))
+    assert vf.grad(lambda x: remade(x, n=3))(jnp.float32(2)) == 12 and remade(jnp.float32(2), n=2) == 4
+    assert vf.grad(lambda x: remade(x, n=2, kind="b"))(jnp.float32(3)) == 6 and {(3, "a"), (2, "b")} <= {*calls}
+    assert vf.grad(lambda x: vf.checkpoint(power, static_argnames="n")(x, n=2))(jnp.float32(3)) == 6
+
+
+def test_elements_in_one_dimension() -> None:
+    np.testing.assert_array_equal(jnp.arange(6).reshape(2, 3).flat, np.arange(6))
+    assert [int(n) for n in jnp.eye(2).flat] == [1, 0, 0, 1]
+
+
 def test_impossible_arguments_of_decompositions() -> None:
     for subset in ((1, 1), (-1, 2), (0, 4)):
         with pytest.raises(vf.errors.ArgumentError, match="subset_by_index"):

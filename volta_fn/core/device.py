@@ -582,8 +582,8 @@ def set_default_device(device: str | Device) -> None:
 
 
 @contextlib.contextmanager
-def default_device(device: str | Device) -> Iterator[Device]:
-    """Make `device` the default of this thread or asyncio task in a ``with`` block.
+def default_device(new_val: str | Device) -> Iterator[Device]:
+    """Make a device the default of this thread or asyncio task in a ``with`` block.
 
     >>> import volta_fn as vf
     >>> with vf.default_device("cpu"):
@@ -591,7 +591,7 @@ def default_device(device: str | Device) -> Iterator[Device]:
     >>> x.device
     CpuDevice(id=0)
     """
-    token = _scoped_default.set(find_device(device))
+    token = _scoped_default.set(find_device(new_val))
     try:
         yield _scoped_default.get() or current_default_device()
     finally:

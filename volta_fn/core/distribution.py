@@ -433,8 +433,12 @@ def get_abstract_mesh() -> AbstractMesh:
 class set_mesh:  # JAX's name
     """Make a mesh the current one, until the end of a ``with`` block if used in one."""
 
+    #: The mesh before.
+    prev_mesh: Mesh | None
+
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
+        self.prev_mesh = current_mesh.get()
         self._token = current_mesh.set(mesh)
 
     def __enter__(self) -> Mesh | None:

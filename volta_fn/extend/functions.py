@@ -121,12 +121,12 @@ def transformation_with_aux(gen: Callable[..., Any], fun: WrappedFun, *static: A
     return WrappedFun(call, debug_info=fun.debug_info), store
 
 
-def merge_linear_aux(first: Store, second: Store) -> tuple[bool, Any]:
+def merge_linear_aux(aux1: Store, aux2: Store) -> tuple[bool, Any]:
     """Return which of two stores has a value, and that value."""
     try:
-        return True, first.val
+        return True, aux1.val
     except StoreException:
-        return False, second.val
+        return False, aux2.val
 
 
 def cache(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -357,13 +357,13 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] |
 tree_broadcast = broadcast
 
 
-def is_tree_node(cls: type) -> bool:
+def is_tree_node(typ: type) -> bool:
     """Return True for the classes of containers.
 
     >>> is_tree_node(dict), is_tree_node(int)
     (True, False)
     """
-    return cls in REGISTERED
+    return typ in REGISTERED
 
 
 def flatten_one_level(node: Any) -> tuple[list[Any], Any]:
