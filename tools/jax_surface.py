@@ -87,7 +87,7 @@ def _below(package: str, paths: list[str]) -> Iterator[str]:
 
 
 def source_names(module: str, paths: list[str]) -> dict[str, str]:
-    """Return the public names of a module's source, and the kinds that the source tells."""
+    """Return the public names of a module's source, and their kinds."""
     path = _source_file(module, paths)
     names: dict[str, str] = {}
     for node in _statements(ast.parse(path.read_text()).body):
@@ -131,7 +131,7 @@ def _source_file(module: str, paths: list[str]) -> Path:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, also those in ``if`` and ``try``, but not those for type checkers alone."""
+    """Yield the statements of a module, also those in ``if`` and ``try``."""
     for node in body:
         if isinstance(node, ast.If):
             is_typing = (isinstance(node.test, ast.Name) and node.test.id in ("TYPE_CHECKING",)) or ast.unparse(node.test).endswith(
@@ -210,7 +210,7 @@ def describe(name: str, value: Any) -> Iterator[Name]:
 
 
 def class_attributes(value: type) -> list[str]:
-    """Return the public attributes of a class that it does not have from a class of Python's."""
+    """Return the public attributes of a class, without those of Python's classes."""
     inherited = {
         name for base in value.__mro__ if base in _BASES or base.__module__ in ("enum", "abc", "typing", "builtins") for name in vars(base)
     }
@@ -229,7 +229,7 @@ def kind_of(value: Any) -> str:
 
 
 def signature_of(value: Any) -> str:
-    """Return the parameters of a function, with those defaults that are written in a line."""
+    """Return the parameters of a function, with their short defaults."""
     try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):
@@ -291,7 +291,10 @@ class Difference(NamedTuple):
 
 
 def compare(surface: dict[str, list[Name]], load: Callable[[str], Any]) -> Iterator[Difference]:
-    """Yield the names that a package lacks, and those whose kind or signature differs; `load` imports a module of JAX's from it."""
+    """Yield what a package lacks, and what differs in kind or signature.
+
+    `load` imports a module of JAX's from the package.
+    """
     for path, names in surface.items():
         try:
             module = load(path)
@@ -334,7 +337,7 @@ def _fields(value: type) -> set[str]:
 
 
 def _is_like(name: Name, ours: str) -> bool:
-    """Return True for a callable object in place of a function, and for a context manager that is a class in one of the two."""
+    """Return True for a callable object, or a context manager that is a class."""
     kinds = {name.kind, ours}
     return kinds == {"function", "instance"} or (kinds == {"function", "class"} and name.path.islower())
 
@@ -378,7 +381,7 @@ def accepts(value: Any, signature: str) -> bool:
 
 
 def _parameters(signature: str) -> list[tuple[str, str, str]]:
-    """Return the name, kind and default of each parameter; the kind is "/", "", "kw", "*" or "**"."""
+    """Return the name, kind ("/", "", "kw", "*" or "**") and default of parameters."""
     tree: Any = ast.parse(f"def f{signature}: pass").body[0]
     arguments: ast.arguments = tree.args
     positional = [*arguments.posonlyargs, *arguments.args]

@@ -11,7 +11,9 @@ from volta_fn.numpy import from_dlpack as _from_dlpack
 
 
 def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
-    """Return an array in the memory of another library's array; see `volta_fn.numpy.from_dlpack`.
+    """Return an array in the memory of another library's array.
+
+    See `volta_fn.numpy.from_dlpack`.
 
     >>> import numpy as np
     >>> from_dlpack(np.arange(2, dtype=np.int32))

@@ -135,7 +135,10 @@ def trace(
 
 @dataclass
 class ProfileOptions:
-    """Options of JAX's profiler, which have no effect: events of the host and of devices are always recorded, those of Python never."""
+    """Options of JAX's profiler, which have no effect.
+
+    Events of the host and of devices are always recorded, those of Python never.
+    """
 
     host_tracer_level: int = 2
     device_tracer_level: int = 1

@@ -351,7 +351,7 @@ def shard_map(
 
 
 def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out_axes: Any, axis_name: Any) -> Callable[..., Any]:
-    """Map a function over the shards of its arguments along one axis of the current mesh.
+    """Map a function over shards along one axis of the current mesh.
 
     `in_axes` and `out_axes` are the dimensions that the axis `axis_name` splits: a number, None for values that it does not split, or a
     pytree of these that is a prefix of the arguments, or of the result. `shard_map` takes specs instead, and several axes. Raises

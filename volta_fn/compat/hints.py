@@ -31,7 +31,9 @@ def _check_compute_type(compute_type: Any) -> None:
 
 @contextlib.contextmanager
 def compute_on(compute_type: str) -> Iterator[None]:
-    """Mark computations of a block, or of a decorated function, for a kind of processor; they run on their arguments' device.
+    """Mark computations of a block or function for a kind of processor.
+
+    They run on the device of their arguments.
 
     Raises `ArgumentError` for an unknown kind.
 
@@ -51,17 +53,20 @@ def compute_on2(f: Any = None, *, compute_type: str, out_memory_spaces: Any, com
 
 
 def scheduling_group(name: Any) -> Callable[..., Any]:
-    """Return a decorator that marks a function's operations as a group to be scheduled together."""
+    """Return a decorator that marks a function's operations as one group."""
     return _unchanged
 
 
 def xla_metadata_call(f: Any = None, **meta: Any) -> Any:
-    """Return a function whose operations have attributes for XLA; without `f`, a decorator."""
+    """Return a function with attributes for XLA; without `f`, a decorator."""
     return _unchanged if f is None else _unchanged(f)
 
 
 def fused(*, out_spaces: Any) -> Callable[..., Any]:
-    """Return a decorator that marks a function to be compiled as one kernel; the compiler fuses what it can of every function."""
+    """Return a decorator that marks a function to be compiled as one kernel.
+
+    The compiler fuses what it can of every function.
+    """
     return _unchanged
 
 
@@ -131,9 +136,10 @@ class SdyShardingRule:
 
 
 class custom_partitioning:  # JAX's name
-    """A function with rules for its partitions, which is called as it is: arrays are split when a function is mapped over shards.
+    """A function with rules for its partitions, which is called as it is.
 
-    `static_argnums` are accepted. Calls before `def_partition` raise `ArgumentError`, as in JAX.
+    Arrays are split where a function is mapped over shards. `static_argnums` are accepted. Calls before `def_partition` raise
+    `ArgumentError`, as in JAX.
 
     >>> import volta_fn as vf
     >>> @custom_partitioning

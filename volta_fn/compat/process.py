@@ -124,6 +124,20 @@ def live_arrays(platform: str | None = None) -> list[Array]:
     return [array for array in arrays if platform in (None, array.device.platform)]
 
 
+def _live_buffers(device: Device) -> list[Array]:
+    """Return the arrays that lie on a device, in no order; see `live_arrays`."""
+    return [array for array in live_arrays() if device in array.devices()]
+
+
+#: Attributes of devices that need this module.
+_ATTRIBUTES: dict[str, Any] = {
+    "client": property(lambda device: Backend(device.platform), doc="The platform it belongs to, as `jax.extend.backend` describes it."),
+    "live_buffers": _live_buffers,
+}
+for _name, _value in _ATTRIBUTES.items():
+    setattr(Device, _name, _value)
+
+
 def clear_backends() -> None:
     """Do nothing: devices exist as long as the process."""
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
-from volta_fn.lazy_imports import load
 
 # The rank of the process among those that run a program together.
 #
@@ -49,7 +48,7 @@ _BETWEEN_WAITS = 0.1
 
 
 class MemorySpace(enum.Enum):
-    """A kind of memory that JAX distinguishes: arrays of a device lie in one, so that all of them mean it."""
+    """A kind of memory in JAX; arrays of a device lie in one, which all mean."""
 
     Device = enum.auto()
     Host = enum.auto()
@@ -246,11 +245,6 @@ class Device:
         return dict(self.backend.hardware().limits)
 
     @property
-    def client(self) -> Any:
-        """The platform it belongs to, as `jax.extend.backend` describes it."""
-        return load("volta_fn.compat.process").get_backend(self.platform)
-
-    @property
     def local_hardware_id(self) -> int:
         """The index of the device, `id`."""
         return self.id
@@ -263,20 +257,17 @@ class Device:
     task_id = host_id
 
     def memory_stats(self) -> dict[str, int]:
-        """Return the state of its memory, in bytes: in use, at most in use, allocated, and the limit if there is one.
+        """Return the state of its memory, in bytes.
 
-        >>> import volta_fn as vf
-        >>> sorted(vf.devices("cpu")[0].memory_stats())[:2]
-        ['bytes_in_use', 'bytes_reserved']
+        These are the bytes in use, at most in use, allocated, and the limit if there is one.
+
+            >>> import volta_fn as vf
+            >>> sorted(vf.devices("cpu")[0].memory_stats())[:2]
+            ['bytes_in_use', 'bytes_reserved']
         """
         memory = self.backend.memory()
         stats = {"bytes_in_use": memory.in_use, "peak_bytes_in_use": memory.peak, "bytes_reserved": memory.held}
         return stats if memory.limit is None else {**stats, "bytes_limit": memory.limit}
-
-    def live_buffers(self) -> list[Any]:
-        """Return the arrays that lie on it, in no order; see `live_arrays`."""
-        arrays = load("volta_fn.compat.process").live_arrays()
-        return [array for array in arrays if self in array.devices()]
 
     def memory(self, kind: str = "device") -> DeviceMemory:
         """Return its memory; raise `ArgumentError` for a kind that it lacks."""

@@ -79,7 +79,10 @@ _logger = logging.getLogger("volta_fn.debug")
 
 
 def log(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
-    """Log a message of arrays' values at run time, as `print` prints one, by the logger "volta_fn.debug" at the level INFO."""
+    """Log a message of arrays' values at run time, as `print` prints one.
+
+    The logger is "volta_fn.debug", the level INFO.
+    """
     _check_format(fmt, args, kwargs)
     debug_callback(lambda *values, **named: _logger.info(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
 

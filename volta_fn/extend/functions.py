@@ -244,7 +244,7 @@ _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__
 
 
 class _ArrayClass(ABCMeta):
-    """Gives the class of arrays and keys the methods and properties of arrays, which libraries look up there."""
+    """Gives the class of arrays and keys the methods and properties of arrays."""
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(ConcreteArray, name)
@@ -254,7 +254,9 @@ class _ArrayClass(ABCMeta):
 
 
 class AnyArray(metaclass=_ArrayClass):
-    """The class of arrays and arrays of keys, for `isinstance`, annotations and methods.
+    """The class of arrays and arrays of keys, for `isinstance` and annotations.
+
+    Libraries look methods of arrays up on it.
 
     >>> import volta_fn as vf
     >>> isinstance(vf.random.key(0), AnyArray), isinstance(vf.numpy.ones(2), AnyArray)

@@ -263,7 +263,10 @@ def register_vmappable(
     from_elt: Callable[..., Any],
     make_iota: Callable[..., Any] | None,
 ) -> None:
-    """Store how values of a type are mapped, in the tables above; a type whose values `vmap` gets must be a pytree, too."""
+    """Store how values of a type are mapped, in the tables above.
+
+    A type whose values `vmap` gets must be a pytree, too.
+    """
     vmappables[data_type] = (spec_type, axis_size_type)
     spec_types.add(spec_type)
     to_elt_handlers[data_type], from_elt_handlers[data_type] = to_elt, from_elt

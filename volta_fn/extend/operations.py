@@ -21,10 +21,10 @@ from volta_fn.primitives.callbacks import io_callback
 
 
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the permutations that bring each operand, and the result, into the order of `conv`: batch, features, space.
+    """Return the permutations into the order of `conv`: batch, features, space.
 
-    `dimension_numbers` has a word for each, such as ``("NHWC", "HWIO", "NHWC")``. Raises `ArgumentTypeError` for words that lack a
-    letter or repeat one.
+    There is one for each operand, and one for the result. `dimension_numbers` has a word for each, such as ``("NHWC", "HWIO", "NHWC")``.
+    Raises `ArgumentTypeError` for words that lack a letter or repeat one.
 
     >>> conv_general_permutations(("NHWC", "HWIO", "NHWC"))
     ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
@@ -88,7 +88,9 @@ def conv_general_shape_tuple(
 def conv_transpose_shape_tuple(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int], padding: Any, dimension_numbers: Sequence[str]
 ) -> tuple[int, ...]:
-    """Return the shape of a transposed convolution; pairs of `padding` are those of the dilated operand.
+    """Return the shape of a transposed convolution.
+
+    Pairs of `padding` are those of the dilated operand.
 
     >>> conv_transpose_shape_tuple((1, 4, 4, 3), (3, 3, 3, 4), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC"))
     (1, 8, 8, 4)
@@ -144,7 +146,7 @@ def stage(x: Any, /) -> Array:
 
 
 def dce_sink(val: Any, *, prevent_mlir_dce: bool = False) -> None:
-    """Take values whose computation has effects: these are kept without it, and others have none."""
+    """Accept values that JAX is to compute for their effects; effects stay anyway."""
     tree.map(as_value, val)
 
 
@@ -167,7 +169,10 @@ def nextafter(x1: Any, x2: Any) -> Array:
 
 
 def reshard(xs: Any, out_shardings: Any) -> Any:
-    """Return a tree of arrays, split between devices as `out_shardings` says; see `volta_fn.lax.with_sharding_constraint`."""
+    """Return a tree of arrays, split between devices as `out_shardings` says.
+
+    It is JAX's name for `with_sharding_constraint`.
+    """
     return lax.with_sharding_constraint(xs, out_shardings)
 
 
@@ -202,7 +207,7 @@ def ragged_all_to_all(
     axis_name: Any,
     axis_index_groups: Any = None,
 ) -> Array:
-    """Send a slice of rows to each member of an axis, and put those received into `output`.
+    """Send a slice of rows to each member of an axis.
 
     A member sends the `send_sizes[j]` rows of `operand` from `input_offsets[j]` on to the member j, which gets them in `output` from
     `output_offsets[j]` on. `recv_sizes` are the sizes that it gets, as in JAX. All members gather all operands, and need memory for them.
@@ -247,10 +252,10 @@ def scaled_dot(
     dimension_numbers: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """Return the `dot_general` of operands times their scales, of which each serves a block of the contracted dimensions.
+    """Return the `dot_general` of operands times their scales.
 
-    Without `dimension_numbers` the leading dimensions are batches. Sums and results are of `preferred_element_type`, bfloat16 by default.
-    Raises `ShapeError` if a scale's dimensions do not divide those of its operand.
+    A scale serves a block of the contracted dimensions. Without `dimension_numbers` the leading dimensions are batches. Sums and results
+    are of `preferred_element_type`, bfloat16 by default. Raises `ShapeError` if a scale's dimensions do not divide those of its operand.
 
     >>> import volta_fn as vf
     >>> x, scale = vf.numpy.ones((2, 4)), vf.numpy.array([[1.0, 2.0], [3.0, 4.0]])
@@ -265,8 +270,8 @@ def scaled_dot(
         batch = tuple(range(left.ndim - 2))
         dimension_numbers = (((left.ndim - 1,), (left.ndim - 2,)), (batch, batch))
     dtype = np.dtype(vnp.bfloat16 if preferred_element_type is None else vnp.dtype(preferred_element_type))
-    scaled = [_scaled(x, s).astype(dtype) for x, s in ((left, lhs_scale), (right, rhs_scale))]
-    return lax.dot_general(*scaled, dimension_numbers, preferred_element_type=dtype)
+    first, second = _scaled(left, lhs_scale).astype(dtype), _scaled(right, rhs_scale).astype(dtype)
+    return lax.dot_general(first, second, dimension_numbers, preferred_element_type=dtype)
 
 
 def _scaled(x: Array, scale: Any) -> Array:
@@ -286,9 +291,10 @@ _generator = np.random.default_rng()
 
 
 def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:
-    """Return uniform numbers in [a, b) from a hidden state: other ones in each call, also of a jitted function.
+    """Return uniform numbers in [a, b) from a hidden state.
 
-    `a` and `b` are scalars of the same dtype. Functions of `random`, which take a key, repeat.
+    They are other ones in each call, also of a jitted function. `a` and `b` are scalars of the same dtype. Functions of `random`, which
+    take a key, repeat.
     """
     low, high = as_value(a), as_value(b)
     if low.shape or high.shape or low.dtype != high.dtype:

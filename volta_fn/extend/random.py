@@ -18,7 +18,7 @@ from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, PRNGKeyArray, key
 
 
 class PRNGImpl(NamedTuple):
-    """An implementation: the name of its algorithm, the shape of a key's words, and its name in dtypes."""
+    """An algorithm's name, the shape of a key's words, and its name in dtypes."""
 
     name: str
     key_shape: tuple[int, ...]

@@ -41,7 +41,7 @@ def read_table() -> dict[str, Entry]:
 
 @cache
 def read_refused() -> dict[str, dict[str, str]]:
-    """Return the refused names of each module, with their marks, and the keys of the advice."""
+    """Return the refused names of each module, and the keys of the advice."""
     table = parse_table(Path(__file__).with_name("refused_names.txt").read_text())
     return {path: {name: home for name, (home, _) in entry.names.items()} for path, entry in table.items()}
 
@@ -80,7 +80,7 @@ def _add(entry: Entry, home: str, names: str) -> None:
 
 
 #: Returns the dictionary of a module's values: those that are loaded.
-_CONTENTS: Any = ModuleType.__dict__["__dict__"].__get__
+_CONTENTS: Any = vars(ModuleType)["__dict__"].__get__
 
 
 class Namespace(ModuleType):
@@ -95,7 +95,10 @@ class Namespace(ModuleType):
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # ModuleType has an attribute
-        """All names and their values, for `vars`; this loads what defines them, but no module below that is not loaded."""
+        """All names and their values, for `vars`.
+
+        This loads what defines them, but no module below that is not loaded.
+        """
         contents: dict[str, Any] = _CONTENTS(self)
         below = {path.rpartition(".")[2] for path in (*read_table(), *read_refused()) if path.rpartition(".")[0] == contents["_path"]}
         for name in dir(self):
@@ -111,7 +114,7 @@ class Namespace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a name; a module that is imported does not hide the refused function of its name."""
+        """Set a name, except a module in place of the refused function of its name."""
         if not isinstance(value, Namespace) or self._path in read_table() or name not in refused_names(self._path):
             super().__setattr__(name, value)
 

@@ -35,7 +35,7 @@ MARKS = "@+-"
 
 
 def refused(path: str, name: str, names: dict[str, str]) -> Any:
-    """Return what stands for a refused name of a module, or None if it is not in the module's row of the table."""
+    """Return what stands for a refused name; None if `names` lacks it."""
     mark = next((mark for mark in ("", *MARKS) if name + mark in names), None)
     if mark is None:
         return None
@@ -77,6 +77,8 @@ class RefusedValue:
 
 class _RefusedPrimitive(Primitive):
     """A primitive that no program has, as a key of tables of rules."""
+
+    _refusal: tuple[str, str]
 
     def __init__(self, name: str, advice: str) -> None:
         object.__setattr__(self, "name", name.rpartition(".")[2].removesuffix("_p"))

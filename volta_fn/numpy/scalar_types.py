@@ -25,7 +25,9 @@ from volta_fn.numpy.creation import asarray
 
 
 class ScalarType(type):
-    """The class of dtypes: a dtype is a class without instances, whose call converts the argument to an array.
+    """The class of dtypes, which are classes without instances.
+
+    Their call converts the argument to an array.
 
     Programs derive classes from dtypes, for constants of one, and look NumPy's scalar types up among them, with which they are equal:
 
@@ -79,7 +81,9 @@ def _scalar_type(name: str) -> Any:
     """Return the class of the dtype with this name, at which `pickle` finds it."""
     if name in ("int1", "uint1") and not dtypes.ONE_BIT:
         return _Unavailable(name, (), {"__module__": __name__})
-    contents = {"dtype": np.dtype(name.strip("_")), "__module__": __name__, "__qualname__": name, "__doc__": f"The dtype {name}."}
+    dtype = np.dtype(name.strip("_"))
+    doc = f"The dtype {dtype.name}.\n\n>>> jnp.zeros(2, jnp.{name}).dtype.name\n{dtype.name!r}"
+    contents = {"dtype": dtype, "__module__": __name__, "__qualname__": name, "__doc__": doc}
     return ScalarType(name.strip("_"), (), contents)
 
 
@@ -210,7 +214,7 @@ class finfo:  # NumPy's name
 
 
 class iinfo:  # NumPy's name
-    """The limits of an integer dtype, or of an array's: `bits`, `min`, `max`, `dtype`, `kind`.
+    """The limits of an integer dtype, or of an array's: `bits`, `min`, `max`.
 
     >>> jnp.iinfo("uint8").max
     255

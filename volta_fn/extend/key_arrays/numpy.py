@@ -25,7 +25,9 @@ _COMPARISONS = {
 def vectorize(
     pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
 ) -> Callable[..., Any]:
-    """Vectorise a function of scalars, or of the core dimensions in `signature`; an array of keys is one of scalars.
+    """Vectorise a function of scalars, or of the core dimensions in `signature`.
+
+    An array of keys is one of scalars.
 
     >>> import volta_fn as vf
     >>> keys = vf.random.split(vf.random.key(0), 3)
