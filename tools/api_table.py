@@ -51,10 +51,10 @@ def device_of(path: str, call: Call) -> str:
 
 def kind_of(value: Any) -> str:
     """Return what an object without a call is."""
-    if isinstance(value, type) or get_origin(value) is not None:
-        return "type"
     if isinstance(value, ScalarType):
         return "dtype"
+    if isinstance(value, type) or get_origin(value) is not None:
+        return "type"
     return "function" if callable(value) else "constant"
 
 

@@ -7,7 +7,19 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.errors import DTypeError
-from volta_fn.numpy import from_dlpack as from_dlpack
+from volta_fn.numpy import from_dlpack as _from_dlpack
+
+
+def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Array:
+    """Return an array in the memory of another library's array.
+
+    See `volta_fn.numpy.from_dlpack`.
+
+    >>> import numpy as np
+    >>> from_dlpack(np.arange(2, dtype=np.int32))
+    Array([0, 1], dtype=int32)
+    """
+    return _from_dlpack(external_array, device=device, copy=copy)
 
 
 def to_dlpack(x: Array, **options: Any) -> Any:

@@ -188,7 +188,7 @@ class Aliases:
         if package.partition(".")[0] != __package__ or package not in sys.modules:
             return None
         parent: Any = sys.modules[package]
-        if not hasattr(parent, "__path__"):
+        if not getattr(parent, "__path__", None):  # a single module, or one of `volta_fn.jax`, which has no files
             return None
         if package == __package__ and last != "compat" and importlib.util.find_spec(f"{_COMPAT}.{last}") is not None:
             return _spec(name, self)  # its stub here, if it has one, is for type checkers

@@ -19,6 +19,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -51,6 +52,15 @@ class TraceAnnotation(ContextDecorator):
 
     def _title(self) -> str:
         return self.name
+
+    @staticmethod
+    def is_enabled() -> bool:
+        """Return True if a trace is being recorded."""
+        return current() is not None
+
+    def set_metadata(self, **metadata: Any) -> None:
+        """Add to what is shown with the name."""
+        self.metadata = {**self.metadata, **metadata}
 
 
 class StepTraceAnnotation(TraceAnnotation):
@@ -123,7 +133,27 @@ def trace(
         stop_trace()
 
 
-def start_server(port: int) -> NoReturn:
+@dataclass
+class ProfileOptions:
+    """Options of JAX's profiler, which have no effect.
+
+    Events of the host and of devices are always recorded, those of Python never.
+    """
+
+    host_tracer_level: int = 2
+    device_tracer_level: int = 1
+    python_tracer_level: int = 1
+    include_dataset_ops: bool = True
+    enable_hlo_proto: bool = True
+    raise_error_on_start_failure: bool = False
+    start_timestamp_ns: int = 0
+    duration_ms: int = 0
+    repository_path: str = ""
+    session_id: str = ""
+    advanced_configuration: dict[str, Any] = field(default_factory=dict)
+
+
+def start_server(port: int, requires_backend: bool = True) -> NoReturn:
     """Raise `UnsupportedError`: traces are written to files, without a server."""
     raise UnsupportedError("profiler.start_server: traces are written to files; use profiler.trace(folder) in the program")
 

@@ -44,7 +44,7 @@ from volta_fn.core.placement import on_home_device, sharding_spec, split, with_s
 from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
-from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum
 from volta_fn.primitives.collectives.exchanges import border_cast as pcast
@@ -55,7 +55,8 @@ from volta_fn.transforms.vmap import vmap, vmap_flat
 
 __all__ = [
     "AbstractMesh", "AxisType", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding", "auto_axes", "explicit_axes",
-    "get_abstract_mesh", "get_mesh", "make_mesh", "pmap", "reshard", "set_mesh", "shard_map", "use_abstract_mesh", "use_mesh",
+    "get_abstract_mesh", "get_mesh", "make_mesh", "pmap", "reshard", "set_mesh", "shard_map", "smap",
+    "use_abstract_mesh", "use_mesh",
 ]  # fmt: skip
 
 
@@ -348,6 +349,37 @@ def shard_map(
         return jitted[over](*args)
 
     return mapped
+
+
+def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out_axes: Any, axis_name: Any) -> Callable[..., Any]:
+    """Map a function over shards along one axis of the current mesh.
+
+    `in_axes` and `out_axes` are the dimensions that the axis `axis_name` splits: a number, None for values that it does not split, or a
+    pytree of these that is a prefix of the arguments, or of the result. `shard_map` takes specs instead, and several axes. Raises
+    `ArgumentTypeError` for other axes, and what `shard_map` raises.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> with vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "rows"):
+    ...     vf.sharding.smap(lambda x: vf.lax.psum(x, "rows"), in_axes=0, out_axes=None, axis_name="rows")(vf.numpy.arange(4.0))
+    Array([2., 4.], dtype=float32)
+    """
+    if isinstance(axis_name, (list, tuple)):
+        raise ArgumentTypeError(f"smap maps over one axis, got {axis_name!r}; shard_map takes several")
+    if f is None:
+        return functools.partial(smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
+
+    def spec_of(axis: Any) -> PartitionSpec:
+        if axis is None:
+            return PartitionSpec()
+        if not isinstance(axis, int) or axis < 0:
+            raise ArgumentTypeError(f"smap: an axis is a dimension from 0 on, or None, got {axis!r}")
+        return PartitionSpec(*(None,) * axis, axis_name)
+
+    def specs_of(axes: Any) -> Any:
+        return tree.map(spec_of, axes, is_leaf=lambda axis: axis is None)
+
+    in_specs = in_axes if in_axes is INFERRED else specs_of(in_axes)
+    return shard_map(f, in_specs=in_specs, out_specs=specs_of(out_axes), axis_names=frozenset([axis_name]))
 
 
 class _OverShards(NamedTuple):

@@ -123,7 +123,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
 #: The settings without effect, and their defaults.
 IGNORED: dict[str, Any] = {
     **dict.fromkeys(
-        """jax2tf_associative_scan_reductions
+        """jax2tf_associative_scan_reductions jax_remove_size_one_mesh_axis_from_type
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
         jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
@@ -358,3 +358,6 @@ thread_guard = _context("jax_thread_guard", True)
 no_tracing = _context("jax_no_tracing", True)
 no_execution = _context("jax_no_execution", True)
 jax_export_calling_convention_version = _context("jax_export_calling_convention_version")
+auto_pcast = _context("jax_auto_pcast", True)
+remove_size_one_mesh_axis_from_type = _context("jax_remove_size_one_mesh_axis_from_type", True)
+jax2tf_associative_scan_reductions = _context("jax2tf_associative_scan_reductions", True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.device import (
     Device,
+    MemorySpace,
     available_devices,
     current_default_device,
     default_backend,
@@ -23,6 +27,8 @@ from volta_fn.core.device import (
 )
 from volta_fn.lazy_imports import load
 
+#: `jax.memory`, the kinds of memory that `device_put` takes.
+memory = SimpleNamespace(Space=MemorySpace)
 #: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
 _backends: dict[str, Any] = {}
 
@@ -66,6 +72,7 @@ class Backend:
     def __init__(self, platform: str) -> None:
         self.platform = platform
         self.platform_version = "volta_fn"
+        self.runtime_type = "volta_fn"
 
     def devices(self) -> Sequence[Device]:
         """Return the platform's devices."""
@@ -83,6 +90,12 @@ class Backend:
         """Compile the text of a module that was built by `volta_fn.extend.ir`."""
         return load("volta_fn.extend.ir").compile_and_load(text, devices)
 
+    def live_buffers(self) -> Sequence[Array]:
+        """Return the arrays on the platform's devices."""
+        return live_arrays(self.platform)
+
+    live_arrays = live_buffers
+
     def local_device_count(self) -> int:
         """Return the number of the platform's devices of this process."""
         return len(self.local_devices())
@@ -95,6 +108,38 @@ class Backend:
 def backends() -> dict[str, Backend]:
     """Return the backends by platform."""
     return {d.platform: Backend(d.platform) for d in available_devices()}
+
+
+def live_arrays(platform: str | None = None) -> list[Array]:
+    """Return all arrays with elements, on a platform's devices or all, in no order.
+
+    Python's collector is asked for them, so that this takes as long as a collection.
+
+    >>> import volta_fn as vf
+    >>> x = vf.numpy.ones(3)
+    >>> any(array is x for array in live_arrays("cpu"))
+    True
+    """
+    arrays = [value for value in gc.get_objects() if type(value) is ConcreteArray and not value.is_deleted()]
+    return [array for array in arrays if platform in (None, array.device.platform)]
+
+
+def _live_buffers(device: Device) -> list[Array]:
+    """Return the arrays that lie on a device, in no order; see `live_arrays`."""
+    return [array for array in live_arrays() if device in array.devices()]
+
+
+#: Attributes of devices that need this module.
+_ATTRIBUTES: dict[str, Any] = {
+    "client": property(lambda device: Backend(device.platform), doc="The platform it belongs to, as `jax.extend.backend` describes it."),
+    "live_buffers": _live_buffers,
+}
+for _name, _value in _ATTRIBUTES.items():
+    setattr(Device, _name, _value)
+
+
+def clear_backends() -> None:
+    """Do nothing: devices exist as long as the process."""
 
 
 def get_default_device() -> Device:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.errors import ArgumentTypeError, UnsupportedError
+from volta_fn.errors import ArgumentTypeError, ShapeError, UnsupportedError
 from volta_fn.primitives.callbacks import pure_callback
 
 # Foreign functions of XLA: `UnsupportedError` where one would run.
@@ -159,7 +159,7 @@ class _Effects:
 control_flow_allowed_effects = _Effects()
 
 
-def register_hitype(value_type: type, typeof: Any) -> None:
+def register_hitype(val_cls: type, typeof_fn: Any) -> None:
     """Accept a type, whose values no function here takes."""
 
 
@@ -175,6 +175,15 @@ class Layout:
     #: Lets the target choose, as it does anyway.
     AUTO: ClassVar[Any] = None
 
+    def update(self, **changes: Any) -> Layout:
+        """Return a layout with another `major_to_minor` or `tiling`."""
+        return replace(self, **changes)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """Raise `ShapeError` unless arrays of this shape have as many dimensions."""
+        if len(self.major_to_minor) != len(aval_shape):
+            raise ShapeError(f"{self} is a layout of {len(self.major_to_minor)} dimensions, but the shape is {tuple(aval_shape)}")
+
 
 @dataclass(frozen=True)
 class Format:
@@ -184,7 +193,7 @@ class Format:
     sharding: Any = None
 
 
-def with_layout_constraint(x: Any, layout: Layout) -> Any:
+def with_layout_constraint(x: Any, layouts: Any) -> Any:
     """Return `x`: targets choose layouts, and no value depends on them.
 
     >>> import volta_fn as vf

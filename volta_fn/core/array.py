@@ -165,7 +165,7 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
 class ConcreteArray(Array):
     """An array with elements, in the buffer of a device; `wrap` makes them."""
 
-    __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
+    __slots__ = ("__dict__", "__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
     #: The Python number, in full precision, of which a weakly typed array was filled. Unset in all other arrays.

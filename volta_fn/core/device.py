@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import numbers
 import os
 import threading
@@ -44,6 +45,14 @@ def set_process_rank(rank: int, size: int) -> None:
 
 #: Seconds from a time-out to the next wait.
 _BETWEEN_WAITS = 0.1
+
+
+class MemorySpace(enum.Enum):
+    """A kind of memory in JAX; arrays of a device lie in one, which all mean."""
+
+    Device = enum.auto()
+    Host = enum.auto()
+    Any = enum.auto()
 
 
 class MemoryStats(NamedTuple):
@@ -235,8 +244,63 @@ class Device:
         """Limits by name: WebGPU's for a GPU, none for the CPU."""
         return dict(self.backend.hardware().limits)
 
+    @property
+    def local_hardware_id(self) -> int:
+        """The index of the device, `id`."""
+        return self.id
+
+    @property
+    def host_id(self) -> int:
+        """The index of its process, `process_index`."""
+        return self.process_index
+
+    task_id = host_id
+
+    def memory_stats(self) -> dict[str, int]:
+        """Return the state of its memory, in bytes.
+
+        These are the bytes in use, at most in use, allocated, and the limit if there is one.
+
+            >>> import volta_fn as vf
+            >>> sorted(vf.devices("cpu")[0].memory_stats())[:2]
+            ['bytes_in_use', 'bytes_reserved']
+        """
+        memory = self.backend.memory()
+        stats = {"bytes_in_use": memory.in_use, "peak_bytes_in_use": memory.peak, "bytes_reserved": memory.held}
+        return stats if memory.limit is None else {**stats, "bytes_limit": memory.limit}
+
+    def memory(self, kind: str = "device") -> DeviceMemory:
+        """Return its memory; raise `ArgumentError` for a kind that it lacks."""
+        if kind != "device":
+            raise ArgumentError(f"{self} has memory of the kind 'device' alone, got {kind!r}")
+        return DeviceMemory(self)
+
+    def default_memory(self) -> DeviceMemory:
+        """Return its memory."""
+        return DeviceMemory(self)
+
+    def addressable_memories(self) -> list[DeviceMemory]:
+        """Return its memory in a list."""
+        return [DeviceMemory(self)]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return find_device, (str(self),)
+
+
+class DeviceMemory(NamedTuple):
+    """The memory of a device."""
+
+    device: Device
+    kind: str = "device"
+
+    @property
+    def platform(self) -> str:
+        """The platform of the device."""
+        return self.device.platform
+
+    def addressable_by_devices(self) -> list[Device]:
+        """Return the devices that can read it."""
+        return [self.device]
 
 
 class RemoteDevice(Device):
@@ -509,8 +573,8 @@ def set_default_device(device: str | Device) -> None:
 
 
 @contextlib.contextmanager
-def default_device(device: str | Device) -> Iterator[Device]:
-    """Make `device` the default of this thread or asyncio task in a ``with`` block.
+def default_device(new_val: str | Device) -> Iterator[Device]:
+    """Make a device the default of this thread or asyncio task in a ``with`` block.
 
     >>> import volta_fn as vf
     >>> with vf.default_device("cpu"):
@@ -518,7 +582,7 @@ def default_device(device: str | Device) -> Iterator[Device]:
     >>> x.device
     CpuDevice(id=0)
     """
-    token = _scoped_default.set(find_device(device))
+    token = _scoped_default.set(find_device(new_val))
     try:
         yield _scoped_default.get() or current_default_device()
     finally:

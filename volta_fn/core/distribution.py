@@ -11,7 +11,8 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -159,6 +160,16 @@ class AxisType(enum.Enum):
     Manual = enum.auto()
 
 
+class _Unconstrained:
+    """The type of `PartitionSpec.UNCONSTRAINED`."""
+
+    def __repr__(self) -> str:
+        return "UNCONSTRAINED"
+
+    def __reduce__(self) -> str:
+        return "PartitionSpec.UNCONSTRAINED"
+
+
 class PartitionSpec:
     """The mesh axis, or axes, that splits each dimension of an array; or None.
 
@@ -168,6 +179,8 @@ class PartitionSpec:
     """
 
     __slots__ = ("partitions", "reduced", "unreduced")
+    #: An entry of `with_sharding_constraint` that leaves a dimension as it is.
+    UNCONSTRAINED: ClassVar[Any] = _Unconstrained()
 
     def __init__(self, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()) -> None:
         self.partitions = tuple(map(_canonical, partitions))
@@ -183,9 +196,26 @@ class PartitionSpec:
     def __getitem__(self, index: Any) -> Any:
         return self.partitions[index]
 
-    def index(self, entry: Any) -> int:
+    def index(self, value: Any) -> int:
         """Return the first dimension with an entry; raise `ValueError` without one."""
-        return self.partitions.index(entry)
+        return self.partitions.index(value)
+
+    def count(self, value: Any) -> int:
+        """Return the number of dimensions with an entry."""
+        return self.partitions.count(value)
+
+    def update(self, **changes: Any) -> PartitionSpec:
+        """Return a spec with other `partitions`, `unreduced` or `reduced` axes.
+
+        >>> import volta_fn as vf
+        >>> vf.P("data").update(partitions=("data", None))
+        P('data', None)
+        """
+        fields = {"partitions": self.partitions, "unreduced": self.unreduced, "reduced": self.reduced}
+        if unknown := changes.keys() - fields.keys():
+            raise ArgumentTypeError(f"a PartitionSpec has no {sorted(unknown)}; it has {sorted(fields)}")
+        partitions, *axes = (fields | changes).values()
+        return PartitionSpec(*partitions, unreduced=axes[0], reduced=axes[1])
 
     def __eq__(self, other: object) -> bool:
         return self.partitions == (other.partitions if isinstance(other, PartitionSpec) else other)
@@ -199,7 +229,8 @@ class PartitionSpec:
     def axes_of(self, dimension: int) -> tuple[Any, ...]:
         """Return the names of the axes that split a dimension."""
         entry = self.partitions[dimension] if dimension < len(self) else None
-        return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        is_free = entry is None or entry is PartitionSpec.UNCONSTRAINED
+        return () if is_free else entry if isinstance(entry, tuple) else (entry,)
 
     def names(self) -> list[Any]:
         """Return the names of all axes, in order."""
@@ -229,6 +260,29 @@ class _Axes:
     def shape(self) -> dict[Any, int]:
         """The size of each axis by its name."""
         return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def shape_tuple(self) -> tuple[tuple[Any, int], ...]:
+        """The name and size of each axis."""
+        return tuple(self.shape.items())
+
+    def _axes_of_type(self, kind: AxisType) -> tuple[Any, ...]:
+        return tuple([name for name, type_ in zip(self.axis_names, self.axis_types, strict=True) if type_ is kind])
+
+    @property
+    def auto_axes(self) -> tuple[Any, ...]:
+        """The names of the axes of the type `AxisType.Auto`."""
+        return self._axes_of_type(AxisType.Auto)
+
+    @property
+    def explicit_axes(self) -> tuple[Any, ...]:
+        """The names of the axes of the type `AxisType.Explicit`."""
+        return self._axes_of_type(AxisType.Explicit)
+
+    @property
+    def manual_axes(self) -> tuple[Any, ...]:
+        """The names of the axes of the type `AxisType.Manual`."""
+        return self._axes_of_type(AxisType.Manual)
 
     @property
     def size(self) -> int:
@@ -267,18 +321,32 @@ class AbstractMesh(_Axes):
     AbstractMesh('data': 2, 'model': 4)
     """
 
-    def __init__(self, axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None) -> None:
+    def __init__(self, axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None, *, abstract_device: Any = None) -> None:
         super().__init__(axis_sizes, axis_names, axis_types)
+        #: The kind of its devices (`AbstractDevice`), or None.
+        self.abstract_device = abstract_device
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
         """The mesh itself."""
         return self
 
-    @property
-    def devices(self) -> Any:
-        """None: raises `ArgumentError`."""
+    def update(self, axis_sizes: Any = None, axis_names: Any = None, axis_types: Any = None, **changes: Any) -> AbstractMesh:
+        """Return a mesh with other sizes, names, types or `abstract_device`."""
+        sizes = self.axis_sizes if axis_sizes is None else axis_sizes
+        names = self.axis_names if axis_names is None else axis_names
+        types = self.axis_types if axis_types is None else axis_types
+        return AbstractMesh(sizes, names, types, **({"abstract_device": self.abstract_device} | changes))
+
+    def update_axis_types(self, name_to_type: dict[Any, AxisType]) -> AbstractMesh:
+        """Return a mesh in which the axes with these names have these types."""
+        return self.update(axis_types=tuple(name_to_type.get(n, t) for n, t in zip(self.axis_names, self.axis_types, strict=True)))
+
+    def _refuse(self) -> Any:
+        """Raise `ArgumentError`."""
         raise ArgumentError(f"{self} has no devices; a Mesh has")
+
+    devices = device_ids = is_multi_process = local_devices = local_mesh = property(_refuse, doc="None: raises `ArgumentError`.")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and (other.axis_sizes, other.axis_names) == (self.axis_sizes, self.axis_names)
@@ -365,8 +433,12 @@ def get_abstract_mesh() -> AbstractMesh:
 class set_mesh:  # JAX's name
     """Make a mesh the current one, until the end of a ``with`` block if used in one."""
 
+    #: The mesh before.
+    prev_mesh: Mesh | None
+
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
+        self.prev_mesh = current_mesh.get()
         self._token = current_mesh.set(mesh)
 
     def __enter__(self) -> Mesh | None:
@@ -439,6 +511,15 @@ class Sharding:
         return True
 
     @property
+    def has_addressable_devices(self) -> bool:
+        """Whether some devices belong to this process."""
+        return bool(self.addressable_devices)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """Raise `ShapeError` if an array of this shape cannot have the sharding."""
+        self.shard_shape(aval_shape)
+
+    @property
     def num_devices(self) -> int:
         """The number of devices."""
         return len(self.device_set)
@@ -471,6 +552,20 @@ class Sharding:
         """Return True if both place an array's elements alike."""
         shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
         return self.device_set == other.device_set and self.shard_shape(shape) == other.shard_shape(shape)
+
+
+@dataclass(frozen=True)
+class AbstractDevice:
+    """The kind of a mesh's devices: its name, the cores of each, and the platform."""
+
+    device_kind: str
+    num_cores: int | None
+    platform: str
+
+
+def make_single_device_sharding(device: str | Device, *, memory_kind: str | None = None) -> SingleDeviceSharding:
+    """Return the sharding of arrays on a device."""
+    return SingleDeviceSharding(device, memory_kind=memory_kind)
 
 
 class SingleDeviceSharding(Sharding):
@@ -508,14 +603,29 @@ class NamedSharding(Sharding):
     def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
         if not isinstance(spec, PartitionSpec):
             raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
-        self.mesh: Any = mesh
-        self.spec = spec
+        self._mesh: Any = mesh
+        self._spec = spec
         self._memory_kind = memory_kind
         names = spec.names()
         if unknown := [n for n in names if n not in mesh.axis_names]:
             raise ArgumentError(f"{spec} names the axes {unknown}, but the mesh has {mesh.axis_names}")
         if len({*names}) < len(names):
             raise ArgumentError(f"{spec} names an axis twice")
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh."""
+        return self._mesh
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The axes that split each dimension."""
+        return self._spec
+
+    @property
+    def replicated_axes(self) -> frozenset[Any]:
+        """The names of the axes along which all devices hold the same elements."""
+        return frozenset(self.mesh.axis_names) - frozenset(self.spec.names())
 
     @property
     def device_set(self) -> set[Device]:
@@ -551,9 +661,16 @@ class NamedSharding(Sharding):
         """Whether every device would hold all of an array."""
         return all(self.mesh.shape[name] == 1 for name in self.spec.names())
 
-    def update(self, *, spec: PartitionSpec) -> NamedSharding:
-        """Return a sharding of the same mesh with another spec."""
-        return NamedSharding(self.mesh, spec)
+    def update(self, **kwargs: Any) -> NamedSharding:
+        """Return a sharding with another `mesh`, `spec` or `memory_kind`.
+
+        Raises `ArgumentTypeError` for other names.
+        """
+        fields = {"mesh": self.mesh, "spec": self.spec, "memory_kind": self._memory_kind}
+        if unknown := kwargs.keys() - fields.keys():
+            raise ArgumentTypeError(f"a NamedSharding has no {sorted(unknown)}; it has {sorted(fields)}")
+        mesh, spec, memory_kind = (fields | kwargs).values()
+        return NamedSharding(mesh, spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec), memory_kind=memory_kind)
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one shard; raise `ShapeError` if the axes do not divide it."""

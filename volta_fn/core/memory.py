@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, find_device
+from volta_fn.core.device import Device, MemorySpace, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.lazy_imports import load
 
@@ -102,8 +102,8 @@ T = TypeVar("T", bound=Any)
 def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """Move a pytree of arrays and scalars to a device.
 
-    `device` is a device, its name, a sharding, or a `PartitionSpec` of the current mesh; or a pytree of these that is a prefix of `x`. By
-    a sharding over a mesh of several processes, each keeps its shard of the arrays.
+    `device` is a device, its name, a sharding, a `PartitionSpec` of the current mesh, or a `MemorySpace`, by which arrays stay where they
+    are; or a pytree of these that is a prefix of `x`. By a sharding over a mesh of several processes, each keeps its shard of the arrays.
 
     By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
     compatibility.
@@ -118,8 +118,8 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
-    if device is None or isinstance(device, (str, Device)):
-        target = None if device is None else find_device(device)
+    if device is None or isinstance(device, (str, Device, MemorySpace)):
+        target = None if device is None or isinstance(device, MemorySpace) else find_device(device)
         return tree.map(lambda leaf: _put(leaf, target), x)
     placement = load("volta_fn.core.placement")
     leaves, structure = tree.flatten(x)
@@ -129,8 +129,8 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
 
 def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:
     """Move a value to a device, or split it by a sharding."""
-    if destination is None or isinstance(destination, (str, Device)):
-        return _put(leaf, None if destination is None else find_device(destination))
+    if destination is None or isinstance(destination, (str, Device, MemorySpace)):
+        return _put(leaf, None if destination is None or isinstance(destination, MemorySpace) else find_device(destination))
     sharding = placement.sharding_for(destination)
     if isinstance(leaf, Tracer):
         traced: Array = placement.split(leaf, sharding)

@@ -18,8 +18,11 @@ from volta_fn.debug.monitor import nans as nans
 from volta_fn.debug.monitor import view as view
 from volta_fn.debug.monitor import visualize_array_sharding as visualize_array_sharding
 from volta_fn.debug.monitor import visualize_sharding as visualize_sharding
+from volta_fn.debug.printing import DebugEffect as DebugEffect
+from volta_fn.debug.printing import OrderedDebugEffect as OrderedDebugEffect
 from volta_fn.debug.printing import breakpoint as breakpoint
 from volta_fn.debug.printing import callback as callback
+from volta_fn.debug.printing import log as log
 from volta_fn.debug.printing import print as print
 
 __dir__ = _lazy_imports.directory(__name__, ".py")

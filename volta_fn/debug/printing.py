@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import cmd
 import linecache
+import logging
 import string
 import sys
 from collections.abc import Callable
@@ -32,15 +33,22 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
     debug_callback(callback, *args, ordered=ordered, **kwargs)
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
     """Print ``fmt.format(*args, **kwargs)`` with the arrays' values at run time.
 
-    Raises `ArgumentError` if `fmt` names missing arguments, or does not use all arguments.
+    `partitioned` is accepted: an array is printed whole, wherever its parts lie. Raises `ArgumentError` if `fmt` names missing arguments,
+    or does not use all arguments.
 
     >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
     x = 1.5
     """
+    _check_format(fmt, args, kwargs)
+    debug_callback(lambda *values, **named: builtins.print(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
+
+
+def _check_format(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `ArgumentError` unless a format uses all arguments, and names no others."""
     checker = _Checker()
     try:
         checker.format(fmt, *args, **kwargs)
@@ -51,7 +59,32 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
             f"debug.print: the format {fmt!r} does not use the arguments {checker.unused}. Name each of them in braces; "
             "an f-string would format them before they have values."
         )
-    debug_callback(lambda *values, **named: builtins.print(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
+
+
+class DebugEffect:
+    """The kind of the effects that printing has, by JAX's name."""
+
+    def __str__(self) -> str:
+        return "Debug"
+
+
+class OrderedDebugEffect(DebugEffect):
+    """The kind of the effects of ordered printing."""
+
+    def __str__(self) -> str:
+        return "OrderedDebug"
+
+
+_logger = logging.getLogger("volta_fn.debug")
+
+
+def log(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
+    """Log a message of arrays' values at run time, as `print` prints one.
+
+    The logger is "volta_fn.debug", the level INFO.
+    """
+    _check_format(fmt, args, kwargs)
+    debug_callback(lambda *values, **named: _logger.info(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
 
 
 class _Checker(string.Formatter):

@@ -12,3 +12,5 @@ from volta_fn.extend.interpreters import defvectorized as defvectorized
 from volta_fn.extend.interpreters import fancy_primitive_batchers as fancy_primitive_batchers
 from volta_fn.extend.interpreters import not_mapped as not_mapped
 from volta_fn.extend.interpreters import primitive_batchers as primitive_batchers
+from volta_fn.extend.interpreters import register_vmappable as register_vmappable
+from volta_fn.extend.interpreters import unregister_vmappable as unregister_vmappable

@@ -297,14 +297,14 @@ def is_constant_dim(size: Any) -> bool:
     return True
 
 
-def max_dim(first: int, second: int) -> int:
+def max_dim(d1: int, d2: int) -> int:
     """Return the larger of two dimensions."""
-    return max(first, second)
+    return max(d1, d2)
 
 
-def min_dim(first: int, second: int) -> int:
+def min_dim(d1: int, d2: int) -> int:
     """Return the smaller of two dimensions."""
-    return min(first, second)
+    return min(d1, d2)
 
 
 def call_impl(function: Any, *args: Any, **params: Any) -> Any:
@@ -315,7 +315,7 @@ def call_impl(function: Any, *args: Any, **params: Any) -> Any:
 # The current trace.
 
 
-def get_opaque_trace_state(convention: str = "") -> Any:
+def get_opaque_trace_state(convention: str | None = None) -> Any:
     """Return an object that compares equal only to those of the same trace."""
     return current_trace()
 

@@ -47,22 +47,22 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
     return operand_dtypes[0]
 
 
-def issubdtype(a: Any, b: Any) -> bool:
-    """Return True if dtype `a` is, or is of the kind, `b`.
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Return True if a dtype is, or is of the kind, `arg2`.
 
     >>> import jax.numpy as jnp, volta_fn as vf
     >>> issubdtype(vf.random.key(0).dtype, prng_key), issubdtype("float32", np.floating)
     (True, True)
     """
-    if isinstance(a, type) and issubclass(a, extended):
-        return isinstance(b, type) and issubclass(a, b)
-    if isinstance(a, KeyType):
-        return b in (extended, prng_key, np.generic) or a == b
-    if isinstance(b, KeyType) or (isinstance(b, type) and issubclass(b, extended)):
+    if isinstance(arg1, type) and issubclass(arg1, extended):
+        return isinstance(arg2, type) and issubclass(arg1, arg2)
+    if isinstance(arg1, KeyType):
+        return arg2 in (extended, prng_key, np.generic) or arg1 == arg2
+    if isinstance(arg2, KeyType) or (isinstance(arg2, type) and issubclass(arg2, extended)):
         return False
-    if isinstance(a, type) and a in _KINDS:
-        return isinstance(b, type) and issubclass(a, b)
-    return dtypes.issubdtype(a, b)
+    if isinstance(arg1, type) and arg1 in _KINDS:
+        return isinstance(arg2, type) and issubclass(arg1, arg2)
+    return dtypes.issubdtype(arg1, arg2)
 
 
 #: NumPy's kinds, which are no dtypes.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from abc import ABC
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
-from volta_fn.core.array import Array, aval_of
+from volta_fn.core.array import Array, ConcreteArray, aval_of
 from volta_fn.core.functions import function_name
 from volta_fn.errors import TreeError
+from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 
@@ -120,12 +121,12 @@ def transformation_with_aux(gen: Callable[..., Any], fun: WrappedFun, *static: A
     return WrappedFun(call, debug_info=fun.debug_info), store
 
 
-def merge_linear_aux(first: Store, second: Store) -> tuple[bool, Any]:
+def merge_linear_aux(aux1: Store, aux2: Store) -> tuple[bool, Any]:
     """Return which of two stores has a value, and that value."""
     try:
-        return True, first.val
+        return True, aux1.val
     except StoreException:
-        return False, second.val
+        return False, aux2.val
 
 
 def cache(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -237,16 +238,31 @@ def infer_argnums_and_argnames(
 # In `volta_fn.tree` it is a node, whose leaf is its data: so keys pass through transforms like any tree of arrays. Programs written for
 # JAX map functions over trees of keys, and `jax.tree` and `jax.tree_util` are these functions.
 
+_ADVICE = deferred("volta_fn.advice")
 #: Asks whether a node is an array of keys (a method in C, as every node is asked).
 _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__
 
 
-class AnyArray(ABC):  # noqa: B024  # it has no methods of its own
+class _ArrayClass(ABCMeta):
+    """Gives the class of arrays and keys the methods and properties of arrays."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(ConcreteArray, name)
+
+    def __dir__(cls) -> list[str]:
+        return sorted({*type.__dir__(cls), *(name for name in dir(ConcreteArray) if name not in _ADVICE.ARRAYS)})
+
+
+class AnyArray(metaclass=_ArrayClass):
     """The class of arrays and arrays of keys, for `isinstance` and annotations.
+
+    Libraries look methods of arrays up on it.
 
     >>> import volta_fn as vf
     >>> isinstance(vf.random.key(0), AnyArray), isinstance(vf.numpy.ones(2), AnyArray)
     (True, True)
+    >>> AnyArray.sum(vf.numpy.ones(2))
+    Array(2., dtype=float32)
     """
 
 
@@ -280,7 +296,11 @@ unflatten = tree_unflatten = tree.unflatten
 transpose = tree_transpose = tree.transpose
 
 
-def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> tuple[list[Any], Any]:
+#: Functions whose parameters are called `tree`, as in JAX, name these.
+_flatten_with_path, _flatten_up_to = tree.flatten_with_path, tree.flatten_up_to
+
+
+def flatten_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> tuple[list[Any], Any]:
     """Return the leaves of a tree with their paths, and its structure.
 
     With `is_leaf_takes_path` it is `is_leaf(path, node)`.
@@ -290,10 +310,10 @@ def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is
     [((DictKey(key='a'),), [1, 2])]
     """
     if is_leaf is None or not is_leaf_takes_path:
-        return _with_keys(tree.flatten_with_path, 1)(tree_, is_leaf)
+        return _with_keys(_flatten_with_path, 1)(tree, is_leaf)
     leaf_ids = set[int]()
-    pairs = list(_walk((), tree_, is_leaf, leaf_ids))
-    return pairs, structure(tree_, is_leaf=lambda node: id(node) in leaf_ids)
+    pairs = list(_walk((), tree, is_leaf, leaf_ids))
+    return pairs, structure(tree, is_leaf=lambda node: id(node) in leaf_ids)
 
 
 def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], leaf_ids: set[int]) -> Iterator[tuple[Any, Any]]:
@@ -306,17 +326,17 @@ def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], leaf_i
         yield from _walk((*path, key), child, is_leaf, leaf_ids)
 
 
-def leaves_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:
+def leaves_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:
     """Return the leaves of a tree with their paths, as `flatten_with_path` does."""
-    return flatten_with_path(tree_, is_leaf, is_leaf_takes_path)[0]
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def map_with_path(
-    f: Callable[..., Any], tree_: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> Any:
     """Map like `map`, with the path as `f`'s first argument."""
-    pairs, treedef = flatten_with_path(tree_, is_leaf, is_leaf_takes_path)
-    columns = [tree.flatten_up_to(treedef, other, "tree.map_with_path: a tree") for other in rest]
+    pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    columns = [_flatten_up_to(treedef, other, "tree.map_with_path: a tree") for other in rest]
     return treedef.unflatten([f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *columns, strict=True)])
 
 
@@ -339,13 +359,13 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] |
 tree_broadcast = broadcast
 
 
-def is_tree_node(cls: type) -> bool:
+def is_tree_node(typ: type) -> bool:
     """Return True for the classes of containers.
 
     >>> is_tree_node(dict), is_tree_node(int)
     (True, False)
     """
-    return cls in REGISTERED
+    return typ in REGISTERED
 
 
 def flatten_one_level(node: Any) -> tuple[list[Any], Any]:

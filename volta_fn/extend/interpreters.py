@@ -155,15 +155,15 @@ def defjvp2(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
     primitive_jvps[primitive] = jvp
 
 
-def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
+def defbilinear(prim: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
     """Define a primitive of two operands as linear in each.
 
     `lhs_rule(cotangent, x, y, **params)` returns the cotangent of x, where x is undefined; `rhs_rule` that of y.
     """
     defjvp(
-        primitive,
-        lambda t, x, y, /, **params: bind(primitive, t, y, **params),
-        lambda t, x, y, /, **params: bind(primitive, x, t, **params),
+        prim,
+        lambda t, x, y, /, **params: bind(prim, t, y, **params),
+        lambda t, x, y, /, **params: bind(prim, x, t, **params),
     )
 
     def transpose(cotangent: Any, x: Any, y: Any, /, **params: Any) -> list[Any]:
@@ -171,15 +171,15 @@ def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Ca
             return [lhs_rule(cotangent, x, y, **params), None]
         return [None, rhs_rule(cotangent, x, y, **params)]
 
-    primitive_transposes[primitive] = transpose
+    primitive_transposes[prim] = transpose
 
 
-def get_primitive_transpose(primitive: Primitive) -> Rule:
+def get_primitive_transpose(p: Primitive) -> Rule:
     """Return a primitive's transposition rule."""
-    return primitive_transposes[primitive]
+    return primitive_transposes[p]
 
 
-def primal_tangent_dtype(primal: Any, tangent: Any, name: str = "") -> Any:
+def primal_tangent_dtype(primal_dtype: Any, tangent_dtype: Any, name: str | None = None) -> Any:
     """Raise `NotImplementedError`: dtypes with other tangents are not supported."""
     raise NotImplementedError("primal_tangent_dtype: tangents have the dtypes of primals here")
 
@@ -207,7 +207,7 @@ axis_primitive_batchers = Rules(batching_rules, "batch", _with_axis)
 fancy_primitive_batchers = Rules(batching_rules, "batch", lambda rule: rule)
 
 
-def bdim_at_front(x: Array, bdim: int | None, size: int) -> Array:
+def bdim_at_front(x: Array, bdim: int | None, size: int, mesh_axis: Any = None) -> Array:
     """Return an operand with its mapped dimension first, repeated if it has none."""
     return stack_at(x, bdim, 0, size)
 
@@ -217,33 +217,71 @@ def broadcast(x: Array, sz: int, axis: int, mesh_axis: Any = None) -> Array:
     return stack_at(x, None, axis, sz)
 
 
-def defvectorized(primitive: Primitive) -> None:
+def defvectorized(prim: Primitive) -> None:
     """Define the batching of a primitive of one operand that acts on every element."""
-    primitive_batchers[primitive] = lambda args, dims, /, **params: (bind(primitive, *args, **params), dims[0])
+    primitive_batchers[prim] = lambda args, dims, /, **params: (bind(prim, *args, **params), dims[0])
 
 
-def defbroadcasting(primitive: Primitive) -> None:
+def defbroadcasting(prim: Primitive) -> None:
     """Define the batching of an elementwise primitive, whose operands have one shape."""
 
     def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], /, **params: Any) -> tuple[Array, int]:
         rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
         stacked = [stack_at(x, d, 0, axis.size) for x, d in zip(args, dims, strict=True)]
         ranked = [expand_dims(x, tuple(range(1, 1 + rank - (x.ndim - 1)))) for x in stacked]
-        return bind(primitive, *ranked, **params), 0
+        return bind(prim, *ranked, **params), 0
 
-    fancy_primitive_batchers[primitive] = batch
+    fancy_primitive_batchers[prim] = batch
 
 
-def defreducer(primitive: Primitive, identity: Any = None) -> None:
+def defreducer(prim: Primitive, identity: Any = None) -> None:
     """Define the batching of a reduction along its parameter `axes`."""
 
     def batch(args: Sequence[Array], dims: Sequence[int | None], /, *, axes: Sequence[int], **params: Any) -> tuple[Array, int]:
         (dim,) = dims
         assert dim is not None, "a rule is called if an operand is mapped"
         moved = tuple(a + (a >= dim) for a in axes)
-        return bind(primitive, *args, axes=moved, **params), dim - sum(a < dim for a in moved)
+        return bind(prim, *args, axes=moved, **params), dim - sum(a < dim for a in moved)
 
-    primitive_batchers[primitive] = batch
+    primitive_batchers[prim] = batch
+
+
+# Types that JAX's libraries declare to `vmap`. Here `vmap` maps arrays and pytrees of them: other values need to be pytrees to be mapped,
+# and raise `ArgumentTypeError` else.
+
+vmappables: dict[type, tuple[type, type]] = {}
+spec_types: set[type] = set()
+to_elt_handlers: dict[type, Callable[..., Any]] = {}
+from_elt_handlers: dict[type, Callable[..., Any]] = {}
+
+
+def register_vmappable(
+    data_type: type,
+    spec_type: type,
+    axis_size_type: type,
+    to_elt: Callable[..., Any],
+    from_elt: Callable[..., Any],
+    make_iota: Callable[..., Any] | None,
+) -> None:
+    """Store how values of a type are mapped, in the tables above.
+
+    A type whose values `vmap` gets must be a pytree, too.
+    """
+    vmappables[data_type] = (spec_type, axis_size_type)
+    spec_types.add(spec_type)
+    to_elt_handlers[data_type], from_elt_handlers[data_type] = to_elt, from_elt
+
+
+def unregister_vmappable(data_type: type) -> None:
+    """Remove a type from the tables; do nothing if it is not there."""
+    spec_types.discard(vmappables.pop(data_type, (data_type,))[0])
+    to_elt_handlers.pop(data_type, None)
+    from_elt_handlers.pop(data_type, None)
+
+
+def is_vmappable(x: Any) -> bool:
+    """Return True if the type of a value is in the tables."""
+    return type(x) in vmappables
 
 
 # Lowering rules of primitives, by the names of `jax.interpreters.mlir` and `xla`.

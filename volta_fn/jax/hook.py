@@ -14,7 +14,7 @@ from typing import Any
 
 from volta_fn.compat.config import config
 from volta_fn.errors import AlreadyImportedError
-from volta_fn.jax.namespace import VERSION, Namespace, read_table
+from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_refused, read_table
 from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 
@@ -30,7 +30,7 @@ class _Loader(Loader):
         self.root, self.path = root, path
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Namespace(spec.name, self.root, self.path, read_table()[self.path])
+        return Namespace(spec.name, self.root, self.path, read_table().get(self.path) or Entry())
 
     def exec_module(self, module: ModuleType) -> None:
         """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`."""
@@ -66,7 +66,7 @@ class Finder(DistributionFinder):
         for root, stands_for in self.packages.items():
             if fullname == root or fullname.startswith(f"{root}."):
                 module_path = stands_for + fullname[len(root) :]
-                if module_path not in read_table():
+                if module_path not in read_table() and module_path not in read_refused():
                     return None
                 return ModuleSpec(fullname, _Loader(root, module_path), is_package=True)
         return None

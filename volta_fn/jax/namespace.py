@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from volta_fn.jax.refused import MARKS, refused
 from volta_fn.lazy_imports import load
 
 # The table `names.txt`: JAX's modules, and where their names come from.
@@ -16,6 +17,8 @@ from volta_fn.lazy_imports import load
 # A line without indentation begins a module of JAX. Below it, `home: names` says which module of volta_fn has these names;
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
 # name gives it; names that are listed come before them. `home:` without names makes the home itself a name of the module.
+#
+# Names that can mean nothing here stand in a table of their own: volta_fn/jax/refused.py.
 
 #: The release of JAX whose names these are.
 VERSION = "0.10.2"
@@ -33,7 +36,23 @@ class Entry:
 @cache
 def read_table() -> dict[str, Entry]:
     """Return the entry of each module by its path, such as `jax.numpy`."""
-    text = Path(__file__).with_name("names.txt").read_text()
+    return parse_table(Path(__file__).with_name("names.txt").read_text())
+
+
+@cache
+def read_refused() -> dict[str, dict[str, str]]:
+    """Return the refused names of each module, and the keys of the advice."""
+    table = parse_table(Path(__file__).with_name("refused_names.txt").read_text())
+    return {path: {name: home for name, (home, _) in entry.names.items()} for path, entry in table.items()}
+
+
+def refused_names(path: str) -> list[str]:
+    """Return the refused names of a module of JAX's."""
+    return [name.rstrip(MARKS) for name in read_refused().get(path, ())]
+
+
+def parse_table(text: str) -> dict[str, Entry]:
+    """Return the entries of a table's text, by the paths of modules."""
     table: dict[str, Entry] = {}
     entry = Entry()
     for row in text.splitlines():
@@ -60,6 +79,10 @@ def _add(entry: Entry, home: str, names: str) -> None:
 # A name is looked up when it is first used, and kept. So nothing is loaded that a program does not use.
 
 
+#: Returns the dictionary of a module's values: those that are loaded.
+_CONTENTS: Any = vars(ModuleType)["__dict__"].__get__
+
+
 class Namespace(ModuleType):
     """A module whose names are those of a table's entry.
 
@@ -68,7 +91,20 @@ class Namespace(ModuleType):
 
     def __init__(self, name: str, root: str, path: str, entry: Entry) -> None:
         super().__init__(name, f"`{path}` of JAX; its names are volta_fn's.")
-        self.__dict__.update(_root=root, _path=path, _entry=entry, __path__=[])
+        _CONTENTS(self).update(_root=root, _path=path, _entry=entry, __path__=[])
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # ModuleType has an attribute
+        """All names and their values, for `vars`.
+
+        This loads what defines them, but no module below that is not loaded.
+        """
+        contents: dict[str, Any] = _CONTENTS(self)
+        below = {path.rpartition(".")[2] for path in (*read_table(), *read_refused()) if path.rpartition(".")[0] == contents["_path"]}
+        for name in dir(self):
+            if name not in contents and name not in below:
+                getattr(self, name)
+        return contents
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -76,6 +112,11 @@ class Namespace(ModuleType):
         value = self._look_up(name)
         setattr(self, name, value)
         return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a name, except a module in place of the refused function of its name."""
+        if not isinstance(value, Namespace) or self._path in read_table() or name not in refused_names(self._path):
+            super().__setattr__(name, value)
 
     def _look_up(self, name: str) -> Any:
         entry: Entry = self._entry
@@ -89,14 +130,18 @@ class Namespace(ModuleType):
         for home in entry.homes:
             if (value := _public(home, name, self)) is not self:
                 return value
+        if (value := refused(self._path, name, read_refused().get(self._path, {}))) is not None:
+            return value
+        if path in read_refused():
+            return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
         raise AttributeError(
-            f"module {self._path!r} has no attribute {name!r} in volta_fn (docs/jax_differences.md lists what is left out)"
+            f"module {self._path!r} has no attribute {name!r} in volta_fn, and none in JAX {VERSION} (docs/jax_names.md counts its names)"
         )
 
     def __dir__(self) -> list[str]:
         entry: Entry = self._entry
-        below = [path.removeprefix(f"{self._path}.") for path in read_table() if path.startswith(f"{self._path}.")]
-        names = {*vars(self), *entry.names, *[n for n in below if "." not in n]}
+        below = [path.removeprefix(f"{self._path}.") for path in (*read_table(), *read_refused()) if path.startswith(f"{self._path}.")]
+        names = {*_CONTENTS(self), *entry.names, *refused_names(self._path), *[n for n in below if "." not in n]}
         names.update(n for home in entry.homes for n in dir(_loaded(home)) if not n.startswith("_") and _public(home, n, self) is not self)
         return sorted(names - {"_root", "_path", "_entry"})
 

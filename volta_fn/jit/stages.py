@@ -56,6 +56,9 @@ _XLA_DIALECTS = ("hlo", "stablehlo", "mhlo")
 class _Stage:
     """A function, traced for arguments of one structure and types."""
 
+    #: The structure of the arguments.
+    in_tree: Any
+
     def __init__(self, traced: TracedProgram, in_tree: Any, device: Device) -> None:
         self._traced = traced
         self._device = device

@@ -212,6 +212,7 @@ attach("T", property(shapes.reversed_dims, doc="The dimensions in reverse order.
 attach("mT", property(shapes.matrix_transpose, doc="The last two dimensions exchanged."))
 attach("real", property(arithmetic.real, doc="The real part."))
 attach("imag", property(arithmetic.imag, doc="The imaginary part."))
+attach("flat", property(lambda self: self.ravel(), doc="The elements in one dimension, in the order of rows."))
 attach("sharding", property(_sharding, doc="How the array lies on devices."))
 attach("addressable_shards", property(_shards, doc="The array's shards, one for each device."))
 attach("global_shards", property(_shards, doc="The array's shards, one for each device."))

@@ -24,38 +24,43 @@ from volta_fn.numpy.creation import asarray
 # The dtypes as callables, and constants.
 
 
-class ScalarType:
-    """A dtype that converts the argument it is called with to an array."""
+class ScalarType(type):
+    """The class of dtypes, which are classes without instances.
 
-    __slots__ = ("dtype",)
+    Their call converts the argument to an array.
 
-    def __init__(self, spec: Any) -> None:
-        #: The NumPy dtype, whichever one stands for it now (`dtypes.set_width`).
-        self.dtype: np.dtype = np.dtype(spec)
+    Programs derive classes from dtypes, for constants of one, and look NumPy's scalar types up among them, with which they are equal:
 
-    def __call__(self, x: Any = 0) -> Array:
-        return asarray(x, dtype=self.dtype)
+    >>> class Color(jnp.int8):
+    ...     RED = jnp.int8(0)
+    >>> Color(3).dtype, np.int32 in {jnp.int32, jnp.int64}
+    (dtype('int8'), True)
+    """
 
-    def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, np.generic) and instance.dtype == self.dtype
+    #: The NumPy dtype, whichever one stands for it now (`dtypes.set_width`).
+    dtype: np.dtype
+
+    def __call__(cls, x: Any = 0) -> Array:
+        return asarray(x, dtype=cls.dtype)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, np.generic) and instance.dtype == cls.dtype
 
     @property
-    def __name__(self) -> str:
-        return self.dtype.name
+    def __numpy_dtype__(cls) -> np.dtype:
+        """The dtype, for NumPy's protocol of classes that stand for one."""
+        return cls.dtype
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(cls, other: object) -> bool:
         if isinstance(other, ScalarType):
-            return self.dtype == other.dtype
-        return isinstance(other, (np.dtype, type)) and self.dtype == other
+            return cls.dtype == other.dtype
+        return isinstance(other, (np.dtype, type)) and cls.dtype == other
 
-    def __hash__(self) -> int:
-        return hash(self.dtype)
+    def __hash__(cls) -> int:
+        return hash(cls.dtype.type)
 
-    def __repr__(self) -> str:
-        return f"<dtype {self.dtype.name}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ScalarType, (self.dtype,)
+    def __repr__(cls) -> str:
+        return f"<dtype {cls.dtype.name}>"
 
 
 class _Unavailable(ScalarType):
@@ -64,37 +69,42 @@ class _Unavailable(ScalarType):
     What needs the dtype raises `DTypeError`.
     """
 
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
     @property
-    def dtype(self) -> np.dtype:  # type: ignore[override]
-        raise DTypeError(f"{self._name} needs ml_dtypes 0.6 or later")
+    def dtype(cls) -> np.dtype:  # type: ignore[override]
+        raise DTypeError(f"{cls.__name__} needs ml_dtypes 0.6 or later")
 
-    def __repr__(self) -> str:
-        return f"<dtype {self._name}, unavailable>"
+    def __repr__(cls) -> str:
+        return f"<dtype {cls.__name__}, unavailable>"
 
 
-bool_ = ScalarType(dtypes.bool_)
-int8, int16, int32, int64 = map(ScalarType, (dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64))
-uint8, uint16, uint32, uint64 = map(ScalarType, (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64))
-float16, bfloat16, float32, float64 = map(ScalarType, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
-complex64, complex128 = map(ScalarType, (dtypes.complex64, dtypes.complex128))
+def _scalar_type(name: str) -> Any:
+    """Return the class of the dtype with this name, at which `pickle` finds it."""
+    if name in ("int1", "uint1") and not dtypes.ONE_BIT:
+        return _Unavailable(name, (), {"__module__": __name__})
+    dtype = np.dtype(name.strip("_"))
+    doc = f"The dtype {dtype.name}.\n\n>>> jnp.zeros(2, jnp.{name}).dtype.name\n{dtype.name!r}"
+    contents = {"dtype": dtype, "__module__": __name__, "__qualname__": name, "__doc__": doc}
+    return ScalarType(name.strip("_"), (), contents)
+
+
+bool_ = _scalar_type("bool_")
+int8, int16, int32, int64 = map(_scalar_type, ("int8", "int16", "int32", "int64"))
+uint8, uint16, uint32, uint64 = map(_scalar_type, ("uint8", "uint16", "uint32", "uint64"))
+float16, bfloat16, float32, float64 = map(_scalar_type, ("float16", "bfloat16", "float32", "float64"))
+complex64, complex128 = map(_scalar_type, ("complex64", "complex128"))
 
 # Which only store numbers: convert them to compute.
-int2, int4, uint2, uint4 = map(ScalarType, ("int2", "int4", "uint2", "uint4"))
-int1, uint1 = map(ScalarType if dtypes.ONE_BIT else _Unavailable, ("int1", "uint1"))
-float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = map(ScalarType, ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
-float8_e3m4, float8_e4m3, float8_e4m3b11fnuz = map(ScalarType, ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"))
-float8_e4m3fn, float8_e4m3fnuz = map(ScalarType, ("float8_e4m3fn", "float8_e4m3fnuz"))
-float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = map(ScalarType, ("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"))
+int2, int4, uint2, uint4 = map(_scalar_type, ("int2", "int4", "uint2", "uint4"))
+int1, uint1 = map(_scalar_type, ("int1", "uint1"))
+float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = map(_scalar_type, ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
+float8_e3m4, float8_e4m3, float8_e4m3b11fnuz = map(_scalar_type, ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"))
+float8_e4m3fn, float8_e4m3fnuz = map(_scalar_type, ("float8_e4m3fn", "float8_e4m3fnuz"))
+float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = map(_scalar_type, ("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"))
 
 #: NumPy's aliases, and the default dtypes.
 half, single, double = float16, float32, float64
 csingle, cdouble = complex64, complex128
-int_, uint, float_, complex_ = int32, ScalarType(dtypes.uint32), float32, complex64
+int_, uint, float_, complex_ = int32, uint32, float32, complex64
 
 # NumPy's hierarchy of kinds, for `issubdtype`.
 generic, number, inexact = np.generic, np.number, np.inexact
@@ -176,13 +186,21 @@ def __array_namespace_info__() -> NamespaceInfo:  # the standard's name
     return NamespaceInfo()
 
 
-class FloatInfo:
-    """The limits of a floating-point dtype: NumPy's attributes, as Python numbers."""
+class finfo:  # NumPy's name
+    """The limits of a float or complex dtype, or of an array's, as Python numbers.
+
+    The attributes are `bits`, `eps`, `max`, `min`, `smallest_normal`, `dtype` (of the components, if complex) and NumPy's others.
+
+    >>> jnp.finfo(jnp.float32).eps
+    1.1920928955078125e-07
+
+    Raises `DTypeError` for other dtypes.
+    """
 
     __slots__ = ("_info",)
 
-    def __init__(self, info: Any) -> None:
-        self._info = info
+    def __init__(self, dtype: Any, /) -> None:
+        self._info = dtypes.finfo(_dtype_of(dtype))
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._info, name)
@@ -195,28 +213,28 @@ class FloatInfo:
         return finfo, (self.dtype,)
 
 
-def finfo(dtype: Any, /) -> FloatInfo:
-    """Return the limits of a float or complex dtype, or of an array's.
-
-    The attributes are `bits`, `eps`, `max`, `min`, `smallest_normal`, `dtype` (of the components, if complex) and NumPy's others.
-
-    >>> jnp.finfo(jnp.float32).eps
-    1.1920928955078125e-07
-
-    Raises `DTypeError` for other dtypes.
-    """
-    return FloatInfo(dtypes.finfo(_dtype_of(dtype)))
-
-
-def iinfo(dtype: Any, /) -> np.iinfo:
-    """Return the limits of an integer dtype, or of an array's: `bits`, `min`, `max`.
+class iinfo:  # NumPy's name
+    """The limits of an integer dtype, or of an array's: `bits`, `min`, `max`.
 
     >>> jnp.iinfo("uint8").max
     255
 
     Raises `DTypeError` for other dtypes.
     """
-    return dtypes.iinfo(_dtype_of(dtype))
+
+    __slots__ = ("_info",)
+
+    def __init__(self, int_type: Any) -> None:
+        self._info = dtypes.iinfo(_dtype_of(int_type))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._info, name)
+
+    def __repr__(self) -> str:
+        return repr(self._info)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return iinfo, (self.dtype,)
 
 
 def _dtype_of(value: Any) -> Any:

@@ -81,7 +81,7 @@ def spread_weights(function: str, weight: Array, value: Array, axes: tuple[int, 
 @fused
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None, aweights: Any = None,
-    *, dtype: Any = None,
+    dtype: Any = None,
 ) -> Array:  # fmt: skip
     """Return the covariance matrix of variables in rows (columns if not `rowvar`).
 

@@ -50,6 +50,10 @@ class ufunc(metaclass=_Universal):  # NumPy's name
     """
 
     __name__: str
+    nin: int
+    nout: int
+    nargs: int
+    identity: Any
 
     def __init__(self, function: Callable[..., Any], nin: int, nout: int, identity: Any = None, **fast: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)

@@ -415,9 +415,9 @@ def key_impl(keys: Any) -> str:
     return _impl_of(keys, _data_of("key_impl", keys))
 
 
-def key_dtype(impl: str | KeyType | None = None) -> KeyType:
+def key_dtype(impl_spec: str | KeyType | None = None) -> KeyType:
     """Return the type of keys for an algorithm (default: that of the setting)."""
-    return KeyType(_implementation("key_dtype", impl, None))
+    return KeyType(_implementation("key_dtype", impl_spec, None))
 
 
 # Keys from keys.

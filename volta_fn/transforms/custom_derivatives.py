@@ -51,10 +51,13 @@ class custom_jvp(CustomFunction):  # JAX's name
     Array(1., dtype=float32, weak_type=True)
     """
 
+    #: The rule, and whether its tangents may be symbolic zeros.
+    jvp: Callable[..., Any] | None
+    symbolic_zeros: bool
+
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
         super().__init__(fun, nondiff_argnums, nondiff_argnames)
-        self.jvp: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
+        self.jvp, self.symbolic_zeros = None, False
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Set the rule ``jvp(*nondiff_args, primals, tangents) -> (out, out_tangent)``.

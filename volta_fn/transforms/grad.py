@@ -27,7 +27,7 @@ from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, w
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
-from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError, UnsupportedError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -62,10 +62,20 @@ def value_and_grad(
 ) -> Callable[Concatenate[T, P], tuple[tuple[R, Aux], T]]: ...
 @overload
 def value_and_grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., tuple[Any, Any]]: ...
 def value_and_grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """Make a function that returns the value of `fun` and its gradient.
 
@@ -77,6 +87,7 @@ def value_and_grad(
         holomorphic: differentiate a complex function of complex arguments. A real function of complex arguments needs no flag: its
             gradient with respect to z = x + iy is df/dx - i df/dy, whose conjugate is the direction of steepest ascent.
         allow_int: accept integer arguments, whose gradients are zeros of dtype `float0`.
+        reduce_axes: empty, as in JAX: gradients are summed over named axes by collectives in `fun`.
 
     Raises:
         GradientError: the result is not a real scalar, or an argument is not of floating or complex dtype.
@@ -86,6 +97,7 @@ def value_and_grad(
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     check_callable(fun, "value_and_grad")
+    check_no_axes(reduce_axes, "value_and_grad")
     name = function_name(fun)
 
     @wraps(fun)
@@ -129,10 +141,20 @@ def grad(
 ) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
 @overload
 def grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]: ...
 def grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """Make the gradient of a scalar function.
 
@@ -143,6 +165,7 @@ def grad(
     Array(0.07065082, dtype=float32, weak_type=True)
     """
     check_callable(fun, "grad")
+    check_no_axes(reduce_axes, "grad")
     value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun)
@@ -151,6 +174,14 @@ def grad(
         return (grads, value[1]) if has_aux else grads
 
     return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
+
+
+def check_no_axes(reduce_axes: Sequence[Any], transform: str) -> None:
+    """Raise `UnsupportedError` if there are axes over which gradients would be summed."""
+    if reduce_axes:
+        raise UnsupportedError(
+            f"{transform}: reduce_axes must be empty, got {reduce_axes!r}; sum gradients by lax.psum(gradient, axis_name)"
+        )
 
 
 def arguments_at(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
@@ -224,11 +255,12 @@ def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -
 @overload
 def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
 @overload
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool, reduce_axes: Sequence[Any] = ()) -> Any: ...
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """Return ``fun(*primals)`` and its vector-Jacobian product.
 
     Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
+    `reduce_axes` must be empty, as in `grad`.
 
     >>> import volta_fn as vf
     >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
@@ -236,6 +268,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     (Array(6., dtype=float32, weak_type=True),)
     """
     check_callable(fun, "vjp")
+    check_no_axes(reduce_axes, "vjp")
 
     @wraps(fun)
     def with_pull_back(*primals: Any) -> Any:

@@ -16,7 +16,7 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate, reshape
 from volta_fn.transforms.differentiation import backward_pass
-from volta_fn.transforms.grad import arguments_at, checked_cotangent, jvp, partial_function, vjp
+from volta_fn.transforms.grad import arguments_at, check_no_axes, checked_cotangent, jvp, partial_function, vjp
 from volta_fn.transforms.vmap import vmap
 
 P = ParamSpec("P")
@@ -161,17 +161,18 @@ def hessian(
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
-def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
+def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[[Any], Any]:
     """Make the transpose of a function that is linear in its arguments.
 
     `primals` are arrays or `ShapeDtypeStruct` of the arguments' types. Returns the function from a cotangent of the result to a tuple
-    of cotangents. Raises `GradientError` if `fun` is not linear.
+    of cotangents. `reduce_axes` must be empty, as in `grad`. Raises `GradientError` if `fun` is not linear.
 
     >>> import volta_fn as vf
     >>> vf.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
     (Array(6., dtype=float32, weak_type=True),)
     """
     check_callable(fun, "linear_transpose")
+    check_no_axes(reduce_axes, "linear_transpose")
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [aval_of(x).strip_weak_type() for x in leaves]
     flat = FlatFunction(fun, in_tree)

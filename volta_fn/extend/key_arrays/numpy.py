@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 from volta_fn import numpy as _numpy
 from volta_fn.extend.key_arrays.words import of_keys as _of_keys
 from volta_fn.extend.key_arrays.words import of_two_keys as _of_two_keys
+from volta_fn.random.keys import PRNGKeyArray as _PRNGKeyArray
 
 _COMPARISONS = {
     "allclose": lambda x, y: (x == y).all(),
@@ -16,6 +20,43 @@ _COMPARISONS = {
     "isclose": operator.eq,
     "not_equal": operator.ne,
 }
+
+
+def vectorize(
+    pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
+) -> Callable[..., Any]:
+    """Vectorise a function of scalars, or of the core dimensions in `signature`.
+
+    An array of keys is one of scalars.
+
+    >>> import volta_fn as vf
+    >>> keys = vf.random.split(vf.random.key(0), 3)
+    >>> vectorize(lambda key: vf.random.normal(key, (2,)), signature="()->(n)")(keys).shape
+    (3, 2)
+    """
+    plain = _numpy.vectorize(pyfunc, excluded=excluded, signature=signature)
+
+    @functools.wraps(pyfunc)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        impls = {i: x._impl for i, x in enumerate(args) if isinstance(x, _PRNGKeyArray) and i not in excluded}
+        if not impls:
+            return plain(*args, **kwargs)
+
+        def of_words(*values: Any, **named: Any) -> Any:
+            return pyfunc(*[_PRNGKeyArray(x, impls[i]) if i in impls else x for i, x in enumerate(values)], **named)
+
+        mapped = [i for i in range(len(args)) if i not in excluded]
+        inputs, arrow, outputs = (signature or f"{','.join(['()'] * len(mapped))}->()").partition("->")
+        cores = re.findall(r"\(([^)]*)\)", inputs)
+        if len(cores) == len(mapped):  # else `vectorize` says what is wrong
+            inputs = ",".join(
+                f"({','.join(filter(None, (core.strip(), 'words_of_key')))})" if i in impls else f"({core})"
+                for i, core in zip(mapped, cores, strict=True)
+            )
+        words = [x._data if i in impls else x for i, x in enumerate(args)]
+        return _numpy.vectorize(of_words, excluded=excluded, signature=inputs + arrow + outputs)(*words, **kwargs)
+
+    return call
 
 
 def __getattr__(name: str) -> Any:

@@ -206,7 +206,7 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     return constrained(broadcast(value, canonical_shape(shape)), sharding)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, *, sharding: Any = None) -> Array:
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None) -> Array:
     """Return an array like `x` with every element equal to `fill_value`.
 
     Shape and dtype are those of `x` unless given.

@@ -390,7 +390,7 @@ def _bounds(lower: Any, upper: Any) -> Sequence[Array]:
 
 
 def reduce(
-    operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int], *, out_sharding: Any = None
+    operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int], out_sharding: Any = None
 ) -> Any:
     """Combine the elements along `dimensions` by `computation`.
 

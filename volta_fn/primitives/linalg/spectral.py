@@ -13,7 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, GradientError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, UnsupportedError
 from volta_fn.primitives.array_operations.operators import full
 from volta_fn.primitives.control_flow.loops import cond, while_loop
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast_to, broadcasted_iota, expand_dims, no_tangents
@@ -80,11 +80,21 @@ def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
 eigh_p = Primitive("eigh", _eigh_abstract, multiple_results=True, jvp=_eigh_jvp, batch=batch_in_front())
 
 
-def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
+def eigh(
+    x: Any,
+    *,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    implementation: Any = None,
+) -> tuple[Array, Array]:
     """Return eigenvectors, as columns, and ascending real eigenvalues.
 
     The matrices are Hermitian, (*batch, n, n). With `symmetrize_input` the matrices are averaged with their adjoints first, else the
-    triangle that `lower` says is read. NaN where LAPACK does not converge.
+    triangle that `lower` says is read. NaN where LAPACK does not converge. `subset_by_index` = (first, end) selects those from the first
+    index on, before the end. Each target has one algorithm, whatever `implementation` says. Raises `ArgumentError` for an impossible
+    subset.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eigh(vf.numpy.array([[2.0, 0.0], [0.0, 1.0]]))[1]
@@ -94,7 +104,12 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eige
     check_matrix("eigh", value.aval, square=True)
     value = symmetrized(value) if symmetrize_input else value
     v, w = bind(eigh_p, value, lower=bool(lower), sort_eigenvalues=bool(sort_eigenvalues))
-    return v, w
+    if subset_by_index is None:
+        return v, w
+    first, end = subset_by_index
+    if not 0 <= first < end <= value.shape[-1]:
+        raise ArgumentError(f"eigh: subset_by_index must be 0 <= first < end <= {value.shape[-1]}, got {subset_by_index}")
+    return v[..., first:end], w[..., first:end]
 
 
 # svd
@@ -224,13 +239,14 @@ def eig(
     compute_right_eigenvectors: bool = True,
     enable_eigvec_derivs: bool = True,
     implementation: Any = None,
+    use_magma: bool | None = None,
 ) -> list[Array]:
     """Return complex eigenvalues, and left and right eigenvectors.
 
     The matrices are square, (*batch, n, n), the vectors columns of unit length. The list holds the eigenvalues w and what is asked for of
     the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix without n independent eigenvectors has no derivative, and
-    left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and LAPACK computes them, whatever JAX's `enable_eigvec_derivs`
-    and `implementation` say.
+    left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and LAPACK computes them, whatever JAX's
+    `enable_eigvec_derivs`, `implementation` and `use_magma` say.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]
@@ -286,18 +302,20 @@ def _schur_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArr
 schur_p = Primitive("schur", _schur_abstract, multiple_results=True, jvp=constant_jvp, batch=batch_in_front())
 
 
-def schur(x: Any, *, compute_schur_vectors: bool = True) -> Any:
+def schur(x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False, select_callable: Any = None) -> Any:
     """Return the Schur form T and the vectors Q with Q T Qᴴ = x, or only T.
 
     The matrices are square, (*batch, n, n). T is upper triangular if x is complex; for a real x it has a block of two by two on its
     diagonal for each pair of complex eigenvalues. Q is unitary. NaN where LAPACK does not converge. On the host, this needs SciPy. It
-    has no derivative.
+    has no derivative. `sort_eig_vals` and `select_callable` raise `UnsupportedError`, as in JAX: eigenvalues are not sorted.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.schur(vf.numpy.array([[1.0, 2.0], [0.0, 3.0]]))[0]
     Array([[1., 2.],
            [0., 3.]], dtype=float32)
     """
+    if sort_eig_vals or select_callable is not None:
+        raise UnsupportedError("schur: eigenvalues cannot be sorted; pass sort_eig_vals=False and no select_callable")
     outs = bind(schur_p, as_value(x), compute_vectors=bool(compute_schur_vectors))
     return (outs[0], outs[1]) if compute_schur_vectors else outs[0]
 

@@ -487,13 +487,15 @@ def _polar_by_qdwh(matrix: Array, eps: float | None, max_iterations: int | None)
 def eigh(
     a: Any,
     b: Any = None,
-    *,
     lower: bool = True,
     eigvals_only: bool = False,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: Sequence[int] | None = None,
     type: int = 1,
     check_finite: bool = True,
+    *,
     subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None,
     driver: str | None = None,
@@ -510,7 +512,8 @@ def eigh(
         type: the generalised problem: 1 for a v = w b v, 2 for a b v = w v, 3 for b a v = w v; vᴴ b v = 1, of type 3 vᴴ b⁻¹ v = 1.
         subset_by_index: the first and the last index of those to return.
         subset_by_value: (low, high), to return those with low < w <= high; only for a single matrix that is not traced.
-        overwrite_a, overwrite_b, check_finite, driver: without effect.
+        eigvals: the same as `subset_by_index`, the older name.
+        overwrite_a, overwrite_b, turbo, check_finite, driver: without effect.
 
     Raises `ArgumentError` for another type, an impossible subset, or two of them, `ShapeError` where b has another shape than a.
 
@@ -525,7 +528,7 @@ def eigh(
     else:
         first, second = promote_inexact("eigh", a, b)
         vectors, values = _generalized(first, second, lower, type)
-    chosen = _subset("eigh", values, subset_by_index, subset_by_value)
+    chosen = _subset("eigh", values, eigvals if subset_by_index is None else subset_by_index, subset_by_value)
     return values[..., chosen] if eigvals_only else (values[..., chosen], vectors[..., chosen])
 
 
