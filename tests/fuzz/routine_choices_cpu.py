@@ -177,6 +177,7 @@ CHOICES: dict[str, Choices] = {
         *each("convolution.winograd", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
         *each("convolution.winograd", SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
         *each("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
+        *each("convolution.elements", _NEAR=(1, 8)),
         *each("convolution.emission", _UNROLLED=(1,)),
         *each("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
     ],
