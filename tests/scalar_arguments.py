@@ -91,7 +91,8 @@ def functions(space: str) -> dict[str, Callable[..., Any]]:
     """Return the public functions of a namespace by name; "at" has updates of arrays."""
     if space == "at":
         return {name: _update(name) for name, f in vars(AtIndex).items() if inspect.isfunction(f) and name[0] != "_"}
-    result = {name: getattr(SPACES[space], name) for name in dir(SPACES[space]) if name[0] != "_"} | _VARIADIC.get(space, {})
+    names = getattr(SPACES[space], "__all__", None) or dir(SPACES[space])  # a module that is imported by itself lists private names, too
+    result = {name: getattr(SPACES[space], name) for name in names if name[0] != "_"} | _VARIADIC.get(space, {})
     return {name: f for name, f in result.items() if callable(f) and not inspect.isclass(f) and parameters(f)}
 
 

@@ -27,6 +27,7 @@ ADVICE = {
     "tracing": "this step of JAX's tracing has no counterpart: use jax.make_jaxpr, jax.jvp, jax.linearize or jax.vjp on the function",
     "taylor": "rules of jet are not registered: jet differentiates every primitive by its derivative",
     "profiler": "profiles are JSON for Perfetto here, not XSpace: open the file that jax.profiler.trace writes",
+    "internals": "this part of JAX's implementation has no counterpart: use the public functions, or those of jax.extend",
     "devices": "devices and their memories are not described in this way: use jax.devices() and the attributes of its devices",
 }
 
@@ -43,7 +44,9 @@ def refused(path: str, name: str, names: dict[str, str]) -> Any:
     if mark == "@":
         return RefusedValue(full, advice)
     if mark == "+" or (not mark and name[0].isupper() and not name.isupper()):
-        return type(name, (Refused,), {"__module__": path, "__doc__": f"A class of JAX's without instances: {advice}.", "_advice": advice})
+        return _RefusedClass(
+            name, (Refused,), {"__module__": path, "__doc__": f"A class of JAX's without instances: {advice}.", "_advice": advice}
+        )
     if name.endswith("_p"):
         return _RefusedPrimitive(full, advice)
     return _function(full, advice)
@@ -53,23 +56,37 @@ def _raise(name: str, advice: str) -> NoReturn:
     raise UnsupportedError(f"{name} cannot be used: {advice}")
 
 
-class Refused:
-    """The base of classes without instances, which libraries may name and derive from."""
+class _RefusedClass(type):
+    """The type of `Refused`: members of enumerations are constants."""
 
     _advice = ""
+
+    def __getattr__(cls, name: str) -> RefusedValue:
+        if not name.isupper():
+            raise AttributeError(f"{cls.__module__}.{cls.__qualname__} has no attribute {name!r}")
+        return RefusedValue(f"{cls.__module__}.{cls.__qualname__}.{name}", cls._advice)
+
+
+class Refused(metaclass=_RefusedClass):
+    """The base of classes without instances, which libraries may name and derive from."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         _raise(f"{type(self).__module__}.{type(self).__qualname__}", self._advice)
 
 
 class RefusedValue:
-    """A constant that no function takes; its attributes and calls raise."""
+    """A constant that no function takes, or a module of those; calls raise, and attributes are such constants."""
 
     def __init__(self, name: str, advice: str) -> None:
         self._name, self._advice = name, advice
 
     def __call__(self, *args: Any, **options: Any) -> NoReturn:
         _raise(self._name, self._advice)
+
+    def __getattr__(self, name: str) -> RefusedValue:
+        if name.startswith("_"):
+            raise AttributeError(f"{self._name} has no attribute {name!r}")
+        return RefusedValue(f"{self._name}.{name}", self._advice)
 
     def __repr__(self) -> str:
         return f"<{self._name}>"

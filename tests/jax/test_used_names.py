@@ -1,0 +1,43 @@
+"""The names of JAX that released libraries use are here, as `tools/jax_uses.py` collected them from 169 wheels."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tools.jax_uses import USED, resolves, used
+
+NAMES = USED.read_text().split()
+
+#: What is left: steps of JAX's tracing, which Oryx repeats, and attributes of refused names.
+ABSENT = """
+jax._src.ad_checkpoint.remat_p.bind_with_trace jax._src.core.call_p.call_primitive jax._src.lax.control_flow.scan_p.bind_with_trace
+jax._src.lax.control_flow.while_p.bind_with_trace jax.lax.cond_p.bind_with_trace jax.lax.scan_p.bind_with_trace
+jax.lax.while_p.bind_with_trace jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
+jax._src.config.enable_checks.value jax._src.config.numpy_rank_promotion.value jax._src.config.threefry_partitionable.value
+jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
+jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info jax.experimental.ode.api_util jax.experimental.ode.api_util.debug_info
+jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel.BlockSizes.get_default
+jax.experimental.pallas.tpu.BufferedRef.create jax.experimental.pallas.tpu.BufferedRef.input
+jax.experimental.pallas.tpu.BufferedRef.input_output jax.experimental.pallas.tpu.BufferedRef.output
+jax.tree_util.default_registry.flatten_one_level
+"""
+
+
+def test_used_names_are_here() -> None:
+    assert len(NAMES) > 1900
+    assert [name for name in NAMES if not resolves(name, "volta_fn.jax")] == sorted(ABSENT.split())
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import jax.numpy as jnp\njnp.linalg.norm(x)", {"jax.numpy", "jax.numpy.linalg", "jax.numpy.linalg.norm"}),
+        ("import jax.lax\njax.lax.scan", {"jax.lax", "jax.lax.scan"}),
+        ("from jax._src import core as c\nc.Jaxpr; d.e", {"jax._src.core", "jax._src.core.Jaxpr"}),
+        ("from numpy import jax\njax.x", set()),
+    ],
+)
+def test_uses_are_names_with_their_attributes(source: str, names: set[str]) -> None:
+    assert set(used(ast.parse(source))) == names

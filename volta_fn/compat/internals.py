@@ -1,0 +1,191 @@
+"""What libraries use of JAX's private modules, with the parameters that they pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn import numpy as jnp
+from volta_fn.core.array import Array
+from volta_fn.core.device import found_devices, process_count, process_index
+from volta_fn.core.distribution import Mesh, get_mesh
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import ShapeError
+
+# Promotion.
+
+
+def to_inexact_dtype(dtype: Any) -> np.dtype:
+    """Return a dtype itself if it is inexact; else the floating-point one that functions convert it to.
+
+    >>> to_inexact_dtype("int32")
+    dtype('float32')
+    """
+    return dtypes.result_type(dtype, dtypes.as_dtype("float32")) if not jnp.issubdtype(dtype, jnp.inexact) else np.dtype(dtype)
+
+
+def to_complex_dtype(dtype: Any) -> np.dtype:
+    """Return the complex dtype of a dtype's precision.
+
+    >>> to_complex_dtype("float64")
+    dtype('complex128')
+    """
+    return np.dtype(np.complex128 if np.dtype(dtype) in (np.float64, np.complex128) else np.complex64)
+
+
+def promote_dtypes(*args: Any) -> list[Array]:
+    """Return arrays converted to the dtype that they promote to.
+
+    >>> [x.dtype.name for x in promote_dtypes(jnp.int8(1), jnp.float32(2))]
+    ['float32', 'float32']
+    """
+    dtype = jnp.result_type(*args)
+    return [jnp.asarray(x, dtype) for x in args]
+
+
+def promote_dtypes_inexact(*args: Any) -> list[Array]:
+    """Return arrays converted to the inexact dtype that they promote to."""
+    dtype = to_inexact_dtype(jnp.result_type(*args))
+    return [jnp.asarray(x, dtype) for x in args]
+
+
+def promote_dtypes_complex(*args: Any) -> list[Array]:
+    """Return arrays converted to the complex dtype that they promote to."""
+    dtype = to_complex_dtype(jnp.result_type(*args))
+    return [jnp.asarray(x, dtype) for x in args]
+
+
+# The parts of `vectorize`.
+
+
+def _apply_excluded(
+    func: Callable[..., Any], excluded: Collection[int | str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """Fix the excluded arguments of a function; return the function of the others, and these."""
+    positions = [k for k in range(len(args)) if k not in excluded]
+    fixed = {name: value for name, value in kwargs.items() if name in excluded}
+
+    @functools.wraps(func)
+    def partial(*mapped: Any, **named: Any) -> Any:
+        full = list(args)
+        for position, value in zip(positions, mapped, strict=True):
+            full[position] = value
+        return func(*full, **fixed, **named)
+
+    return partial, [args[k] for k in positions], {name: value for name, value in kwargs.items() if name not in excluded}
+
+
+def _parse_input_dimensions(
+    args: Sequence[Any], input_core_dims: Sequence[Sequence[str]], error_context: str = ""
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the shape that leading dimensions broadcast to, and the sizes of the core dimensions.
+
+    Raises:
+        ShapeError: Arguments are too many, too few or of too few dimensions, or sizes differ.
+    """
+    if len(args) != len(input_core_dims):
+        raise ShapeError(f"{len(input_core_dims)} arguments are expected, got {len(args)} {error_context}".rstrip())
+    leading, sizes = [], dict[str, int]()
+    for x, names in zip(args, input_core_dims, strict=True):
+        shape = np.shape(x)
+        cut = len(shape) - len(names)
+        if cut < 0:
+            raise ShapeError(f"an argument of shape {shape} lacks some of the core dimensions {tuple(names)} {error_context}".rstrip())
+        _check_sizes(sizes, shape[cut:], names, error_context)
+        leading.append(shape[:cut])
+    return np.broadcast_shapes(*leading), sizes
+
+
+def _check_sizes(sizes: dict[str, int], shape: Sequence[int], names: Sequence[str], error_context: str) -> None:
+    for name, size in zip(names, shape, strict=True):
+        if sizes.setdefault(name, size) != size:
+            raise ShapeError(f"the core dimension {name!r} has sizes {sizes[name]} and {size} {error_context}".rstrip())
+
+
+def _check_output_dims(
+    func: Callable[..., Any], dim_sizes: Mapping[str, int], expected_output_core_dims: Sequence[Sequence[str]], error_context: str = ""
+) -> Callable[..., Any]:
+    """Return a function whose results are checked for their core dimensions."""
+
+    def checked(*args: Any) -> Any:
+        results = func(*args)
+        several = results if isinstance(results, tuple) else (results,)
+        if len(several) != len(expected_output_core_dims):
+            raise ShapeError(f"{len(expected_output_core_dims)} results are expected, got {len(several)} {error_context}".rstrip())
+        sizes = dict(dim_sizes)
+        for x, names in zip(several, expected_output_core_dims, strict=True):
+            if np.ndim(x) != len(names):
+                raise ShapeError(f"a result of shape {np.shape(x)} has not the core dimensions {tuple(names)} {error_context}".rstrip())
+            _check_sizes(sizes, np.shape(x), names, error_context)
+        return results
+
+    return checked
+
+
+# The process and its mesh.
+
+
+class _ThreadResources:
+    """The mesh that a ``with`` block has set."""
+
+    @property
+    def physical_mesh(self) -> Mesh:
+        """The current mesh; an empty one if none is set."""
+        return get_mesh()
+
+
+#: What a thread has set.
+thread_resources = SimpleNamespace(env=_ThreadResources())
+
+
+class _GlobalState:
+    """The processes of a distributed program; they have no client of a coordinator."""
+
+    client = service = preemption_sync_manager = coordinator_address = None
+
+    @property
+    def process_id(self) -> int:
+        """The number of this process."""
+        return process_index()
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes."""
+        return process_count()
+
+
+global_state = _GlobalState()
+
+
+def backends_are_initialized() -> bool:
+    """Return True if a device has been used."""
+    return bool(found_devices())
+
+
+class EffectTypes(set[type]):
+    """Types of effects; libraries add their own, of which no program here has any."""
+
+    def add_type(self, effect_type: type) -> None:
+        """Add a type."""
+        self.add(effect_type)
+
+
+control_flow_allowed_effects, lowerable_effects, remat_allowed_effects = EffectTypes(), EffectTypes(), EffectTypes()
+
+#: Paths that libraries leave out of JAX's tracebacks; here `source.register_exclusion` has that effect.
+_exclude_paths: list[str] = []
+
+
+def apply_primitive(prim: Primitive, *args: Any, **params: Any) -> Any:
+    """Apply a primitive to arrays."""
+    return prim.bind(*args, **params)
+
+
+def full_lower(val: Any) -> Any:
+    """Return a value as it is: tracers have no simpler form here."""
+    return val
