@@ -1,8 +1,8 @@
-"""Collect the names of JAX that released libraries use: `python tools/jax_uses.py WHEEL …`.
+"""Collect the names of JAX that released libraries use.
 
-It reads the wheels' sources, keeps the names that the JAX which is installed has, public or private, and writes them to
-`tests/jax/used_names.txt`, whose test holds that each is here, too. A name is a path of modules, an attribute of the last one, and
-perhaps attributes of that.
+`python tools/jax_uses.py WHEEL …` reads the wheels' sources, keeps the names that the JAX which is installed has, public or private, and
+writes them to `tests/jax/used_names.txt`, whose test holds that each is here, too. A name is a path of modules, an attribute of the last
+one, and perhaps attributes of that.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _path(node: ast.AST) -> list[str]:
 
 
 def resolves(name: str, root: str = "jax") -> bool:
-    """Return True if a name exists in JAX, or in the package `root` that stands for it."""
+    """Return True if a name exists in JAX, or in what stands for it, `root`."""
     parts = [root, *name.split(".")[1:]]
     for k in range(len(parts), 0, -1):
         try:

@@ -21,7 +21,7 @@ from volta_fn.errors import ShapeError
 
 
 def to_inexact_dtype(dtype: Any) -> np.dtype:
-    """Return a dtype itself if it is inexact; else the floating-point one that functions convert it to.
+    """Return the inexact dtype that functions convert a dtype to.
 
     >>> to_inexact_dtype("int32")
     dtype('float32')
@@ -66,7 +66,7 @@ def promote_dtypes_complex(*args: Any) -> list[Array]:
 def _apply_excluded(
     func: Callable[..., Any], excluded: Collection[int | str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-    """Fix the excluded arguments of a function; return the function of the others, and these."""
+    """Return a function of the arguments that are not excluded, and these."""
     positions = [k for k in range(len(args)) if k not in excluded]
     fixed = {name: value for name, value in kwargs.items() if name in excluded}
 
@@ -83,7 +83,7 @@ def _apply_excluded(
 def _parse_input_dimensions(
     args: Sequence[Any], input_core_dims: Sequence[Sequence[str]], error_context: str = ""
 ) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the shape that leading dimensions broadcast to, and the sizes of the core dimensions.
+    """Return the shape of the leading dimensions, and the core dimensions' sizes.
 
     Raises:
         ShapeError: Arguments are too many, too few or of too few dimensions, or sizes differ.

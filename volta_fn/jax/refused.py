@@ -59,7 +59,7 @@ def _raise(name: str, advice: str) -> NoReturn:
 class _RefusedClass(type):
     """The type of `Refused`: members of enumerations are constants."""
 
-    _advice = ""
+    _advice: str
 
     def __getattr__(cls, name: str) -> RefusedValue:
         if not name.isupper():
@@ -70,12 +70,17 @@ class _RefusedClass(type):
 class Refused(metaclass=_RefusedClass):
     """The base of classes without instances, which libraries may name and derive from."""
 
+    _advice = ""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         _raise(f"{type(self).__module__}.{type(self).__qualname__}", self._advice)
 
 
 class RefusedValue:
-    """A constant that no function takes, or a module of those; calls raise, and attributes are such constants."""
+    """A constant that no function takes, or a module of such.
+
+    Calls raise, and attributes are such constants, too.
+    """
 
     def __init__(self, name: str, advice: str) -> None:
         self._name, self._advice = name, advice

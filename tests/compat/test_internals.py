@@ -1,0 +1,75 @@
+"""What libraries use of JAX's private modules: promotion, the parts of `vectorize`, the process and its mesh."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import numpy as vnp
+from volta_fn.compat import internals
+from volta_fn.errors import ShapeError
+from volta_fn.sharding import make_mesh
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inexact", "complex_"),
+    [("int32", "float32", "complex64"), ("bfloat16", "bfloat16", "complex64"), ("float64", "float64", "complex128"), ("complex64",) * 3],
+)
+def test_dtypes_that_functions_compute_in(dtype: str, inexact: str, complex_: str) -> None:
+    assert internals.to_inexact_dtype(dtype) == vf.dtypes.as_dtype(inexact)
+    assert internals.to_complex_dtype(dtype) == complex_
+    x = vnp.ones(2, dtype)
+    assert [v.dtype.name for v in internals.promote_dtypes_inexact(x)] == [inexact]
+    assert [v.dtype.name for v in internals.promote_dtypes_complex(x, vnp.int8(1))] == [complex_] * 2
+
+
+def test_arrays_promote_to_one_dtype() -> None:
+    x, y = internals.promote_dtypes(vnp.arange(3, dtype="int8"), vnp.float32(0.5))
+    assert x.dtype == y.dtype == np.float32
+    np.testing.assert_array_equal(x + y, [0.5, 1.5, 2.5])
+
+
+def test_excluded_arguments_are_fixed() -> None:
+    function = lambda a, b, c, *, d, e: (a, b, c, d, e)
+    partial, args, kwargs = internals._apply_excluded(function, {1, "e"}, (1, 2, 3), {"d": 4, "e": 5})
+    assert (args, kwargs) == ([1, 3], {"d": 4})
+    assert partial(10, 30, d=40) == (10, 2, 30, 40, 5)
+
+
+def test_core_dimensions_have_one_size() -> None:
+    a, b = np.ones((4, 1, 2, 3)), np.ones((5, 3))
+    assert internals._parse_input_dimensions((a, b), [("m", "n"), ("n",)]) == ((4, 5), {"m": 2, "n": 3})
+    with pytest.raises(ShapeError, match="'n' has sizes 3 and 2"):
+        internals._parse_input_dimensions((a, np.ones(2)), [("m", "n"), ("n",)])
+    with pytest.raises(ShapeError, match="lacks some of the core dimensions"):
+        internals._parse_input_dimensions((np.ones(3),), [("m", "n")])
+    with pytest.raises(ShapeError, match="2 arguments are expected, got 1"):
+        internals._parse_input_dimensions((a,), [("m",), ("n",)])
+
+
+def test_results_have_their_core_dimensions() -> None:
+    checked = lambda result: internals._check_output_dims(lambda: result, {"n": 3}, [("n",), ()])()
+    assert checked((np.ones(3), np.float32(1)))[0].shape == (3,)
+    for wrong, message in [(np.ones(3), "2 results"), ((np.ones(2), 1.0), "'n' has sizes 3 and 2"), ((np.ones(3), np.ones(1)), "shape")]:
+        with pytest.raises(ShapeError, match=message):
+            checked(wrong)
+
+
+def test_the_process_and_its_mesh() -> None:
+    assert internals.global_state.process_id == 0 and internals.global_state.num_processes == 1
+    assert internals.global_state.client is None
+    assert internals.thread_resources.env.physical_mesh.empty
+    with make_mesh((1,), ("x",)) as mesh:
+        assert internals.thread_resources.env.physical_mesh is mesh
+    vnp.ones(1).block_until_ready()
+    assert internals.backends_are_initialized()
+
+
+def test_values_and_primitives_are_as_they_are() -> None:
+    x = vnp.ones(3)
+    assert internals.full_lower(x) is x
+    np.testing.assert_array_equal(internals.apply_primitive(vf.make_jaxpr(vf.lax.neg)(x).jaxpr.eqns[0].primitive, x), [-1.0] * 3)
+    internals.lowerable_effects.add_type(int)
+    assert int in internals.lowerable_effects and int not in internals.remat_allowed_effects
+    internals.lowerable_effects.remove(int)
