@@ -383,38 +383,3 @@ def _rebuild(static: Any, children: Any) -> BCOO:
 
 
 tree.register_pytree_node(BCOO, _flatten, _rebuild)
-
-
-def empty(
-    shape: Sequence[int],
-    dtype: Any = None,
-    index_dtype: Any = "int32",
-    sparse_format: str = "bcoo",
-    nse: int = 0,
-    n_batch: int = 0,
-    n_dense: int = 0,
-) -> BCOO:
-    """Return a sparse array of zeros, with place for `nse` elements."""
-    _check_format(sparse_format)
-    shape = tuple(shape)
-    n_sparse = len(shape) - n_batch - n_dense
-    if min(n_batch, n_dense, n_sparse) < 0:
-        raise ArgumentError(f"empty: n_batch={n_batch} and n_dense={n_dense} do not fit the shape {shape}")
-    bounds = np.array(shape[n_batch : n_batch + n_sparse], dtypes.as_dtype(index_dtype))
-    data = vnp.zeros((*shape[:n_batch], nse, *shape[n_batch + n_sparse :]), dtype)
-    indices = vnp.broadcast_to(bounds, (*shape[:n_batch], nse, n_sparse))
-    return BCOO((data, indices), shape=shape, indices_sorted=True, unique_indices=True)
-
-
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = "int32", sparse_format: str = "bcoo") -> BCOO:
-    """Return a sparse matrix of shape (N, M) with ones on the diagonal `k`."""
-    _check_format(sparse_format)
-    columns = N if M is None else M
-    rows = np.arange(max(0, min(N + min(k, 0), columns - max(k, 0)))) + max(-k, 0)
-    indices = np.stack([rows, rows + k], -1).astype(dtypes.as_dtype(index_dtype))
-    return BCOO((vnp.ones(len(rows), dtype), indices), shape=(N, columns), indices_sorted=True, unique_indices=True)
-
-
-def _check_format(sparse_format: str) -> None:
-    if sparse_format != "bcoo":
-        raise ArgumentError(f"sparse_format must be 'bcoo', got {sparse_format!r}; convert the result")
