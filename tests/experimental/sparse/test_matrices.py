@@ -76,7 +76,7 @@ def test_padding_and_rows_without_elements() -> None:
 @pytest.mark.parametrize("kind", ["coo", "csr"])
 def test_functions_of_matrices(kind: str) -> None:
     array, vector = drawn(3, 4), np.arange(4, dtype=np.float32)
-    function = lambda name: getattr(sparse, f"{kind}_{name}")  # noqa: E731
+    function = lambda name: getattr(sparse, f"{kind}_{name}")
     m = function("fromdense")(array, nse=12, index_dtype="int32")
     np.testing.assert_array_equal(function("todense")(m), array)
     np.testing.assert_allclose(function("matvec")(m, vector), array @ vector)

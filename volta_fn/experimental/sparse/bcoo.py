@@ -68,6 +68,10 @@ class JAXSparse:
         """Return the array with its zeros."""
         raise NotImplementedError
 
+    def to_bcoo(self) -> BCOO:
+        """Return the array in the format `BCOO`."""
+        raise NotImplementedError
+
     def transpose(self, axes: Sequence[int] | None = None) -> Any:
         """Permute the dimensions; without `axes`, reverse them."""
         raise NotImplementedError
@@ -229,6 +233,10 @@ class BCOO(JAXSparse):
         coo = mat.tocoo()
         indices = np.stack([coo.row, coo.col], -1).astype(dtypes.as_dtype(index_dtype or np.int32))
         return cls((coo.data, indices), shape=mat.shape)
+
+    def to_bcoo(self) -> BCOO:
+        """Return the array itself."""
+        return self
 
     def valid(self) -> Array:
         """Return which stored elements have indices in range; its shape is that of the indices without the last dimension."""

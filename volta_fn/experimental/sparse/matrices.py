@@ -98,7 +98,7 @@ class _Format(JAXSparse):
     __rmul__ = __mul__
 
     def __add__(self, other: Any) -> Any:
-        result = self.to_bcoo() + (other.to_bcoo() if isinstance(other, _Format) else other)  # type: ignore[operator]
+        result: Any = self.to_bcoo() + other  # type: ignore[operator]
         return self.from_bcoo(result) if isinstance(result, BCOO) else result
 
     __radd__ = __add__

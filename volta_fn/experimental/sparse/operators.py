@@ -33,10 +33,8 @@ def _getitem(self: BCOO, index: Any) -> BCOO:
 
 
 def _multiply(self: BCOO, other: Any) -> Any:
-    if isinstance(other, BCOO):
-        return bcoo_multiply_sparse(self, other)
     if isinstance(other, JAXSparse):
-        return bcoo_multiply_sparse(self, other.to_bcoo())  # type: ignore[attr-defined]  # a matrix of another format
+        return bcoo_multiply_sparse(self, other.to_bcoo())
     return self.replace_data(bcoo_multiply_dense(self, other))
 
 
@@ -50,7 +48,7 @@ def _divide(self: BCOO, other: Any) -> BCOO:
 
 
 def _add(self: BCOO, other: Any) -> Any:
-    return bcoo_add(self, other) if isinstance(other, BCOO) else self.todense() + other
+    return bcoo_add(self, other.to_bcoo()) if isinstance(other, JAXSparse) else self.todense() + other
 
 
 def _sum(self: BCOO, axis: Any = None) -> Any:

@@ -97,7 +97,7 @@ def bcoo_dot_general(
         return lax.dot_general(
             lhs, rhs, dimension_numbers=dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
         )
-    lhs, rhs = (x if isinstance(x, BCOO) else x.to_bcoo() if isinstance(x, JAXSparse) else vnp.asarray(x) for x in (lhs, rhs))
+    lhs, rhs = (x.to_bcoo() if isinstance(x, JAXSparse) else vnp.asarray(x) for x in (lhs, rhs))
     _check_sizes(lhs.shape, rhs.shape, contract, batch)
     if preferred_element_type is not None:
         lhs, rhs = lhs.astype(preferred_element_type), rhs.astype(preferred_element_type)
@@ -202,11 +202,10 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
     zeros = vnp.zeros((*shape[:n], positions.shape[n], *dense), vnp.result_type(lhs, rhs))
     target = BCOO((zeros, positions), shape=shape)
     if dense:
-        return _read_like(target, lax.dot_general(lhs, rhs, dimension_numbers=(contract, batch)))
+        return _read_like(target, lax.dot_general(lhs, rhs, dimension_numbers=dimension_numbers))
     columns = target.folded().columns()
     if not columns:
-        columns = ()
-        whole = lax.dot_general(lhs, rhs, dimension_numbers=(contract, batch))
+        whole = lax.dot_general(lhs, rhs, dimension_numbers=dimension_numbers)
         return vnp.broadcast_to(whole, zeros.shape)
     rows = read_at(vnp.transpose(lhs, [*batch[0], *lhs_free, *contract[0]]), columns[: count + len(lhs_free)])
     others = read_at(vnp.transpose(rhs, [*batch[1], *rhs_free, *contract[1]]), [*columns[:count], *columns[count + len(lhs_free) :]])
