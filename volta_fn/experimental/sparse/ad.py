@@ -112,7 +112,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: b
 
 
 def jacrev(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
-    """Do what `volta_fn.jacrev` does; sparse arguments have sparse Jacobians, as with `jacfwd`."""
+    """Do what `volta_fn.jacrev` does; Jacobians are sparse, as with `jacfwd`."""
     return _jacobian(dense_jacobian.jacrev, "jacrev", fun, argnums, has_aux, kwargs)
 
 

@@ -81,7 +81,7 @@ class JAXSparse:
         raise NotImplementedError
 
     def tree_flatten(self) -> tuple[Any, dict[str, Any]]:
-        """Return the arrays of which this one consists, and what does not change under transforms."""
+        """Return the arrays, and what does not change under transforms."""
         raise NotImplementedError
 
     @classmethod
@@ -90,7 +90,10 @@ class JAXSparse:
         raise NotImplementedError
 
     def with_data(self, data: Any) -> Any:
-        """Return an array of other elements at the same indices; further leading dimensions of `data` are batch dimensions."""
+        """Return an array of other elements at the same indices.
+
+        Further leading dimensions of `data` are batch dimensions.
+        """
         (elements, *others), static = self.tree_flatten()
         count = max(vnp.ndim(data) - vnp.ndim(elements), 0)
         return self.tree_unflatten(static, [data, *[x.reshape(*[1] * count, *x.shape) for x in others]])
@@ -169,7 +172,7 @@ class BCOO(JAXSparse):
 
     @property
     def nse(self) -> int:
-        """The number of elements that are stored for each position of the batch dimensions."""
+        """The number of elements stored for each position of the batch."""
         return self.indices.shape[-2]
 
     @property
@@ -239,7 +242,10 @@ class BCOO(JAXSparse):
         return self
 
     def valid(self) -> Array:
-        """Return which stored elements have indices in range; its shape is that of the indices without the last dimension."""
+        """Return which stored elements have indices in range.
+
+        The shape is that of the indices without the last dimension.
+        """
         bounds = np.array(self.sparse_shape, self.indices.dtype)
         return ((self.indices >= 0) & (self.indices < bounds)).all(-1)
 
@@ -276,7 +282,10 @@ class BCOO(JAXSparse):
         return BCOO(arrays, shape=shape, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices)
 
     def replace(self, data: Any, indices: Any, **promises: bool) -> BCOO:
-        """Return an array of other elements at other indices, with as many batch dimensions and with the sparse shape of this one."""
+        """Return an array of other elements at other indices.
+
+        It has as many batch dimensions as this one, and the same sparse dimensions.
+        """
         n = self.n_batch
         batch = np.broadcast_shapes(data.shape[:n], indices.shape[:n])
         promises = {"indices_sorted": self.indices_sorted, "unique_indices": self.unique_indices, **promises}
@@ -321,7 +330,10 @@ class BCOO(JAXSparse):
         return over_batches(functools.partial(_join_runs, nse=nse), mat.n_batch)(mat)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], dict[str, Any]]:
-        """Return data and indices, and what does not change under transforms: the shape without batch dimensions, and the promises."""
+        """Return data and indices, and what does not change under transforms.
+
+        That is the shape without batch dimensions, and the promises.
+        """
         static = {"shape": self._element_shape, "indices_sorted": self.indices_sorted, "unique_indices": self.unique_indices}
         return (self.data, self.indices), static
 
@@ -336,7 +348,7 @@ class BCOO(JAXSparse):
 
 
 def over_batches(function: Callable[..., Any], n_batch: int) -> Callable[..., Any]:
-    """Map a function of arrays without batch dimensions over that many batch dimensions."""
+    """Map a function over that many batch dimensions of its arguments."""
     for _ in range(n_batch):
         function = vmap(function)
     return function
@@ -359,7 +371,10 @@ def add_at(array: Array, columns: Sequence[Array], data: Array) -> Array:
 
 
 def _runs(mat: BCOO) -> tuple[Array, Array, Array, Array]:
-    """Return elements in the order of their indices, the indices, the run of equal indices of each, and the number of runs in range."""
+    """Return sorted elements and their runs of equal indices.
+
+    That is: the elements in the order of their indices, the indices, the run of each, and the number of runs in range.
+    """
     valid, bounds = mat.valid(), np.array(mat.sparse_shape, mat.indices.dtype)
     indices = vnp.where(valid[:, None], mat.indices, bounds)
     order = vnp.lexsort(tuple(indices[:, i] for i in reversed(range(mat.n_sparse)))) if mat.n_sparse else vnp.arange(mat.nse)

@@ -11,15 +11,16 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, MissingDependencyError, ShapeError
 from volta_fn.experimental.sparse.matrices import CSR
+from volta_fn.lazy_imports import is_installed, load
 from volta_fn.primitives.callbacks import pure_callback
 
 __all__ = ["lobpcg_standard", "spsolve"]
 
 
 def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Array, Array, Array]:
-    """Return the largest eigenvalues of a symmetric matrix, and their eigenvectors, by LOBPCG.
+    """Return the largest eigenvalues and eigenvectors of a matrix by LOBPCG.
 
     Args:
         A: a Hermitian matrix of shape (n, n), dense or sparse, or a function that multiplies matrices of shape (n, k) by one.
@@ -98,6 +99,7 @@ def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reo
     Raises:
         ShapeError: the shapes do not fit.
         ArgumentError: `reorder` is another number.
+        MissingDependencyError: SciPy is not installed.
         DTypeError: data and `b` are not float32, float64, complex64 or complex128 numbers of one dtype.
 
     Derivatives by data and `b` are solutions of further systems; `vmap` solves one system after another.
@@ -107,6 +109,8 @@ def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reo
     >>> spsolve(m.data, m.indices, m.indptr, vf.numpy.array([2.0, 9.0]))
     Array([1., 2.], dtype=float32)
     """
+    if not is_installed("scipy"):
+        raise MissingDependencyError("spsolve needs the package scipy; install it: pip install scipy")
     elements, columns, pointers, right = (vnp.asarray(x) for x in (data, indices, indptr, b))
     n = pointers.shape[0] - 1 if pointers.ndim == 1 else -1
     if n < 0 or elements.ndim != 1 or elements.shape != columns.shape or right.ndim not in (1, 2) or right.shape[0] != n:
@@ -132,9 +136,7 @@ def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reo
 
 
 def _solve(data: Any, indices: Any, indptr: Any, b: Any, transpose: bool) -> np.ndarray:
-    from scipy.sparse import csr_matrix  # noqa: PLC0415  # SciPy is needed here alone
-    from scipy.sparse.linalg import spsolve as solve  # noqa: PLC0415
-
     data, indices, indptr, b = (np.asarray(x) for x in (data, indices, indptr, b))
-    matrix = csr_matrix((data, indices, indptr), shape=(len(b), len(b)))
+    matrix = load("scipy.sparse").csr_matrix((data, indices, indptr), shape=(len(b), len(b)))
+    solve = load("scipy.sparse.linalg").spsolve
     return np.asarray(solve((matrix.T if transpose else matrix).tocsc(), b), b.dtype).reshape(b.shape)

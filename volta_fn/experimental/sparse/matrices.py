@@ -1,4 +1,4 @@
-"""The formats `COO`, `CSR`, `CSC` and `BCSR`, and arrays of zeros and ones in every format.
+"""The formats `COO`, `CSR`, `CSC` and `BCSR`; arrays of zeros and ones.
 
 Operations convert to `BCOO` and, where their result is sparse, back.
 """
@@ -65,7 +65,10 @@ class _Format(JAXSparse):
         return self.to_bcoo().sum(axis)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arrays, and what does not change under transforms: the shape without batch dimensions, and the promises."""
+        """Return the arrays, and what does not change under transforms.
+
+        That is the shape without batch dimensions, and the promises.
+        """
         promises = {"indices_sorted": self.indices_sorted, "unique_indices": self.unique_indices}
         return tuple([getattr(self, name) for name in self.names]), {"shape": self._static_shape, **promises}
 
@@ -93,12 +96,12 @@ class _Format(JAXSparse):
         return self
 
     def __mul__(self, other: Any) -> Self:
-        return self.from_bcoo(self.to_bcoo() * other)  # type: ignore[operator]  # attached by operators
+        return self.from_bcoo(self.to_bcoo() * other)
 
     __rmul__ = __mul__
 
     def __add__(self, other: Any) -> Any:
-        result: Any = self.to_bcoo() + other  # type: ignore[operator]
+        result: Any = self.to_bcoo() + other
         return self.from_bcoo(result) if isinstance(result, BCOO) else result
 
     __radd__ = __add__
@@ -111,7 +114,10 @@ class _Format(JAXSparse):
 
 
 def _as_matrix(mat: BCOO, name: str) -> BCOO:
-    """Return an array if it is a matrix without batch and dense dimensions; its padding has the indices (rows, columns)."""
+    """Return an array if it is a matrix without batch and dense dimensions.
+
+    Its padding has the indices (rows, columns).
+    """
     if mat.n_batch or mat.n_dense or mat.n_sparse != 2:
         raise ArgumentError(f"{name} holds a matrix without batch and dense dimensions, got {mat}; BCSR may have them")
     return _with_padding(mat)
@@ -195,7 +201,7 @@ class BCSR(_Format):
 
     @property
     def nse(self) -> int:
-        """The number of elements that are stored for each position of the batch dimensions."""
+        """The number of elements stored for each position of the batch."""
         return self.indices.shape[-1]
 
     @property
@@ -232,7 +238,10 @@ class BCSR(_Format):
 
     @classmethod
     def from_bcoo(cls, arr: BCOO) -> Self:
-        """Convert an array in the format `BCOO` with two sparse dimensions; raises `ArgumentError` for other numbers."""
+        """Convert an array in the format `BCOO` with two sparse dimensions.
+
+        Raises `ArgumentError` for other numbers of them.
+        """
         if arr.n_sparse != 2:
             raise ArgumentError(f"BCSR has two sparse dimensions, got {arr} with {arr.n_sparse}")
         ordered = _with_padding(arr).sort_indices()
@@ -289,7 +298,10 @@ class CSC(_Format):
 
 
 def _by_rows(indices: Array, indptr: Array) -> Array:
-    """Return the indices (row, column) of elements by rows; elements behind the last row get the number of rows."""
+    """Return the indices (row, column) of elements by rows.
+
+    Elements behind the last row get the number of rows.
+    """
 
     def convert(indices: Array, indptr: Array) -> Array:
         major = vnp.searchsorted(indptr, vnp.arange(indices.shape[0], dtype=indptr.dtype), side="right") - 1
@@ -400,7 +412,10 @@ def bcsr_dot_general(
 
 
 def bcsr_broadcast_in_dim(mat: BCSR, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None) -> BCSR:
-    """Place the dimensions in a larger shape, as `bcoo_broadcast_in_dim` does; the result must have two sparse dimensions."""
+    """Place the dimensions in a larger shape with two sparse dimensions.
+
+    See `bcoo_broadcast_in_dim`.
+    """
     return BCSR.from_bcoo(bcoo_broadcast_in_dim(mat.to_bcoo(), shape=shape, broadcast_dimensions=broadcast_dimensions))
 
 
@@ -459,7 +474,10 @@ def _empty(shape: tuple[int, ...], dtype: Any, index_dtype: Any, nse: int = 0, n
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = "int32", sparse_format: str = "bcoo", **kwds: Any
 ) -> Any:
-    """Return a sparse matrix of shape (N, M) with ones on the diagonal `k`; options are those of `empty` but for `nse`."""
+    """Return a sparse matrix of shape (N, M) with ones on the diagonal `k`.
+
+    The options are those of `empty` but for `nse`.
+    """
     options = _options("eye", kwds)
     columns = N if M is None else M
     rows = np.arange(max(0, min(N + min(k, 0), columns - max(k, 0)))) + max(-k, 0)

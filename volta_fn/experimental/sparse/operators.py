@@ -1,4 +1,4 @@
-"""The operators and methods of `BCOO` that are operations of other files; importing this file attaches them."""
+"""The operators of `BCOO`, and methods; importing this file attaches them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _is_first(indices: Array) -> Array:
 
 
 def _read_like(mat: BCOO, array: Array) -> Array:
-    """Return the elements of a dense array where `mat` has elements, in the shape of its data."""
+    """Return the elements of a dense array in the places of sparse ones."""
     n = mat.n_batch
     batch = array.shape[:n]
     if math.prod(mat.indices.shape[:n]) == 1 and mat.n_sparse and array.size:  # all positions share the indices
@@ -219,7 +219,10 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
 
 
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Array:
-    """Return the elements of a sparse array times those of a dense one, which is broadcast to its shape."""
+    """Return the elements of a sparse array times those of a dense one.
+
+    The dense array is broadcast to the shape of the sparse one; raises `ShapeError` if it cannot be.
+    """
     array = vnp.asarray(v)
     if not array.ndim:
         return sp_mat.data * array
@@ -234,7 +237,7 @@ def _broadcast(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
-    """Multiply two sparse arrays of one shape and layout; an element for each pair is stored.
+    """Multiply two sparse arrays; an element for each pair is stored.
 
     Dimensions of size 1 are broadcast, as are missing batch dimensions. Raises `ShapeError` for other shapes.
     """
@@ -250,7 +253,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
 
 
 def _alike(name: str, lhs: BCOO, rhs: BCOO) -> tuple[BCOO, BCOO]:
-    """Return two arrays with the same numbers of batch, sparse and dense dimensions, the smaller number of each of the two kinds."""
+    """Return two arrays with the smaller numbers of batch and dense dimensions."""
     if lhs.ndim != rhs.ndim or any(a != b and 1 not in (a, b) for a, b in zip(lhs.shape, rhs.shape, strict=True)):
         raise ShapeError(f"{name}: sparse arrays must have one shape, got {lhs.shape} and {rhs.shape}")
     n_batch, n_dense = min(lhs.n_batch, rhs.n_batch), min(lhs.n_dense, rhs.n_dense)

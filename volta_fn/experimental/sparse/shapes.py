@@ -82,7 +82,7 @@ def bcoo_update_layout(mat: BCOO, *, n_batch: int | None = None, n_dense: int | 
 
 
 def _nse_of_layout(mat: BCOO, batch: int, dense: int) -> int:
-    """Return how many elements the result needs at most for each position of its batch dimensions."""
+    """Return how many elements a layout needs at most."""
     shape = mat.shape
     count = mat.nse * math.prod(shape[batch : mat.n_batch]) * math.prod(shape[mat.ndim - mat.n_dense : mat.ndim - dense])
     if dense > mat.n_dense or batch > mat.n_batch:
@@ -107,7 +107,7 @@ def _without_dense(mat: BCOO, n_dense: int) -> BCOO:
 
 
 def _with_dense(mat: BCOO, n_dense: int) -> BCOO:
-    """Make the last sparse dimensions dense, so that there are `n_dense`; each element becomes an array with one."""
+    """Make the last sparse dimensions dense, so that there are `n_dense`."""
     count = n_dense - mat.n_dense
     if count <= 0:
         return mat
@@ -124,7 +124,10 @@ def _with_dense(mat: BCOO, n_dense: int) -> BCOO:
 
 
 def _with_batches(mat: BCOO, n_batch: int) -> BCOO:
-    """Make the first sparse dimensions batch dimensions; each position gets all elements, most of them as padding."""
+    """Make the first sparse dimensions batch dimensions.
+
+    Each position gets all elements, most of them as padding.
+    """
     count = n_batch - mat.n_batch
     if count <= 0:
         return mat
@@ -146,7 +149,7 @@ def _with_batches(mat: BCOO, n_batch: int) -> BCOO:
 
 
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
-    """Permute the dimensions: the batch, the sparse and the dense ones each among themselves."""
+    """Permute the dimensions of each kind among themselves."""
     n, k, order = mat.n_batch, mat.n_sparse, [int(p) for p in permutation]
     batch, sparse, dense = order[:n], [p - n for p in order[n : n + k]], [p - k + 1 for p in order[n + k :]]
     if sorted(order) != list(range(mat.ndim)) or any(p >= n for p in batch) or any(not 0 <= p < k for p in sparse):
@@ -181,7 +184,7 @@ def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
 
 
 def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None) -> BCOO:
-    """Place the dimensions of an array in a larger shape, as `lax.broadcast_in_dim` does.
+    """Place dimensions in a larger shape, as `lax.broadcast_in_dim` does.
 
     A new dimension before the last batch dimension is a batch dimension, one behind the first dense dimension is dense, and others are
     sparse: these repeat the elements.
@@ -373,7 +376,7 @@ def bcoo_slice(mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequen
 
 
 def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]) -> BCOO:
-    """Return a block of `slice_sizes` that begins at indices known when the program runs, as `lax.dynamic_slice` does.
+    """Return a block that begins anywhere, as `lax.dynamic_slice` does.
 
     A block that would reach beyond the array begins earlier.
 

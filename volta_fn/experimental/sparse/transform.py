@@ -117,9 +117,9 @@ def bcoo_gather(
     mode: Any = None,
     fill_value: Any = None,
 ) -> BCOO:
-    """Return slices of a sparse array, as `lax.gather` does; every index must be in range.
+    """Return slices of a sparse array, as `lax.gather` does.
 
-    The dimensions of `start_indices` are batch dimensions of the result, or sparse ones where `operand` has no batch dimensions. Raises
+    Indices out of range are moved into it. The dimensions of `start_indices` are batch dimensions of the result. Raises
     `UnsupportedError` where these dimensions do not come first, or if an operand has batching dimensions.
 
     >>> from volta_fn.experimental import sparse
