@@ -122,8 +122,9 @@ def bcoo_gather(
     Indices out of range are moved into it. The dimensions of `start_indices` are batch dimensions of the result. Raises
     `UnsupportedError` where these dimensions do not come first, or if an operand has batching dimensions.
 
+    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
-    >>> sparse.sparsify(lambda m: m[np.array([1, 1])])(sparse.eye(2)).todense()
+    >>> sparse.sparsify(lambda m: m[vf.numpy.array([1, 1])])(sparse.eye(2)).todense()
     Array([[0., 1.],
            [0., 1.]], dtype=float32)
     """
