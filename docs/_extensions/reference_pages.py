@@ -73,6 +73,7 @@ PAGES = [
     Page("volta_fn.experimental.checkify", "Checks inside of compiled programs."),
     Page("volta_fn.experimental.ode", "Ordinary differential equations."),
     Page("volta_fn.experimental.sparse", "Sparse arrays."),
+    Page("volta_fn.experimental.sparse.linalg", "Eigenvalues and linear systems of sparse matrices."),
     Page("volta_fn.experimental.jet", "Taylor-mode differentiation."),
     Page("volta_fn.config", "Settings."),
 ]

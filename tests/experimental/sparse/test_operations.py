@@ -138,8 +138,8 @@ def test_padding_counts_for_nothing() -> None:
 def test_unfit_arguments_raise() -> None:
     m = sparse.BCOO.fromdense(A)
     with pytest.raises(ArgumentError, match="n_batch"):
-        sparse.BCOO.fromdense(A, n_batch=1)
-    with pytest.raises(ShapeError, match="first size"):
+        sparse.BCOO.fromdense(A, n_batch=2, n_dense=1)
+    with pytest.raises(ShapeError, match="number of elements"):
         sparse.BCOO((V, np.zeros((3, 2), int)), shape=(3, 4))
     with pytest.raises(ShapeError, match="differ"):
         m @ V[:3]

@@ -35,6 +35,12 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "row": lambda xp, m, v: m[1],
     "joined": lambda xp, m, v: xp.concatenate([m, m]),
     "converted": lambda xp, m, v: m.astype("int32"),
+    "rows": lambda xp, m, v: m[np.array([2, 0, 2])],
+    "new dimension": lambda xp, m, v: m[None] * 2,
+    "reversed": lambda xp, m, v: xp.flip(m, 1),
+    "broadcast": lambda xp, m, v: xp.broadcast_to(m, (2, 3, 4)),
+    "stacked": lambda xp, m, v: xp.stack([m, m]),
+    "squeezed": lambda xp, m, v: xp.squeeze(m[:1]),
     "dense alone": lambda xp, m, v: xp.cos(v),
 }
 
@@ -67,3 +73,35 @@ def test_pytrees_and_derivatives() -> None:
 def test_dense_results_are_refused(function: Callable[[Any], Any]) -> None:
     with pytest.raises(UnsupportedError, match="todense"):
         sparse.sparsify(function)(sparse.BCOO.fromdense(A))
+
+
+def test_control_flow_keeps_arrays_sparse() -> None:
+    m = sparse.BCOO.fromdense(A)
+    for flag in (False, True):
+        result = sparse.sparsify(lambda m, flag: vf.lax.cond(flag, lambda m: -m, lambda m: 2 * m, m))(m, flag)
+        assert isinstance(result, sparse.BCOO)
+        np.testing.assert_array_equal(result.todense(), -A if flag else 2 * A)
+    doubled = sparse.sparsify(lambda m: vf.lax.fori_loop(0, 3, lambda i, m: 2 * m, m))(m)
+    np.testing.assert_array_equal(doubled.todense(), 8 * A)
+    halved = sparse.sparsify(lambda m: vf.lax.while_loop(lambda m: m.sum() > 2, lambda m: m * np.float32(0.5), m))(m)
+    np.testing.assert_array_equal(halved.todense(), A / 8)
+    rows = sparse.BCOO.fromdense(A, n_batch=1)
+    total, stacked = sparse.sparsify(lambda rows: vf.lax.scan(lambda c, row: (c + row @ V, 2 * row), np.float32(0), rows))(rows)
+    np.testing.assert_array_equal(total, (A @ V).sum())
+    assert stacked.n_batch == 1
+    np.testing.assert_array_equal(stacked.todense(), 2 * A)
+    with pytest.raises(UnsupportedError, match="batch dimension"):
+        sparse.sparsify(lambda rows: vf.lax.scan(lambda c, row: (c + row @ V, None), np.float32(0), rows))(m)
+
+
+def test_gathers_along_columns_and_blocks() -> None:
+    m, batched = sparse.BCOO.fromdense(A), sparse.BCOO.fromdense(A, n_batch=1)
+    columns = np.array([[3, 0], [1, 1]])
+    with pytest.raises(UnsupportedError, match="indices first"):
+        sparse.sparsify(lambda m: m[:, columns])(m)
+    np.testing.assert_array_equal(sparse.sparsify(lambda m: m[columns])(m.T).todense(), A.T[columns])
+    pairs = sparse.sparsify(lambda m: m[np.array([0, 2]), np.array([1, 2])])(m)
+    np.testing.assert_array_equal(pairs.todense(), A[[0, 2], [1, 2]])
+    np.testing.assert_array_equal(sparse.sparsify(lambda m: m[np.array([2, 0])])(batched).todense(), A[[2, 0]])
+    block = sparse.sparsify(lambda m, i: vf.lax.dynamic_slice(m, (i, 1), (2, 2)))(m, 1)
+    np.testing.assert_array_equal(block.todense(), A[1:, 1:3])

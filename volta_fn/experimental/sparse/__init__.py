@@ -1,6 +1,6 @@
 """Sparse arrays, with the names of `jax.experimental.sparse`.
 
-`bcoo` has the formats, `operations` the operations on them, their derivatives, and `sparsify`.
+`bcoo` has the format `BCOO`, `matrices` other formats, `shapes` and `products` operations, `ad` derivatives, and `transform` `sparsify`.
 
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import sparse
@@ -10,6 +10,6 @@
 """
 
 from volta_fn import lazy_imports as _lazy_imports
-from volta_fn.experimental.sparse import operations as _operations  # noqa: F401  # attaches the operators of BCOO
+from volta_fn.experimental.sparse import operators as _operators  # noqa: F401  # attaches the operators of BCOO
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)

@@ -1,12 +1,10 @@
-"""`BCOO`, an array as a list of elements and their indices; other formats.
-
-Matrices may also have the formats `COO`, `CSR`, `CSC` and `BCSR`.
-"""
+"""`BCOO`, an array as a list of elements and their indices."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,7 @@ from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-
-# `BCOO`: an array as a list of elements and their indices.
-#
-# Elements at the same indices add up, and those at indices out of range count for nothing: they fill up an array of fewer elements, so
-# that shapes are known while tracing. The last `n_dense` dimensions are dense: an element is an array of their shape.
+from volta_fn.transforms.vmap import vmap
 
 
 class JAXSparse:
@@ -50,9 +44,59 @@ class JAXSparse:
         """The number of elements that are stored."""
         return self.data.shape[0]
 
+    @property
+    def n_batch(self) -> int:
+        """The number of batch dimensions."""
+        return 0
+
+    @property
+    def n_dense(self) -> int:
+        """The number of dense dimensions."""
+        return 0
+
+    @property
+    def n_sparse(self) -> int:
+        """The number of sparse dimensions."""
+        return self.ndim - self.n_batch - self.n_dense
+
+    @property
+    def T(self) -> Any:
+        """The array with its dimensions reversed."""
+        return self.transpose()
+
     def todense(self) -> Array:
         """Return the array with its zeros."""
         raise NotImplementedError
+
+    def to_bcoo(self) -> BCOO:
+        """Return the array in the format `BCOO`."""
+        raise NotImplementedError
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Any:
+        """Permute the dimensions; without `axes`, reverse them."""
+        raise NotImplementedError
+
+    def sum(self, axis: Any = None) -> Any:
+        """Add up along dimensions."""
+        raise NotImplementedError
+
+    def tree_flatten(self) -> tuple[Any, dict[str, Any]]:
+        """Return the arrays, and what does not change under transforms."""
+        raise NotImplementedError
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: Any, children: Any) -> Any:
+        """Return the array of what `tree_flatten` returns."""
+        raise NotImplementedError
+
+    def with_data(self, data: Any) -> Any:
+        """Return an array of other elements at the same indices.
+
+        Further leading dimensions of `data` are batch dimensions.
+        """
+        (elements, *others), static = self.tree_flatten()
+        count = max(vnp.ndim(data) - vnp.ndim(elements), 0)
+        return self.tree_unflatten(static, [data, *[x.reshape(*[1] * count, *x.shape) for x in others]])
 
     def block_until_ready(self) -> JAXSparse:
         """Wait until the elements are computed, and return self."""
@@ -63,19 +107,27 @@ class JAXSparse:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype.name}{list(self.shape)}, nse={self.nse})"
+        counts = "".join(f", {name}={n}" for name in ("n_batch", "n_dense") if (n := getattr(self, name)))
+        return f"{type(self).__name__}({self.dtype.name}{list(self.shape)}, nse={self.nse}{counts})"
 
 
 class BCOO(JAXSparse):
     """A sparse array of elements `data` at `indices`.
 
+    The first `n_batch` dimensions are batch dimensions: each position has `nse` elements of its own. The last `n_dense` dimensions are
+    dense: an element is an array of their shape. Where all positions along a batch dimension share data or indices, these may have the size
+    1 in it. Elements at the same indices add up; those at indices out of range count for nothing.
+
     Args:
-        args: ``(data, indices)``: the elements, of shape (nse, …), and their indices, of shape (nse, number of sparse dimensions).
+        args: ``(data, indices)``: the elements, of shape (batch dimensions…, nse, dense dimensions…), and their indices, of shape
+            (batch dimensions…, nse, number of sparse dimensions).
         shape: the shape of the array.
         indices_sorted, unique_indices: promises about the indices.
 
     Raises:
         ShapeError: the shapes do not belong together.
+
+    Under `vmap` the batch dimensions are those of data and indices: a function mapped over an array of `n_batch` 1 gets one of `n_batch` 0.
 
     >>> import volta_fn as vf
     >>> m = BCOO((vf.numpy.array([1.0, 2.0]), vf.numpy.array([[0, 1], [1, 0]])), shape=(2, 2))
@@ -86,26 +138,47 @@ class BCOO(JAXSparse):
 
     def __init__(self, args: Any, *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False) -> None:
         self.data, self.indices = (x if _is_placeholder(x) else vnp.asarray(x) for x in args)
-        self.shape = tuple(shape)
         self.indices_sorted, self.unique_indices = indices_sorted, unique_indices
-        if not _is_placeholder(self.data) and not _is_placeholder(self.indices):
-            self._check()
+        shape = tuple(shape)
+        if _is_placeholder(self.data) or _is_placeholder(self.indices):
+            self._element_shape = shape
+            return
+        self._check(shape)
+        n = self.n_batch
+        self._element_shape = shape[n:]
+        if self.shape != shape:  # a size that neither data nor indices have
+            self.indices = vnp.broadcast_to(self.indices, (*shape[:n], *self.indices.shape[n:]))
 
-    def _check(self) -> None:
-        if self.indices.ndim != 2 or not self.data.ndim or self.data.shape[0] != self.indices.shape[0]:
+    def _check(self, shape: tuple[int, ...]) -> None:
+        n = self.indices.ndim - 2
+        if n < 0 or self.data.ndim <= n or self.data.shape[n] != self.indices.shape[n]:
             raise ShapeError(
-                f"BCOO: data of shape {self.data.shape} and indices of shape {self.indices.shape} must share their first size, and indices "
-                "have two dimensions. Batch dimensions (n_batch) are those of vmap"
+                f"BCOO: data of shape {self.data.shape} and indices of shape {self.indices.shape} must have one number of elements: data "
+                "have the shape (batch dimensions…, nse, dense dimensions…), indices (batch dimensions…, nse, sparse dimensions)"
             )
-        if self.shape[self.n_sparse :] != self.data.shape[1:]:
+        for array in (self.data, self.indices):
+            if len(shape) < n or any(size not in (1, whole) for size, whole in zip(array.shape[:n], shape[:n], strict=True)):
+                raise ShapeError(f"BCOO: {n} batch dimensions of sizes {array.shape[:n]} do not make an array of {shape}")
+        if shape[n + self.n_sparse :] != self.data.shape[n + 1 :] or len(shape) < n + self.n_sparse:
             raise ShapeError(
-                f"BCOO: elements of shape {self.data.shape[1:]} at {self.n_sparse} indices do not make an array of {self.shape}"
+                f"BCOO: elements of shape {self.data.shape[n + 1 :]} at {self.n_sparse} indices do not make an array of {shape[n:]}"
             )
 
     @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # batch dimensions are those of the arrays, so that `vmap` takes them away
+        """The sizes of all dimensions."""
+        n = self.n_batch
+        return (*np.broadcast_shapes(self.data.shape[:n], self.indices.shape[:n]), *self._element_shape)
+
+    @property
+    def nse(self) -> int:
+        """The number of elements stored for each position of the batch."""
+        return self.indices.shape[-2]
+
+    @property
     def n_batch(self) -> int:
-        """The number of batch dimensions: 0."""
-        return 0
+        """The number of batch dimensions."""
+        return self.indices.ndim - 2
 
     @property
     def n_sparse(self) -> int:
@@ -115,27 +188,45 @@ class BCOO(JAXSparse):
     @property
     def n_dense(self) -> int:
         """The number of dense dimensions."""
-        return self.ndim - self.n_sparse
+        return self.data.ndim - 1 - self.n_batch
+
+    @property
+    def sparse_shape(self) -> tuple[int, ...]:
+        """The sizes of the sparse dimensions."""
+        return self._element_shape[: self.n_sparse]
 
     @classmethod
-    def fromdense(cls, mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32) -> BCOO:
+    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32, n_dense: int = 0, n_batch: int = 0) -> BCOO:
         """Make a sparse array of the elements that are not zero.
 
-        `nse` is how many to store, needed while tracing; with fewer, the rest is padding.
+        `nse` is how many to store for each position of the batch dimensions, needed while tracing; with fewer, the rest is padding.
 
-        Raises `ArgumentError` if `n_batch` is not 0.
+        Raises `ArgumentError` for numbers of dimensions that the array does not have.
+
+        >>> BCOO.fromdense(np.array([[0, 2, 0], [3, 0, 4]], "int32"), n_batch=1).data
+        Array([[2, 0],
+               [3, 4]], dtype=int32)
         """
-        if n_batch:
-            raise ArgumentError(f"BCOO.fromdense: n_batch={n_batch} is not supported; map the function of one example with vmap")
         array = vnp.asarray(mat)
-        n_sparse = array.ndim - n_dense
-        sparse_shape = array.shape[:n_sparse]
-        stored = (array != 0).any(tuple(range(n_sparse, array.ndim)))
-        count = int(stored.sum()) if nse is None else nse
-        positions = vnp.nonzero(stored, size=count, fill_value=sparse_shape) if n_sparse else ()
-        indices = vnp.stack([f.astype(index_dtype) for f in positions], -1) if positions else vnp.zeros((count, 0), index_dtype)
-        data = array.at[tuple(positions)].get(mode="fill", fill_value=0) if positions else vnp.broadcast_to(array, (count, *array.shape))
-        return cls((data, indices), shape=array.shape, indices_sorted=True, unique_indices=True)
+        n_sparse = array.ndim - n_dense - n_batch
+        if min(n_batch, n_dense, n_sparse) < 0:
+            raise ArgumentError(f"BCOO.fromdense: n_batch={n_batch} and n_dense={n_dense} do not fit an array of {array.ndim} dimensions")
+        stored = (array != 0).any(tuple(range(n_batch + n_sparse, array.ndim)))
+        count = int(stored.sum(tuple(range(n_batch, stored.ndim))).max(initial=0)) if nse is None else nse
+        sparse_shape = stored.shape[n_batch:]
+
+        def convert(array: Array, stored: Array) -> BCOO:
+            if not n_sparse:
+                data = vnp.broadcast_to(array, (count, *array.shape))
+                first = vnp.arange(count).reshape(-1, *[1] * array.ndim) == 0
+                indices = vnp.zeros((count, 0), index_dtype)
+                return cls((vnp.where(first, data, 0).astype(data.dtype), indices), shape=array.shape)
+            positions = vnp.nonzero(stored, size=count, fill_value=sparse_shape)
+            indices = vnp.stack([f.astype(index_dtype) for f in positions], -1)
+            data = read_at(array, positions)
+            return cls((data, indices), shape=array.shape, indices_sorted=True, unique_indices=True)
+
+        return over_batches(convert, n_batch)(array, stored)
 
     @classmethod
     def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None, n_dense: int = 0, n_batch: int = 0) -> BCOO:
@@ -146,24 +237,63 @@ class BCOO(JAXSparse):
         indices = np.stack([coo.row, coo.col], -1).astype(dtypes.as_dtype(index_dtype or np.int32))
         return cls((coo.data, indices), shape=mat.shape)
 
+    def to_bcoo(self) -> BCOO:
+        """Return the array itself."""
+        return self
+
     def valid(self) -> Array:
-        """Return which stored elements have indices in range."""
-        bounds = np.array(self.shape[: self.n_sparse], self.indices.dtype)
+        """Return which stored elements have indices in range.
+
+        The shape is that of the indices without the last dimension.
+        """
+        bounds = np.array(self.sparse_shape, self.indices.dtype)
         return ((self.indices >= 0) & (self.indices < bounds)).all(-1)
+
+    def masked_data(self) -> Array:
+        """Return the elements, 0 where their indices are out of range."""
+        valid = self.valid()
+        return vnp.where(valid.reshape(*valid.shape, *[1] * self.n_dense), self.data, vnp.zeros((), self.dtype))
 
     def todense(self) -> Array:
         """Return the array with its zeros."""
-        zeros = vnp.zeros(self.shape, self.dtype)
-        return zeros.at[self.columns()].add(self.data, mode="drop") if self.n_sparse else self.data.sum(0)
+        flat = self.folded()
+        zeros = vnp.zeros(flat.shape, self.dtype)
+        return add_at(zeros, flat.columns(), flat.data)
 
     def columns(self) -> tuple[Array, ...]:
         """Return the indices along each sparse dimension."""
-        return tuple([self.indices[:, i] for i in range(self.n_sparse)])
+        return tuple([self.indices[..., i] for i in range(self.n_sparse)])
+
+    def broadcast_batches(self) -> BCOO:
+        """Return the array with data and indices of all sizes of the batch dimensions."""
+        n, shape = self.n_batch, self.shape
+        data = vnp.broadcast_to(self.data, (*shape[:n], *self.data.shape[n:]))
+        return self.replace(data, vnp.broadcast_to(self.indices, (*shape[:n], *self.indices.shape[n:])))
+
+    def folded(self) -> BCOO:
+        """Return the array with its batch dimensions as sparse dimensions."""
+        if not self.n_batch:
+            return self
+        n, shape, wide = self.n_batch, self.shape, self.broadcast_batches()
+        count = math.prod(shape[:n]) * self.nse
+        positions = np.moveaxis(np.indices(shape[:n]), 0, -1)[..., None, :].astype(self.indices.dtype)
+        indices = vnp.concatenate([vnp.broadcast_to(positions, (*shape[:n], self.nse, n)), wide.indices], -1)
+        arrays = wide.data.reshape(count, *self.data.shape[n + 1 :]), indices.reshape(count, n + self.n_sparse)
+        return BCOO(arrays, shape=shape, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices)
+
+    def replace(self, data: Any, indices: Any, **promises: bool) -> BCOO:
+        """Return an array of other elements at other indices.
+
+        It has as many batch dimensions as this one, and the same sparse dimensions.
+        """
+        n = self.n_batch
+        batch = np.broadcast_shapes(data.shape[:n], indices.shape[:n])
+        promises = {"indices_sorted": self.indices_sorted, "unique_indices": self.unique_indices, **promises}
+        return BCOO((data, indices), shape=(*batch, *self.sparse_shape, *data.shape[n + 1 :]), **promises)
 
     def replace_data(self, data: Any) -> BCOO:
         """Return an array of other elements at the same indices."""
-        shape = (*self.shape[: self.n_sparse], *data.shape[1:])
-        return BCOO((data, self.indices), shape=shape, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices)
+        return self.replace(data, self.indices)
 
     def astype(self, dtype: Any) -> BCOO:
         """Convert the elements."""
@@ -171,19 +301,94 @@ class BCOO(JAXSparse):
 
     def sort_indices(self) -> BCOO:
         """Return the array with its elements in the order of their indices."""
-        order = vnp.lexsort(self.columns()[::-1])
-        return BCOO((self.data[order], self.indices[order]), shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
+
+        def sort(mat: BCOO) -> BCOO:
+            order = vnp.lexsort(mat.columns()[::-1]) if mat.n_sparse else vnp.arange(mat.nse)
+            return mat.replace(mat.data[order], mat.indices[order], indices_sorted=True)
+
+        return over_batches(sort, self.n_batch)(self.broadcast_batches())
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
-        """Return the array with every index stored once.
+        """Return the array with every index stored once, in order.
 
-        `nse` is how many elements to store, needed while tracing.
+        `nse` is how many elements to store for each position of the batch dimensions, needed while tracing. With `remove_zeros`, stored
+        elements that are zero do not count; sums that are zero do.
+
+        >>> m = BCOO((np.array([1.0, 2.0, 4.0], "float32"), np.array([[1], [0], [1]])), shape=(3,))
+        >>> m.sum_duplicates().data
+        Array([2., 5.], dtype=float32)
         """
-        if self.n_dense:
-            raise ArgumentError("sum_duplicates: arrays with dense dimensions are not supported")
-        if nse is None and not remove_zeros:
-            nse = int(vnp.unique(self.indices, axis=0).shape[0])
-        return BCOO.fromdense(self.todense(), nse=nse, index_dtype=self.indices.dtype)
+        mat = self.broadcast_batches()
+        if remove_zeros:
+            stored = (mat.data != 0).any(tuple(range(mat.n_batch + 1, mat.data.ndim)))
+            outside = np.array(mat.sparse_shape, mat.indices.dtype)
+            if mat.n_sparse:
+                mat = mat.replace(mat.data, vnp.where(stored[..., None], mat.indices, outside))
+        if nse is None:
+            counts = over_batches(lambda m: _runs(m)[3], mat.n_batch)(mat)
+            nse = int(counts.max(initial=0))
+        return over_batches(functools.partial(_join_runs, nse=nse), mat.n_batch)(mat)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """Return data and indices, and what does not change under transforms.
+
+        That is the shape without batch dimensions, and the promises.
+        """
+        static = {"shape": self._element_shape, "indices_sorted": self.indices_sorted, "unique_indices": self.unique_indices}
+        return (self.data, self.indices), static
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: Any, children: Any) -> BCOO:
+        """Return the array of what `tree_flatten` returns."""
+        result = object.__new__(cls)
+        result.data, result.indices = children
+        result._element_shape = aux_data["shape"]
+        result.indices_sorted, result.unique_indices = aux_data["indices_sorted"], aux_data["unique_indices"]
+        return result
+
+
+def over_batches(function: Callable[..., Any], n_batch: int) -> Callable[..., Any]:
+    """Map a function over that many batch dimensions of its arguments."""
+    for _ in range(n_batch):
+        function = vmap(function)
+    return function
+
+
+def read_at(array: Array, columns: Sequence[Array]) -> Array:
+    """Return the elements at indices, 0 where these are out of range."""
+    if not columns:
+        return array[None]
+    if not array.size:
+        return vnp.zeros((*columns[0].shape, *array.shape[len(columns) :]), array.dtype)
+    return array.at[tuple(columns)].get(mode="fill", fill_value=0)
+
+
+def add_at(array: Array, columns: Sequence[Array], data: Array) -> Array:
+    """Add elements at indices, but for those out of range."""
+    if not columns:
+        return array + data.sum(0).astype(array.dtype)
+    return array.at[tuple(columns)].add(data, mode="drop") if array.size else array
+
+
+def _runs(mat: BCOO) -> tuple[Array, Array, Array, Array]:
+    """Return sorted elements and their runs of equal indices.
+
+    That is: the elements in the order of their indices, the indices, the run of each, and the number of runs in range.
+    """
+    valid, bounds = mat.valid(), np.array(mat.sparse_shape, mat.indices.dtype)
+    indices = vnp.where(valid[:, None], mat.indices, bounds)
+    order = vnp.lexsort(tuple(indices[:, i] for i in reversed(range(mat.n_sparse)))) if mat.n_sparse else vnp.arange(mat.nse)
+    indices, data = indices[order], mat.masked_data()[order]
+    begins = vnp.concatenate([vnp.ones(min(mat.nse, 1), bool), (indices[1:] != indices[:-1]).any(-1)])
+    return data, indices, vnp.cumsum(begins) - 1, (begins & valid[order]).sum()
+
+
+def _join_runs(mat: BCOO, nse: int) -> BCOO:
+    data, indices, runs, _ = _runs(mat)
+    outside = vnp.broadcast_to(np.array(mat.sparse_shape, mat.indices.dtype), (nse, mat.n_sparse))
+    sums = add_at(vnp.zeros((nse, *data.shape[1:]), data.dtype), (runs,), data)
+    joined = outside.at[runs].set(indices, mode="drop") if outside.size else outside
+    return mat.replace(sums, joined, indices_sorted=True, unique_indices=True)
 
 
 def _is_placeholder(x: Any) -> bool:
@@ -191,194 +396,13 @@ def _is_placeholder(x: Any) -> bool:
     return not (hasattr(x, "shape") or isinstance(x, (list, tuple, int, float, complex)))
 
 
-def _rebuild(cls: type[Any], static: Any, children: Any) -> Any:
-    result = object.__new__(cls)
-    result.data, result.indices = children
-    result.shape, result.indices_sorted, result.unique_indices = static
-    return result
+def _flatten(mat: BCOO) -> tuple[Any, Any]:
+    return (mat.data, mat.indices), (mat._element_shape, mat.indices_sorted, mat.unique_indices)
 
 
-tree.register_pytree_node(
-    BCOO,
-    lambda m: ((m.data, m.indices), (m.shape, m.indices_sorted, m.unique_indices)),
-    lambda static, children: _rebuild(BCOO, static, children),
-)
+def _rebuild(static: Any, children: Any) -> BCOO:
+    names = "shape", "indices_sorted", "unique_indices"
+    return BCOO.tree_unflatten(dict(zip(names, static, strict=True)), children)
 
 
-def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = "int32", sparse_format: str = "bcoo", **kwds: Any) -> BCOO:
-    """Return a sparse array of zeros."""
-    _check_format(sparse_format)
-    data, indices = vnp.zeros(0, dtype), vnp.zeros((0, len(shape)), index_dtype)
-    return BCOO((data, indices), shape=shape, indices_sorted=True, unique_indices=True)
-
-
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = "int32", sparse_format: str = "bcoo") -> BCOO:
-    """Return a sparse matrix of shape (N, M) with ones on the diagonal `k`."""
-    _check_format(sparse_format)
-    columns = N if M is None else M
-    rows = np.arange(max(0, min(N + min(k, 0), columns - max(k, 0)))) + max(-k, 0)
-    indices = np.stack([rows, rows + k], -1).astype(dtypes.as_dtype(index_dtype))
-    return BCOO((vnp.ones(len(rows), dtype), indices), shape=(N, columns), indices_sorted=True, unique_indices=True)
-
-
-def _check_format(sparse_format: str) -> None:
-    if sparse_format != "bcoo":
-        raise ArgumentError(f"sparse_format must be 'bcoo', got {sparse_format!r}; convert the result")
-
-
-# Matrices in the formats `COO`, `CSR`, `CSC` and `BCSR`.
-
-
-class _Matrix(JAXSparse):
-    """A matrix in another format than `BCOO`: arrays with `names`, and a shape."""
-
-    names: tuple[str, ...]
-
-    def __init__(self, args: Any, *, shape: Sequence[int], **promises: bool) -> None:
-        for name, value in zip(self.names, args, strict=True):
-            setattr(self, name, vnp.asarray(value) if hasattr(value, "shape") or isinstance(value, (list, tuple)) else value)
-        self.shape = tuple(shape)
-        if len(self.shape) != 2:
-            raise ShapeError(f"{type(self).__name__} holds a matrix, got shape {self.shape}")
-
-    def to_bcoo(self) -> BCOO:
-        """Return the matrix in the format `BCOO`."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_bcoo(cls, mat: BCOO) -> Any:
-        """Convert a matrix in the format `BCOO`."""
-        raise NotImplementedError
-
-    @classmethod
-    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32, n_batch: int = 0, n_dense: int = 0) -> Any:
-        """Make a sparse matrix of the elements that are not zero.
-
-        `nse` is how many to store, needed while tracing.
-        """
-        if n_batch or n_dense:
-            raise ArgumentError(f"{cls.__name__}.fromdense makes matrices without batch and dense dimensions")
-        return cls.from_bcoo(BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype))
-
-    def todense(self) -> Array:
-        """Return the matrix with its zeros."""
-        return self.to_bcoo().todense()
-
-    @property
-    def T(self) -> Any:
-        """The transposed matrix."""
-        return self.transpose()
-
-    def transpose(self, axes: Sequence[int] | None = None) -> Any:
-        """Exchange rows and columns."""
-        return self.from_bcoo(self.to_bcoo().T.sort_indices())  # type: ignore[attr-defined]  # attached by operations
-
-    def __matmul__(self, other: Any) -> Any:
-        return self.to_bcoo() @ other
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return other @ self.to_bcoo()
-
-
-class COO(_Matrix):
-    """A matrix by elements: ``COO((data, row, col), shape=…)``.
-
-    >>> import volta_fn as vf
-    >>> COO((vf.numpy.ones(2), vf.numpy.array([0, 1]), vf.numpy.array([1, 0])), shape=(2, 2)) @ vf.numpy.arange(2.0)
-    Array([1., 0.], dtype=float32)
-    """
-
-    names = ("data", "row", "col")
-    row: Array
-    col: Array
-
-    def to_bcoo(self) -> BCOO:
-        """Return the matrix in the format `BCOO`."""
-        return BCOO((self.data, vnp.stack([self.row, self.col], -1)), shape=self.shape)
-
-    @classmethod
-    def from_bcoo(cls, mat: BCOO) -> COO:
-        """Convert a matrix in the format `BCOO`."""
-        return cls((mat.data, *mat.columns()), shape=mat.shape)
-
-
-class BCSR(_Matrix):
-    """A matrix by rows: ``BCSR((data, indices, indptr), shape=…)``.
-
-    ``indices`` are the elements' columns; those of row i stand from ``indptr[i]`` to ``indptr[i + 1]``.
-
-    >>> import volta_fn as vf
-    >>> BCSR.fromdense(vf.numpy.eye(2)).indptr
-    Array([0, 1, 2], dtype=int32)
-    """
-
-    names = ("data", "indices", "indptr")
-    indices: Array
-    indptr: Array
-
-    @classmethod
-    def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None, n_dense: int = 0, n_batch: int = 0) -> Any:
-        """Convert a SciPy sparse matrix."""
-        return cls.from_bcoo(BCOO.from_scipy_sparse(mat, index_dtype=index_dtype, n_dense=n_dense, n_batch=n_batch).sort_indices())
-
-    def to_bcoo(self) -> BCOO:
-        """Return the matrix in the format `BCOO`."""
-        major = _major(self.indptr, self.data.shape[0])
-        return BCOO((self.data, vnp.stack([major.astype(self.indices.dtype), self.indices], -1)), shape=self.shape)
-
-    @classmethod
-    def from_bcoo(cls, mat: BCOO) -> Any:
-        """Convert a matrix in the format `BCOO`."""
-        ordered = mat.sort_indices()
-        rows, columns = ordered.columns()
-        return cls((ordered.data, columns, _pointers(rows, mat.shape[0])), shape=mat.shape)
-
-
-class CSR(BCSR):
-    """A matrix by rows: ``CSR((data, indices, indptr), shape=…)``, as `BCSR`."""
-
-
-class CSC(_Matrix):
-    """A matrix by columns: ``CSC((data, indices, indptr), shape=…)``.
-
-    ``indices`` are the elements' rows; those of column j stand from ``indptr[j]`` to ``indptr[j + 1]``.
-    """
-
-    names = ("data", "indices", "indptr")
-    indices: Array
-    indptr: Array
-
-    def to_bcoo(self) -> BCOO:
-        """Return the matrix in the format `BCOO`."""
-        major = _major(self.indptr, self.data.shape[0])
-        return BCOO((self.data, vnp.stack([self.indices, major.astype(self.indices.dtype)], -1)), shape=self.shape)
-
-    @classmethod
-    def from_bcoo(cls, mat: BCOO) -> CSC:
-        """Convert a matrix in the format `BCOO`."""
-        rows, columns = mat.columns()
-        order = vnp.lexsort((rows, columns))
-        return cls((mat.data[order], rows[order], _pointers(columns[order], mat.shape[1])), shape=mat.shape)
-
-
-def _major(indptr: Array, count: int) -> Array:
-    """Return the row of each element, given where rows begin."""
-    return vnp.searchsorted(indptr, vnp.arange(count, dtype=indptr.dtype), side="right") - 1
-
-
-def _pointers(rows: Array, count: int) -> Array:
-    """Return where each row begins in sorted row numbers, and the end of the last."""
-    return vnp.searchsorted(rows, vnp.arange(count + 1, dtype=rows.dtype), side="left").astype(rows.dtype)
-
-
-def _register(cls: type[_Matrix]) -> None:
-    def rebuild(shape: Any, children: Any) -> Any:
-        result = object.__new__(cls)
-        result.__dict__.update(zip(cls.names, children, strict=True), shape=shape)
-        return result
-
-    tree.register_pytree_node(cls, lambda matrix: (tuple([getattr(matrix, name) for name in matrix.names]), matrix.shape), rebuild)
-
-
-for _cls in (COO, BCSR, CSR, CSC):
-    _register(_cls)
+tree.register_pytree_node(BCOO, _flatten, _rebuild)
