@@ -19,12 +19,14 @@ from volta_fn import nn, random
 
 READY = "new Promise(resolve => { const look = () => document.documentElement.dataset.ready ? resolve() : setTimeout(look, 30); look(); })"
 
-#: Resolves when a condition holds, and fails with the page's message if there is one.
+#: Resolves when a condition holds, and fails with the page's message if there is one, or after three minutes.
 UNTIL = """new Promise((resolve, reject) => {
+  const start = performance.now();
   const look = () => {
     const failure = document.getElementById('failure').textContent;
     if (failure) reject(new Error(failure));
     else if (CONDITION) resolve();
+    else if (performance.now() - start > 180000) reject(new Error('it does not come to hold: ' + document.body.innerText));
     else setTimeout(look, 20);
   };
   look();
