@@ -172,6 +172,7 @@ def test_the_text_page_goes_on_as_one_types_and_learns(browser: Chromium, tmp_pa
     browser.key("Tab")
     assert browser.evaluate("document.getElementById('prompt').value") == before + ahead
     assert browser.evaluate("document.activeElement.id") == "prompt"
+    until(browser, "document.getElementById('ahead').textContent.length === 32 && !isBusy")  # what is written moves the buttons below
     click(browser, "#train")
     until(browser, "document.getElementById('training').textContent.includes('step 10')")
     assert exceptions(browser) == []
