@@ -14,7 +14,13 @@ from volta_fn.sharding import make_mesh
 
 @pytest.mark.parametrize(
     ("dtype", "inexact", "complex_"),
-    [("int32", "float32", "complex64"), ("bfloat16", "bfloat16", "complex64"), ("float64", "float64", "complex128"), ("complex64",) * 3],
+    [
+        ("int32", "float32", "complex64"),
+        ("int64", "float64", "complex128"),
+        ("bfloat16", "bfloat16", "complex64"),
+        ("float64", "float64", "complex128"),
+        ("complex64",) * 3,
+    ],
 )
 def test_dtypes_that_functions_compute_in(dtype: str, inexact: str, complex_: str) -> None:
     assert internals.to_inexact_dtype(dtype) == vf.dtypes.as_dtype(inexact)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn import numpy as jnp
 from volta_fn.core.array import Array
 from volta_fn.core.device import found_devices, process_count, process_index
 from volta_fn.core.distribution import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
+from volta_fn.numpy.arguments import promote, promote_inexact
 
 # Promotion.
 
@@ -26,7 +26,7 @@ def to_inexact_dtype(dtype: Any) -> np.dtype:
     >>> to_inexact_dtype("int32")
     dtype('float32')
     """
-    return dtypes.result_type(dtype, dtypes.as_dtype("float32")) if not jnp.issubdtype(dtype, jnp.inexact) else np.dtype(dtype)
+    return dtypes.to_inexact(dtypes.as_dtype(dtype))
 
 
 def to_complex_dtype(dtype: Any) -> np.dtype:
@@ -35,7 +35,7 @@ def to_complex_dtype(dtype: Any) -> np.dtype:
     >>> to_complex_dtype("float64")
     dtype('complex128')
     """
-    return np.dtype(np.complex128 if np.dtype(dtype) in (np.float64, np.complex128) else np.complex64)
+    return dtypes.complex_dtype(dtypes.as_dtype(dtype))
 
 
 def promote_dtypes(*args: Any) -> list[Array]:
@@ -44,20 +44,17 @@ def promote_dtypes(*args: Any) -> list[Array]:
     >>> [x.dtype.name for x in promote_dtypes(jnp.int8(1), jnp.float32(2))]
     ['float32', 'float32']
     """
-    dtype = jnp.result_type(*args)
-    return [jnp.asarray(x, dtype) for x in args]
+    return promote("promote_dtypes", *args)
 
 
 def promote_dtypes_inexact(*args: Any) -> list[Array]:
     """Return arrays converted to the inexact dtype that they promote to."""
-    dtype = to_inexact_dtype(jnp.result_type(*args))
-    return [jnp.asarray(x, dtype) for x in args]
+    return promote_inexact("promote_dtypes_inexact", *args)
 
 
 def promote_dtypes_complex(*args: Any) -> list[Array]:
     """Return arrays converted to the complex dtype that they promote to."""
-    dtype = to_complex_dtype(jnp.result_type(*args))
-    return [jnp.asarray(x, dtype) for x in args]
+    return [x.astype(to_complex_dtype(x.dtype)) for x in promote_dtypes_inexact(*args)]
 
 
 # The parts of `vectorize`.
