@@ -228,3 +228,11 @@ def test_operands_of_several_axes_are_left_to_others() -> None:
     out = vf.jit(lambda x, y: lax.dot_general(x, y, numbers, preferred_element_type=np.float32))(x, y)
     np.testing.assert_allclose(out, np.einsum("abi,baj->ij", x.astype(np.float64), y.astype(np.float64)), rtol=1e-5, atol=1e-5)
     assert choice.grouped_type(problem_of(x.shape, y.shape, numbers, (BFLOAT16, BFLOAT16, np.dtype(np.float32)))) is None
+
+
+@pytest.mark.parametrize("terms", [1, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 3), (2, 1), (8, 1)])
+def test_short_products_of_bytes(rows: int, columns: int, terms: int) -> None:
+    x, y = (RNG.integers(-128, 128, shape).astype(np.int8) for shape in ((rows, terms), (terms, columns)))
+    product = vf.jit(lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32))
+    np.testing.assert_array_equal(product(x, y), x.astype(np.int64) @ y)
