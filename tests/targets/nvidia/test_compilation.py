@@ -134,32 +134,6 @@ def test_float32_is_rounded_after_each_operation() -> None:
     assert ".version 8.3" in ptx and ".entry main(" in ptx
 
 
-LEAST = """
-declare i32 @llvm.smin.i32(i32, i32)
-declare i32 @llvm.smax.i32(i32, i32)
-define ptx_kernel void @main(ptr addrspace(1) %memory) {
-  %vector = load <3 x i32>, ptr addrspace(1) %memory, align 16
-  %negated = sub <3 x i32> zeroinitializer, %vector
-  %a = extractelement <3 x i32> %negated, i32 0
-  %b = extractelement <3 x i32> %negated, i32 1
-  %c = extractelement <3 x i32> %negated, i32 2
-  %less = icmp slt i32 %a, %b
-  %least = select i1 %less, i32 %a, i32 %b
-  %one = call i32 @llvm.smin.i32(i32 %least, i32 %c)
-  %two = call i32 @llvm.smax.i32(i32 %one, i32 7)
-  store i32 %two, ptr addrspace(1) %memory
-  ret void
-}
-"""
-
-
-def test_signed_extrema_are_selections() -> None:
-    """The driver's compiler for Hopper forgets a minus sign in `min.s32` of three negated numbers."""
-    ptx = compile_ptx(LEAST, HOPPER).decode()
-    assert not re.search(r"\b(min|max)\.s32", ptx)
-    assert re.findall(r"setp\.(?:lt|gt)\.s32 %first", ptx) == ["setp.lt.s32 %first"] * 2 + ["setp.gt.s32 %first"]
-
-
 @pytest.mark.parametrize(("type_", "suffix"), [("half", "f16"), ("double", "f64")])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_120a"])
 def test_other_floats_are_not_contracted_either(type_: str, suffix: str, architecture: str) -> None:
@@ -189,7 +163,8 @@ def test_messages() -> None:
 # processes
 
 
-def test_a_process_compiles(processes: CompilerPool) -> None:
+def test_a_process_compiles(processes: CompilerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is a GPU, it would make machine code of it
     kind, threads, ptx = processes.ask(request())
     assert kind == b"ptx" and compilation._THREADS.unpack(threads) == (64, 2, 1)
     assert ptx == compile_ptx(KERNEL, HOPPER)

@@ -25,6 +25,13 @@ def gpu() -> Iterator[Device]:
 
 
 @pytest.fixture(autouse=True)
+def cpu() -> Iterator[None]:
+    """Compute what is expected on the CPU, also where a real GPU is the default."""
+    with vf.default_device("cpu"):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def fake(gpu: Device) -> Iterator[FakeCuda]:
     stand_in: Any = library.functions()._library
     yield stand_in

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import re
 import select
 import signal
 import struct
@@ -35,6 +34,7 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.gpu.device.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
+from volta_fn.targets.nvidia.ptx import corrected
 
 # Architectures, and versions of PTX.
 
@@ -99,22 +99,7 @@ def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=_LEVEL))
     builder.getModulePassManager().run(module, builder)
     ptx: str = machine.emit_assembly(module)
-    return _SIGNED_EXTREMUM.sub(_as_selection, ptx).encode()
-
-
-#: A minimum or maximum of signed numbers of 32 bits.
-_SIGNED_EXTREMUM = re.compile(r"^\t(min|max)\.s32 \t(\S+), (\S+), (\S+);$", re.MULTILINE)
-
-
-def _as_selection(extremum: re.Match[str]) -> str:
-    """Return a minimum or maximum as a comparison and a selection.
-
-    The driver's compiler for Hopper takes the least of three negated numbers for another one. Shaders select for that reason
-    (`wgsl/scalars/operations.py`), but LLVM makes minima of selections.
-    """
-    name, result, x, y = extremum.groups()
-    comparison = {"min": "lt", "max": "gt"}[name]
-    return f"\t{{ .reg .pred %first; setp.{comparison}.s32 %first, {x}, {y}; selp.b32 {result}, {x}, {y}, %first; }}"
+    return corrected(ptx).encode()
 
 
 #: CUDA's numbers of the kind of input and of the options of a linker, and the bytes for its messages.
