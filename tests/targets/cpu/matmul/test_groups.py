@@ -233,6 +233,7 @@ def test_operands_of_several_axes_are_left_to_others() -> None:
 @pytest.mark.parametrize("terms", [1, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 3), (2, 1), (8, 1)])
 def test_short_products_of_bytes(rows: int, columns: int, terms: int) -> None:
+    """A single column is contiguous along k, but what corrects the sums of signed bytes needs it packed."""
     x, y = (RNG.integers(-128, 128, shape).astype(np.int8) for shape in ((rows, terms), (terms, columns)))
     product = vf.jit(lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32))
     np.testing.assert_array_equal(product(x, y), x.astype(np.int64) @ y)

@@ -50,7 +50,12 @@ def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOption
     lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem[:2])]
     sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
     transposed, apart = lhs.chunk is not None, lhs.rows_apart()
-    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart)
+    yield from legal_blockings(work, sizes, lhs.in_place(), _columns_in_place(work, rhs), transposed=transposed, rows_apart=apart)
+
+
+def _columns_in_place(work: ComputeType, rhs: StridedOperand) -> tuple[int, int] | None:
+    """Return the strides of B (of n, of k) if it can be read in place: what corrects biased sums is computed of packed panels."""
+    return None if work.biased else rhs.in_place()
 
 
 class Task(NamedTuple):
@@ -82,15 +87,15 @@ class Gemm:
         lhs, rhs = [StridedOperand(work.packed(side), problem[:2][side], buffer) for side, buffer in enumerate(operands)]
         sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
         transposed, apart = lhs.chunk is not None, lhs.rows_apart()
-        blocking = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=transposed, rows_apart=apart, options=options)
+        in_place = lhs.in_place(), _columns_in_place(work, rhs)
+        blocking = choose_blocking(work, sizes, *in_place, transposed=transposed, rows_apart=apart, options=options)
         self.work, self.blocking, self.lhs, self.rhs, self.epilogue, self.name = work, blocking, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()
         self.workspace = 0
-        in_place = lhs.in_place()
         packs_rows = blocking.pack_rows is not Packing.NONE
         self.pitch = blocking.tallest + blocking.tallest % 2
-        self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
+        self.a_strides = (1, self.pitch) if packs_rows or in_place[0] is None else in_place[0]
         self.packed = self._reserve(self._packed_bytes())
         rows_ahead = blocking.pack_rows is Packing.AHEAD
         self.packed_rows = self._reserve(

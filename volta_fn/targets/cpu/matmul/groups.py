@@ -30,10 +30,7 @@ def grouped_type(problem: Problem) -> ComputeType | None:
     """
     if not (_is_contiguous(problem.lhs) and _is_contiguous(problem.rhs)):
         return None
-    work = type_of_groups((problem.lhs.dtype, problem.rhs.dtype), problem.dtype)
-    # With fewer terms than a vector has, and one row or column, code for groups of bytes ended in a fault; it would gain nothing, either.
-    is_short = work is not None and 1 in (problem.m, problem.n) and problem.k < work.lanes * work.group
-    return None if is_short else work
+    return type_of_groups((problem.lhs.dtype, problem.rhs.dtype), problem.dtype)
 
 
 def type_of_groups(dtypes: tuple[np.dtype, np.dtype], result: np.dtype) -> ComputeType | None:
