@@ -75,6 +75,6 @@ def test_nvidias_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "adapters", missing)
     assert doctor._nvidia_driver()[2] == "not used: NVIDIA's driver is not installed"
     monkeypatch.setattr(listing, "adapters", lambda: [Listed(), Listed()])
-    assert doctor._nvidia_driver()[2] == "NVIDIA H200, NVIDIA H200; not used: VOLTA_GPU_DRIVER=nvidia selects it"
-    monkeypatch.setenv("VOLTA_GPU_DRIVER", "nvidia")
     assert doctor._nvidia_driver()[2] == "NVIDIA H200, NVIDIA H200; used"
+    monkeypatch.setenv("VOLTA_GPU_DRIVER", "wgpu")
+    assert doctor._nvidia_driver()[2] == "NVIDIA H200, NVIDIA H200; not used: VOLTA_GPU_DRIVER=wgpu selects wgpu"

@@ -158,7 +158,7 @@ def _nvidia_driver() -> Diagnosis:
         gpus = load("volta_fn.targets.nvidia.adapters").adapters()
     except VoltaError as error:
         return Diagnosis(name, _OK, f"not used: {error.message}")
-    used = "used" if value_of("VOLTA_GPU_DRIVER") == "nvidia" else "not used: VOLTA_GPU_DRIVER=nvidia selects it"
+    used = "not used: VOLTA_GPU_DRIVER=wgpu selects wgpu" if value_of("VOLTA_GPU_DRIVER") == "wgpu" else "used"
     return Diagnosis(name, _OK, f"{', '.join(gpu.name for gpu in gpus)}; {used}")
 
 

@@ -190,29 +190,38 @@ class GpuBackend:
         return self.gpu.counters
 
 
-#: The modules that list the GPUs of a driver.
-_DRIVERS = {"wgpu": "volta_fn.targets.wgpu.adapters", "nvidia": "volta_fn.targets.nvidia.adapters"}
+#: The modules that list the GPUs of a driver, the preferred driver first.
+_DRIVERS = {"nvidia": "volta_fn.targets.nvidia.adapters", "wgpu": "volta_fn.targets.wgpu.adapters"}
 
 
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
-    """Return the machine's GPUs, each through one driver, the fastest first.
+    """Return the machine's GPUs, all through one driver, the fastest first.
 
-    VOLTA_GPU_DRIVER selects the driver, VOLTA_GPU_ADAPTER a GPU by a substring of its name. Raises `DeviceError` if there is none.
+    It is NVIDIA's own driver if it has a GPU, else wgpu, unless VOLTA_GPU_DRIVER selects one. VOLTA_GPU_ADAPTER selects a GPU by a part of
+    its name, through the first driver that has it. Raises `DeviceError` if there is none.
     """
-    driver = threads.value_of("VOLTA_GPU_DRIVER") or "wgpu"
-    available: list[Adapter] = load(_DRIVERS[driver]).adapters()
-    name = os.environ.get("VOLTA_GPU_ADAPTER", "")
-    chosen = tuple([a for a in available if name.lower() in a.name.lower()])
-    if not chosen:
-        names = [a.name for a in available]
-        raise DeviceError(
-            f"no GPU is called {name!r} (VOLTA_GPU_ADAPTER); there are {names}"
-            if available
-            else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
-            "or use the device 'cpu'"
-        )
-    return chosen
+    selected, name = threads.value_of("VOLTA_GPU_DRIVER"), os.environ.get("VOLTA_GPU_ADAPTER", "")
+    drivers = [selected] if selected else [*_DRIVERS]
+    available: list[Adapter] = []
+    for driver in drivers:
+        try:
+            listed: list[Adapter] = load(_DRIVERS[driver]).adapters()
+        except DeviceError:
+            if driver == drivers[-1]:
+                raise
+            continue  # `vf.doctor()` tells why
+        chosen = tuple([a for a in listed if name.lower() in a.name.lower()])
+        if chosen:
+            return chosen
+        available += listed
+    names = [a.name for a in available]
+    raise DeviceError(
+        f"no GPU is called {name!r} (VOLTA_GPU_ADAPTER); there are {names}"
+        if available
+        else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
+        "or use the device 'cpu'"
+    )
 
 
 #: Variables in which starters of MPI programs tell the rank of a process among those of its machine, and how many processes there are: a

@@ -20,7 +20,7 @@ _ZERO_COMPARISON = re.compile(r"^\tsetp\.(eq|ne)\.[bsu](?:16|32|64) \t(%\w+), (%
 
 
 def corrected(ptx: str) -> str:
-    """Return a text of PTX, as LLVM writes it, in words that the driver's compiler translates rightly."""
+    """Return PTX, as LLVM writes it, in words that are translated rightly."""
     return _SIGNED_EXTREMUM.sub(_as_selection, _with_disjunctions(ptx))
 
 
@@ -36,7 +36,7 @@ def _as_selection(extremum: re.Match[str]) -> str:
 
 
 def _with_disjunctions(ptx: str) -> str:
-    """Compute whether a bitwise or of ones and zeros is zero from the predicates that they were selected by.
+    """Compare a bitwise or of ones and zeros with zero by their predicates.
 
     The driver's compiler, ptxas 13.0, does so itself, but where both numbers are used besides and a further predicate is combined with the
     comparison, it forgets that it has negated the predicates: `(a | b) and c` becomes `not (a and b) and c`.
@@ -63,7 +63,10 @@ def _with_disjunctions(ptx: str) -> str:
 
 
 def _predicates(register: str, values: Mapping[str, tuple[str, list[str]]]) -> list[str] | None:
-    """Return the predicates one of which holds if a number is not zero, or None if it is no disjunction of ones and zeros."""
+    """Return the predicates of which one holds if a number is not zero.
+
+    None if it is no bitwise or of ones and zeros.
+    """
     name, operands = values.get(register, ("", []))
     if name.startswith("selp.b") and operands[:2] == ["1", "0"]:
         return [operands[2]]

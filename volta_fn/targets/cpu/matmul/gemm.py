@@ -54,7 +54,10 @@ def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOption
 
 
 def _columns_in_place(work: ComputeType, rhs: StridedOperand) -> tuple[int, int] | None:
-    """Return the strides of B (of n, of k) if it can be read in place: what corrects biased sums is computed of packed panels."""
+    """Return the strides of B, of n and of k, if it can be read in place.
+
+    What biased sums begin with is computed of packed panels.
+    """
     return None if work.biased else rhs.in_place()
 
 
