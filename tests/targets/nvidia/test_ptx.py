@@ -63,11 +63,12 @@ define ptx_kernel void @main(ptr addrspace(1) %memory, ptr addrspace(1) %results
 """
 
 
-def test_disjunctions_of_ones_and_zeros_are_those_of_predicates() -> None:
+def test_logic_of_ones_and_zeros_is_that_of_predicates() -> None:
     """The driver's compiler makes `not (a and b)` of `a | b` where the numbers are used besides, and a further predicate with their or."""
     ptx = compile_ptx(ANY, HOPPER).decode()
-    assert len(re.findall(r"\bor\.pred", ptx)) == 1
+    assert re.findall(r"\b(?:and|or)\.pred", ptx) == ["or.pred", "and.pred"]
     assert len(re.findall(r"\bsetp\.ne\.b32", ptx)) == 3
+    assert ".reg .pred %holds<1>;" in ptx and not re.search(r"\bor\.b32", ptx)
 
 
 def evaluated(ptx: str, registers: Mapping[str, int]) -> dict[str, int]:
@@ -83,7 +84,8 @@ def evaluated(ptx: str, registers: Mapping[str, int]) -> dict[str, int]:
         elif kind == "not":
             values[result] = 1 - operands[0]
         else:
-            values[result] = {"or": operands[0] | operands[-1], "and": operands[0] & operands[-1], "mov": operands[0]}[kind]
+            x, y = operands[0], operands[-1]
+            values[result] = {"or": x | y, "and": x & y, "xor": x ^ y, "mov": x}[kind]
     return values
 
 
@@ -93,42 +95,42 @@ def instructions(*lines: str) -> str:
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
 @pytest.mark.parametrize("comparison", ["eq", "ne"])
-def test_rewritten_comparisons_mean_the_same(bits: int, comparison: str) -> None:
+def test_rewritten_logic_means_the_same(bits: int, comparison: str) -> None:
     text = instructions(
+        *[f"setp.ne.b32 %p{i}, %i{i}, 0" for i in range(4)],
         *[f"selp.b{bits} %r{i}, 1, 0, %p{i}" for i in range(4)],
         f"or.b{bits} %r5, %r0, %r1",
-        f"or.b{bits} %r6, %r5, %r2",
-        f"or.b{bits} %r7, %r6, %r3",
+        f"xor.b{bits} %r6, %r5, %r2",
+        f"and.b{bits} %r7, %r6, %r3",
+        f"or.b{bits} %r8, %r7, %i0",
         f"setp.{comparison}.b{bits} %p5, %r5, 0",
         f"setp.{comparison}.b{bits} %p7, %r7, 0",
-        f"setp.{comparison}.b{bits} %p8, %r3, 0",
+        f"setp.{comparison}.b{bits} %p8, %r8, 0",
     )
     rewritten = corrected(text)
-    assert rewritten.count("setp") == 1  # of a single condition
-    assert rewritten.count("or.pred") == 4
-    for predicates in itertools.product((0, 1), repeat=4):
-        registers = {f"%p{i}": p for i, p in enumerate(predicates)}
-        assert evaluated(rewritten, registers) == evaluated(text, registers)
+    assert re.findall(r"\w+\.pred", rewritten)[:3] == ["or.pred", "xor.pred", "and.pred"]
+    assert len(re.findall(r"\b(?:or|xor|and)\.b\d\d", rewritten)) == 1  # of a number that is no condition
+    for numbers in itertools.product((0, 1, 2), repeat=4):
+        registers = {f"%i{i}": x for i, x in enumerate(numbers)}
+        values = evaluated(rewritten, registers)
+        assert evaluated(text, registers).items() <= values.items()
+
+
+FIRST = "setp.ne.b32 %p1, %i0, 0", "selp.b32 %r1, 1, 0, %p1"
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        ("selp.b32 %r1, 1, 0, %p1", "or.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 0"),
-        ("selp.b32 %r1, 1, 0, %p1", "selp.b32 %r2, 2, 0, %p2", "or.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 0"),
-        ("selp.b32 %r1, 1, 0, %p1", "selp.b32 %r2, 1, 0, %p2", "or.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 1"),
-        ("selp.b32 %r1, 1, 0, %p1", "selp.b32 %r2, 1, 0, %p2", "and.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 0"),
-        ("mov.b32 %r1, 2", "selp.b32 %r1, 1, 0, %p1", "selp.b32 %r2, 1, 0, %p2", "or.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 0"),
-        (
-            "ld.v2.b32 {%r1, %r4}, [%rd1]",
-            "selp.b32 %r1, 1, 0, %p1",
-            "selp.b32 %r2, 1, 0, %p2",
-            "or.b32 %r3, %r1, %r2",
-            "setp.ne.b32 %p3, %r3, 0",
-        ),
+        (*FIRST, "mov.b32 %r2, %i0"),
+        (*FIRST, "selp.b32 %r2, 2, 0, %p2"),
+        (*FIRST, "mov.b32 %r1, 2", "selp.b32 %r2, 1, 0, %p2"),
+        (*FIRST, "ld.v2.b32 {%r1, %r4}, [%rd1]", "selp.b32 %r2, 1, 0, %p2"),
+        (*FIRST, "setp.ne.b32 %p1, %i1, 0", "selp.b32 %r2, 1, 0, %p2"),
     ],
-    ids=["a number", "a two", "compared with one", "and", "a variable", "a variable that is loaded"],
+    ids=["a number", "a two", "a variable", "a variable that is loaded", "a predicate that is a variable"],
 )
 def test_others_stay_as_they_are(lines: tuple[str, ...]) -> None:
-    text = instructions(*lines)
+    """A register that is set in several places may hold something else where it is used."""
+    text = instructions(*lines, "setp.ne.b32 %p2, %i2, 0", "or.b32 %r3, %r1, %r2", "setp.ne.b32 %p3, %r3, 0")
     assert corrected(text) == text

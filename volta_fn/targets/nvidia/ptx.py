@@ -1,27 +1,27 @@
 """PTX without what the driver's compiler gets wrong.
 
 Two faults of it are known. Both change results without a message, so every text that LLVM writes is rewritten where it has what they need.
-The comments say how each was seen; `tests/targets/nvidia/test_ptx.py` has the smallest texts.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 #: An instruction as LLVM writes it: its name, the registers that it sets, and its operands.
 _INSTRUCTION = re.compile(r"^\t(?:@\S+ )?([a-z][\w.:]*) \s*(\{[^}]*\}|\([^)]*\)|[^,;]*), (.*);$", re.MULTILINE)
 _REGISTER = re.compile(r"%\w+")
-#: A minimum or maximum of signed numbers of 32 bits.
-_SIGNED_EXTREMUM = re.compile(r"^\t(min|max)\.s32 \t(\S+), (\S+), (\S+);$", re.MULTILINE)
-#: A comparison of an integer with zero.
-_ZERO_COMPARISON = re.compile(r"^\tsetp\.(eq|ne)\.[bsu](?:16|32|64) \t(%\w+), (%\w+), 0;$", re.MULTILINE)
 
 
 def corrected(ptx: str) -> str:
     """Return PTX, as LLVM writes it, in words that are translated rightly."""
-    return _SIGNED_EXTREMUM.sub(_as_selection, _with_disjunctions(ptx))
+    return _SIGNED_EXTREMUM.sub(_as_selection, _with_conditions(ptx))
+
+
+# The least of three negated numbers.
+
+#: A minimum or maximum of signed numbers of 32 bits.
+_SIGNED_EXTREMUM = re.compile(r"^\t(min|max)\.s32 \t(\S+), (\S+), (\S+);$", re.MULTILINE)
 
 
 def _as_selection(extremum: re.Match[str]) -> str:
@@ -35,42 +35,54 @@ def _as_selection(extremum: re.Match[str]) -> str:
     return f"\t{{ .reg .pred %first; setp.{comparison}.s32 %first, {x}, {y}; selp.b32 {result}, {x}, {y}, %first; }}"
 
 
-def _with_disjunctions(ptx: str) -> str:
-    """Compare a bitwise or of ones and zeros with zero by their predicates.
+# Bitwise operations on ones and zeros.
+#
+# The compiler (ptxas 13.0) computes `a | b` of numbers that are selected by predicates from these. Where the numbers are used besides, and
+# the result in further logic, it forgets that it has negated the predicates: `(a | b) != 0 and c` becomes `not (a and b) and c`. So that is
+# done here: all logic is that of predicates, by which each number is selected anew.
 
-    The driver's compiler, ptxas 13.0, does so itself, but where both numbers are used besides and a further predicate is combined with the
-    comparison, it forgets that it has negated the predicates: `(a | b) and c` becomes `not (a and b) and c`.
-    """
-    if "setp" not in ptx or "or.b" not in ptx:
+_BITWISE = re.compile(r"^(or|and|xor)\.b(16|32|64)$")
+#: A comparison of a number with zero.
+_WITH_ZERO = re.compile(r"^setp\.(eq|ne)\.[bsu](?:16|32|64)$")
+_PREDICATE_REGISTERS = re.compile(r"^\t\.reg \.pred .*$", re.MULTILINE)
+
+
+def _with_conditions(ptx: str) -> str:
+    """Compute with predicates instead of the numbers 1 and 0."""
+    if not any(f"\t{name}.b" in ptx for name in ("or", "and", "xor")) or "\tselp.b" not in ptx:
         return ptx
-    definitions, counts = {}, Counter[str]()
+    definitions: dict[str, tuple[str, list[str]]] = {}
+    counts = Counter[str]()
     for name, result, operands in _INSTRUCTION.findall(ptx):
         definitions[result] = name, operands.split(", ")
         counts.update(_REGISTER.findall(result))
-    # A register that is set in several places is a loop's variable, or of several paths: what it holds is not in the text.
-    values = {register: value for register, value in definitions.items() if counts[register] == 1}
+    #: The predicate of each number that is 1 where it holds, else 0; None: there is none. A register that is set in several places is a
+    #: variable of a loop, or of several paths.
+    predicates: dict[str, str | None] = {register: None for register, count in counts.items() if count > 1}
+    combined = 0
 
-    def rewritten(comparison: re.Match[str]) -> str:
-        name, result, number = comparison.groups()
-        predicates = _predicates(number, values)
-        if predicates is None or len(predicates) == 1:
-            return comparison[0]
-        first, second, *others = predicates
-        lines = [f"\tor.pred \t{result}, {first}, {second};"] + [f"\tor.pred \t{result}, {result}, {other};" for other in others]
-        return "\n".join(lines + [f"\tnot.pred \t{result}, {result};"] * (name == "eq"))
+    def predicate(register: str) -> str | None:
+        nonlocal combined
+        if register not in predicates:
+            name, operands = definitions.get(register, ("", []))
+            predicates[register] = None
+            if name.startswith("selp.b") and operands[:2] == ["1", "0"] and counts[operands[2]] == 1:
+                predicates[register] = operands[2]
+            elif _BITWISE.match(name) and None not in [predicate(operand) for operand in operands]:
+                predicates[register] = f"%holds{combined}"
+                combined += 1
+        return predicates[register]
 
-    return _ZERO_COMPARISON.sub(rewritten, ptx)
+    def rewritten(instruction: re.Match[str]) -> str:
+        name, result, operands = instruction[1], instruction[2], instruction[3].split(", ")
+        bitwise, comparison = _BITWISE.match(name), _WITH_ZERO.match(name)
+        if bitwise and predicate(result):
+            x, y = [predicate(operand) for operand in operands]
+            operation, bits = bitwise.groups()
+            return f"\t{operation}.pred \t{predicate(result)}, {x}, {y};\n\tselp.b{bits} \t{result}, 1, 0, {predicate(result)};"
+        if comparison and operands[1] == "0" and predicate(operands[0]):
+            return f"\t{'mov' if comparison[1] == 'ne' else 'not'}.pred \t{result}, {predicate(operands[0])};"
+        return instruction[0]
 
-
-def _predicates(register: str, values: Mapping[str, tuple[str, list[str]]]) -> list[str] | None:
-    """Return the predicates of which one holds if a number is not zero.
-
-    None if it is no bitwise or of ones and zeros.
-    """
-    name, operands = values.get(register, ("", []))
-    if name.startswith("selp.b") and operands[:2] == ["1", "0"]:
-        return [operands[2]]
-    if not name.startswith("or.b"):
-        return None
-    predicates = [_predicates(operand, values) for operand in operands]
-    return [p for each in predicates if each is not None for p in each] if None not in predicates else None
+    result = _INSTRUCTION.sub(rewritten, ptx)
+    return _PREDICATE_REGISTERS.sub(rf"\g<0>\n\t.reg .pred %holds<{combined}>;", result) if combined else result
