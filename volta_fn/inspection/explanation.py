@@ -19,7 +19,7 @@ import numpy as np
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Lifetime, Memory
-from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall, equations_between
+from volta_fn.compiler.ir.program import FusedProgram, KernelCall, equations_between
 from volta_fn.compiler.passes.loops import simplify_nested
 from volta_fn.compiler.target import Item, LoweredProgram, NodePass, Pass, Target
 from volta_fn.core.array import Array

@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.emission import Block, ProgramWriter, Slot, may_share, reusable
-from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import fail_item
