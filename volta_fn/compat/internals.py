@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.device import found_devices, process_count, process_index
-from volta_fn.core.distribution import Mesh, get_mesh
+from volta_fn.core.mesh import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact

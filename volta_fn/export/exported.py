@@ -17,8 +17,8 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value, host_buffer
 from volta_fn.core.aval import Dimension, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
-from volta_fn.core.distribution import NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
