@@ -199,15 +199,15 @@ def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.pop(keyword, default)
+        split = kwargs.pop(keyword, default)
         mesh = get_mesh()
         chosen = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         types = [kind if n in chosen else old for n, old in zip(mesh.axis_names, mesh.axis_types, strict=True)]
         with set_mesh(Mesh(mesh.devices, mesh.axis_names, types)):
-            if keyword == "in_sharding" and wanted is not None:
-                args = with_sharding_constraint(args, wanted)
+            if keyword == "in_sharding" and split is not None:
+                args = with_sharding_constraint(args, split)
             result = function(*args, **kwargs)
-        return with_sharding_constraint(result, wanted) if keyword == "out_sharding" and wanted is not None else result
+        return with_sharding_constraint(result, split) if keyword == "out_sharding" and split is not None else result
 
     return run
 
@@ -415,8 +415,8 @@ class _OverShards(NamedTuple):
         local_specs = [_local_spec(s, grid) for s in specs]
         shards = [_split_shards(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
         outs = _mapped_over(local_names, flat, shards, local_specs, mesh)
-        wanted = [_local_spec(s, grid) for s in flat.out_specs]
-        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
+        out_local_specs = [_local_spec(s, grid) for s in flat.out_specs]
+        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, out_local_specs, strict=True)]
 
 
 class _FlatShards:

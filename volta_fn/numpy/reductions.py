@@ -106,11 +106,11 @@ def _accumulated(
 ) -> Array:
     no_out(name, out)
     value = operand(name, "a", a)
-    wanted = dtype_or(dtype, summed_dtype(value.dtype) if promote_integers else value.dtype)
+    result_dtype = dtype_or(dtype, summed_dtype(value.dtype) if promote_integers else value.dtype)
     axes = axes_of(name, axis, value.ndim)
     identity, *numeric, reduce_bool, combine_bool = rules
-    reduce, combine = (reduce_bool, combine_bool) if wanted == BOOL else numeric
-    value = masked(lax.convert_element_type(value, wanted, value.weak_type and dtype is None), where, identity)
+    reduce, combine = (reduce_bool, combine_bool) if result_dtype == BOOL else numeric
+    value = masked(lax.convert_element_type(value, result_dtype, value.weak_type and dtype is None), where, identity)
     return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
 
 
@@ -262,10 +262,10 @@ def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdim
     Array(2.3333333, dtype=float32)
     """
     no_out("mean", out)
-    value, wanted = _working(operand("mean", "a", a), dtype, where)
+    value, result_dtype = _working(operand("mean", "a", a), dtype, where)
     axes = axes_of("mean", axis, value.ndim)
     result = _mean(value, axes, where)
-    return restore(lax.convert_element_type(result, wanted, result.weak_type), axes, keepdims)
+    return restore(lax.convert_element_type(result, result_dtype, result.weak_type), axes, keepdims)
 
 
 def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
@@ -285,8 +285,8 @@ def var(
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
-    result, wanted = variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
-    return lax.convert_element_type(result, wanted, result.weak_type)
+    result, result_dtype = variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(result, result_dtype, result.weak_type)
 
 
 def variance(
@@ -297,7 +297,7 @@ def variance(
     if correction is not None and ddof != 0:
         raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
-    value, wanted = _working(operand(function, "a", a), dtype, where)
+    value, result_dtype = _working(operand(function, "a", a), dtype, where)
     axes = axes_of(function, axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
@@ -308,7 +308,7 @@ def variance(
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
-    return restore(result, axes, keepdims), dtypes.real_dtype(wanted)
+    return restore(result, axes, keepdims), dtypes.real_dtype(result_dtype)
 
 
 @fused
@@ -321,8 +321,8 @@ def std(
     >>> jnp.std(jnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
-    result, wanted = variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
-    return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)
+    result, result_dtype = variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(lax.sqrt(result), result_dtype, result.weak_type)
 
 
 # Cumulative sums and products, differences, gradients and integrals.
@@ -353,11 +353,11 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Callable[..., Array]) -> Array:
     value = operand(function, "a", a)
     value, dim = flat_or_axis(function, value, axis)
-    wanted = dtype_or(dtype, dtypes.default(INDEX) if value.dtype == BOOL else value.dtype)
-    if wanted == BOOL:
+    result_dtype = dtype_or(dtype, dtypes.default(INDEX) if value.dtype == BOOL else value.dtype)
+    if result_dtype == BOOL:
         # The cumulative sum of booleans is `any` so far, the product `all` so far.
         return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), dim), 0)
-    return accumulate(lax.convert_element_type(value, wanted), dim)
+    return accumulate(lax.convert_element_type(value, result_dtype), dim)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -676,8 +676,8 @@ def nanvar(
     >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    result, wanted = _variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean)
-    return lax.convert_element_type(result, wanted, result.weak_type)
+    result, result_dtype = _variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean)
+    return lax.convert_element_type(result, result_dtype, result.weak_type)
 
 
 def _variance(
@@ -687,11 +687,11 @@ def _variance(
     value = operand(function, "a", a)
     present = _present(function, value, where)
     axes = axes_of(function, axis, value.ndim)
-    result, wanted = variance(function, value, axes, dtype, out, ddof, True, present, mean, None)
+    result, result_dtype = variance(function, value, axes, dtype, out, ddof, True, present, mean, None)
     count = sum(present, axes, dtypes.index_dtype(present.size), keepdims=True)
     enough = lax.gt(to_dtype(count, result.dtype), to_dtype(ddof, result.dtype))
     result = lax.select(enough, result, full_like_scalar(result, np.nan))
-    return (result if keepdims else lax.squeeze(result, axes)), wanted
+    return (result if keepdims else lax.squeeze(result, axes)), result_dtype
 
 
 @fused
@@ -704,5 +704,5 @@ def nanstd(
     >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    result, wanted = _variance("nanstd", a, axis, dtype, out, ddof, keepdims, where, mean)
-    return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)
+    result, result_dtype = _variance("nanstd", a, axis, dtype, out, ddof, keepdims, where, mean)
+    return lax.convert_element_type(lax.sqrt(result), result_dtype, result.weak_type)

@@ -190,8 +190,8 @@ def _grown(layer: FullCache | RollingCache | PagedCache, slots: int, window: int
     """Return a layer's cache with room for more tokens, if it has fewer slots."""
     if isinstance(layer, PagedCache):
         return layer
-    wanted = min(slots, window) if isinstance(layer, RollingCache) and window is not None else slots
-    more = wanted - layer.keys.shape[2]
+    size = min(slots, window) if isinstance(layer, RollingCache) and window is not None else slots
+    more = size - layer.keys.shape[2]
     if more <= 0:
         return layer
     return type(layer)(*[vnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) for x in layer])

@@ -108,13 +108,13 @@ class _RowEmitter:
         """Emit stores in some scopes, if all conditions hold."""
         if not stores:
             return
-        wanted = [c for c in conditions if c is not None]
-        if not wanted:
+        present = [c for c in conditions if c is not None]
+        if not present:
             for s in stores:
                 for scope in scopes:
                     scope.store(s)
             return
-        with self.shader.block(f"if ({' && '.join(wanted)})"):
+        with self.shader.block(f"if ({' && '.join(present)})"):
             for s in stores:
                 for scope in scopes:
                     scope.child({}).store(s)

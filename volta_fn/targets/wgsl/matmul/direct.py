@@ -70,8 +70,8 @@ def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
 
 def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
-    wanted = max(1, min(2 * _FEW // groups, terms // _THIN_CHUNK)) if groups < _FEW else 1
-    length = -(-terms // wanted // _THIN_TOGETHER) * _THIN_TOGETHER
+    slices = max(1, min(2 * _FEW // groups, terms // _THIN_CHUNK)) if groups < _FEW else 1
+    length = -(-terms // slices // _THIN_TOGETHER) * _THIN_TOGETHER
     return length, -(-terms // length)
 
 
@@ -247,8 +247,8 @@ def _together(c: IndexedContraction) -> tuple[int, int]:
 
 def _cut(c: IndexedContraction, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
-    wanted = max(1, min(_ENOUGH // groups, c.k // _CHUNK)) if groups < _TOO_FEW else 1
-    length = -(-c.k // wanted // 4) * 4
+    slices = max(1, min(_ENOUGH // groups, c.k // _CHUNK)) if groups < _TOO_FEW else 1
+    length = -(-c.k // slices // 4) * 4
     return length, -(-c.k // length)
 
 
