@@ -89,11 +89,11 @@ def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtyp
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
         distance = 0.5 - lax.abs(u)
         k = lax.floor((2.0 * a / distance + b) * u + rate + 0.43)
-        left = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
+        log_ratio = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
         right = -rate + k * log_rate - lax.lgamma(k + 1.0)
         at_once = (distance >= 0.07) & (v <= v_r)
         never = (k < 0) | ((distance < 0.013) & (v > distance))
-        return k, at_once | (~never & (left <= right))
+        return k, at_once | (~never & (log_ratio <= right))
 
     return lax.convert_element_type(_first_accepted(data, shape, FLOAT, rounds, propose), dtype)
 
@@ -196,7 +196,7 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
         distance = 0.5 - lax.abs(u)
         at_once = (distance >= 0.07) & (v <= v_r)
         k = lax.floor((2.0 * a / distance + b) * u + c)
-        left = lax.log(v * alpha / (a / (distance * distance) + b))
+        log_ratio = lax.log(v * alpha / (a / (distance * distance) + b))
         right = (
             (mode + 0.5) * lax.log((mode + 1.0) / (odds * (trials - mode + 1.0)))
             + (trials + 1.0) * lax.log((trials - mode + 1.0) / (trials - k + 1.0))
@@ -207,7 +207,7 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
             - _stirling_error(trials - k)
         )
         never = (k < 0) | (k > trials)
-        return k, at_once | (~never & (left <= right))
+        return k, at_once | (~never & (log_ratio <= right))
 
     return lax.convert_element_type(_first_accepted(data, shape, chance.dtype, rounds, propose), dtype)
 
@@ -233,10 +233,10 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
     rest = lax.cumsum(chances, 0, reverse=True)
     ratios = chances / vnp.where(rest == 0, 1.0, rest)
 
-    def step(left: Array, inputs: Any) -> tuple[Array, Array]:
+    def step(remaining: Array, inputs: Any) -> tuple[Array, Array]:
         ratio, key = inputs
-        count = binomial(key, left, vnp.clip(ratio, 0.0, 1.0), dtype=left.dtype)
-        return left - count, count
+        count = binomial(key, remaining, vnp.clip(ratio, 0.0, 1.0), dtype=remaining.dtype)
+        return remaining - count, count
 
     _, counts = lax.scan(step, trials, (ratios, split(key, ratios.shape[0])), unroll=unroll)
     return lax.convert_element_type(vnp.moveaxis(counts, 0, -1), result_dtype)

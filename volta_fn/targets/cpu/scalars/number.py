@@ -480,9 +480,9 @@ class MachineIntegers(Integers):
         f = x.f
 
         def body(_: Value, carried: list[Value]) -> list[Value]:
-            result, square, left = [x.new(v) for v in carried]
-            odd = (left & 1).compare("ne", 0)
-            return [odd.select(result * square, result).value, (square * square).value, left.shift_right(1).value]
+            result, square, exponent = [x.new(v) for v in carried]
+            odd = (exponent & 1).compare("ne", 0)
+            return [odd.select(result * square, result).value, (square * square).value, exponent.shift_right(1).value]
 
         largest = y if y.lanes == 1 else y.new(f.intrinsic(f"llvm.vector.reduce.umax.{overload(y.type)}", element_of(y.type), y.value))
         length = f.cast("zext", (largest.like(y.bits) - self.leading_zeros(largest)).value, "i64")

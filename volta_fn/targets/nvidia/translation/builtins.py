@@ -180,8 +180,8 @@ def _field(i: Instructions, x: Value, offset: Value, count: Value) -> tuple[Valu
 def _extract_bits(i: Instructions, x: Value, offset: Value, count: Value) -> Value:
     offset, count = _field(i, x, offset, count)
     width = constant(U32, element_of(x.type).bits)
-    left = i.binary("-", i.binary("-", width, offset), count)
-    moved = i.binary(">>", i.binary("<<", x, left), i.binary("-", width, count))
+    shift = i.binary("-", i.binary("-", width, offset), count)
+    moved = i.binary(">>", i.binary("<<", x, shift), i.binary("-", width, count))
     is_empty = i.binary("==", count, constant(U32, 0))  # then a shift by the width is none
     return i.select(is_empty, zero(x.type), moved)
 
