@@ -249,7 +249,7 @@ def _pairs_by_path(program: LoweredProgram, donated: Sequence[bool]) -> list[tup
 # Loops: the slots of their operands and results, by what they are for.
 
 
-class Carry(NamedTuple):
+class CarriedValue(NamedTuple):
     """A value that a loop carries: the variable of a step's body, and what follows it."""
 
     var: Var
@@ -277,7 +277,7 @@ class ScanSlots(NamedTuple):
     length: int
     reverse: bool
     constants: Sequence[Slot]
-    carries: list[Carry]
+    carries: list[CarriedValue]
     xs: list[Rows]
     ys: list[Rows]
 
@@ -300,7 +300,7 @@ class WhileSlots(NamedTuple):
     body: LoweredProgram
     condition_constants: Sequence[Slot]
     body_constants: Sequence[Slot]
-    carries: list[Carry]
+    carries: list[CarriedValue]
 
 
 def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> WhileSlots:
@@ -311,12 +311,12 @@ def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -
     return WhileSlots(condition, body, operands[:first], operands[first:carry], carries)
 
 
-def _carries(body: LoweredProgram, first: int, starts: Sequence[Slot], results: Sequence[Slot]) -> list[Carry]:
+def _carries(body: LoweredProgram, first: int, starts: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
     """Return the values that a loop carries; `first` is the number of the first one among the body's inputs."""
     variables = body.closed.jaxpr.invars[first : first + len(starts)]
     nexts = body.closed.jaxpr.outvars[: len(starts)]
     return [
-        Carry(var, next_var, start, result, next_var is var or may_share(body, var, next_var))
+        CarriedValue(var, next_var, start, result, next_var is var or may_share(body, var, next_var))
         for var, next_var, start, result in zip(variables, nexts, starts, results, strict=True)
     ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.emission import Block, Carry, ProgramWriter, Slot, reusable, scan_slots, while_slots
+from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
@@ -360,7 +360,7 @@ class _CarrySlots(NamedTuple):
     next: Slot
 
 
-def _begin_loop(writer: CommandWriter, carries: Sequence[Carry], block: Block, steps: int | None) -> list[_CarrySlots]:
+def _begin_loop(writer: CommandWriter, carries: Sequence[CarriedValue], block: Block, steps: int | None) -> list[_CarrySlots]:
     """Begin a loop: copy the initial carry to where the first step reads it."""
     # A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
     # writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.emission import Block, Carry, Slot, scan_slots, while_slots
+from volta_fn.compiler.emission import Block, CarriedValue, Slot, scan_slots, while_slots
 from volta_fn.compiler.target import Item
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
@@ -248,7 +248,7 @@ class _Scan:
         return _Row(copy, (take_row(row, rows, index, size, writer.capabilities),), ())
 
 
-def _slot_of(carry: Carry, other: Slot | None, in_result: bool) -> Slot:
+def _slot_of(carry: CarriedValue, other: Slot | None, in_result: bool) -> Slot:
     """Return the slot that a carry has now: its result's, or the other one of the two."""
     return carry.result if other is None or in_result else other
 
