@@ -5,29 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from volta_fn.targets.nvidia.translation.types import (
-    BOOL,
-    F16,
-    F32,
-    F64,
-    U32,
-    U64,
-    Atomic,
-    Vector,
-    element_of,
-    with_element,
-)
-from volta_fn.targets.nvidia.translation.values import (
-    SHARED,
-    Instructions,
-    Operand,
-    Place,
-    Value,
-    concrete,
-    constant,
-    suffix,
-    zero,
-)
+from volta_fn.targets.nvidia.translation.types import BOOL, F16, F32, F64, U32, U64, Atomic, Vector, element_of, with_element
+from volta_fn.targets.nvidia.translation.values import SHARED, Instructions, Operand, Place, Value, concrete, constant, suffix, zero
 
 #: Invocations of a subgroup.
 SUBGROUP = 32

@@ -17,18 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Loop,
-    MovingSlot,
-    Region,
-    Run,
-    While,
-    put_row,
-    range_of,
-    take_row,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Loop, MovingSlot, Region, Run, While, put_row, range_of, take_row
 from volta_fn.targets.wgsl.plans.writer import ControlFlow, Writer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 

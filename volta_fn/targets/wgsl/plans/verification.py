@@ -15,16 +15,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.compiler.verification import describe
 from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Host,
-    Loop,
-    Run,
-    Submit,
-    While,
-    runs,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 
 if TYPE_CHECKING:
     pass

@@ -27,18 +27,7 @@ from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Host,
-    Region,
-    Run,
-    Submit,
-    copy,
-    range_of,
-    stays_alone,
-    subrange,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Region, Run, Submit, copy, range_of, stays_alone, subrange
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.target import kernel_routine
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings
