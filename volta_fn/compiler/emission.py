@@ -271,7 +271,7 @@ Rows = tuple[Slot, ShapedArray]
 
 
 class ScanSlots(NamedTuple):
-    """The slots of a `scan`, each step of which reads rows of `xs` and writes rows of `ys`."""
+    """The slots of a `scan`: steps read rows of `xs`, and write rows of `ys`."""
 
     body: LoweredProgram
     length: int
@@ -312,7 +312,7 @@ def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -
 
 
 def _carries(body: LoweredProgram, first: int, starts: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
-    """Return the values that a loop carries; `first` is the number of the first one among the body's inputs."""
+    """Return the values that a loop carries, which begin at the body's input `first`."""
     variables = body.closed.jaxpr.invars[first : first + len(starts)]
     nexts = body.closed.jaxpr.outvars[: len(starts)]
     return [

@@ -391,7 +391,7 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
 
 
 def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, valid_lanes: Index | None) -> None:
-    """Store a vector's first `valid_lanes` lanes (None: all) with a stride in elements."""
+    """Store a vector's valid lanes (None: all) with a stride in elements."""
     mask = (
         None
         if valid_lanes is None

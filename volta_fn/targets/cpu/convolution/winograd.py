@@ -452,7 +452,7 @@ class OutputTransform:
         repeat(f, c.outputs, outputs, 0, lanes)
 
     def _square(self, f: Function, at: Value, stride: int, to: Value, remain: Index | None, valid_lanes: Index | None) -> None:
-        """Emit the store of adjacent positions of adjacent outputs, `remain` by `valid_lanes`."""
+        """Emit the store of a square of positions by outputs, those that are in bounds."""
         work, c = self.work, self.c
         if c.y.strides[4] != 1:
             store_vector(f, work, self.builder.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], valid_lanes)

@@ -184,7 +184,7 @@ class WinogradSums:
         repeat(f, tiling.panels, lambda panel: repeat(f, tiling.tiles[1], lambda column: tile(panel, column)))
 
     def _tile_of_taps(self, f: Function, w: Value, starts: list[Index], outputs: Index, to: Value) -> None:
-        """Emit the transform of a tile of taps of a vector of outputs, the first `outputs` of them."""
+        """Emit the transform of a tile of taps of the first `outputs` of a vector."""
         work, c, a = self.work, self.c, VectorAlgebra(f, self.work)
 
         def tap(offsets: tuple[int, int]) -> Value:

@@ -428,7 +428,7 @@ def by_keys(
 def ordered(
     aval: ShapedArray, rows: SortRows, per_row: int, order: int, source: int, target: int, capabilities: TargetCapabilities
 ) -> Dispatch:
-    """Return the dispatch that stores an operand's first `per_row` elements of each row."""
+    """Return the dispatch that stores the first `per_row` elements of each row."""
     shader = Shader(capabilities, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
     count = rows.number * per_row
