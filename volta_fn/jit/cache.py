@@ -120,7 +120,7 @@ class ProgramCache(CallCache):
             if run is not None:
                 return run, leaves
         if not self.options.argnums and _FLAT.issuperset(map(type, args)):
-            arrays = [x if type(x) is ConcreteArray else as_value(x) for x in args]
+            arrays: list[Any] = [x if type(x) is ConcreteArray else as_value(x) for x in args]
             run = self.calls.get(tuple([x._spec for x in arrays]))
             return None if run is None else (run, arrays)
         return self.lookup_tree(args, {})
