@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P, lax
-from volta_fn.compiler.passes.overlap import overlap_sums
+from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
 from volta_fn.core import device, distribution
 from volta_fn.core.device import RemoteDevice

@@ -2,8 +2,8 @@
 
 Simplification gives the same values to the last bit; expansions and loop fission may round differently. In the order in which to read:
 `rewriting` (one walk over a program, by rules for single equations) and `simplify` (the rules: constant folding, arithmetic, movement,
-selection, merging of equal equations), `dce` (which equations may be dropped or moved), `overlap` (sums between processes that start
-early), `loops` (known branches, carries that no iteration changes, invariant code), `loop_fission` (matrix products move out of scans),
-`expansions` (Fourier transforms, random bits, one-hot indexing, outer products, negative indices; and the primitives that only passes
-introduce), and `attention`, which recognises attention.
+selection, merging of equal equations), `dce` (which equations may be dropped or moved, and sums between
+processes that start early), `loops` (known branches, carries that no iteration
+changes, invariant code), `loop_fission` (matrix products move out of scans), `expansions` (Fourier transforms, random bits, one-hot
+indexing, outer products, negative indices; and the primitives that only passes introduce), and `attention`, which recognises attention.
 """

@@ -386,7 +386,7 @@ pmax_p = _reduction("pmax", reduce_max, partial(on_host.extreme, step="max"), _E
 pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), _EXTREME_JVP)
 
 
-# A sum between processes in two steps, between which the program goes on (placed by compiler/passes/overlap.py).
+# A sum between processes in two steps, between which the program goes on (placed by compiler/passes/dce.py).
 
 psum_start_p = Primitive(
     "psum_start",
