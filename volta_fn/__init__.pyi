@@ -59,15 +59,13 @@ from volta_fn.core.device import set_cpu_devices as set_cpu_devices
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_recovery as set_recovery
 from volta_fn.core.device import synchronize as synchronize
-from volta_fn.core.distribution import NamedSharding as NamedSharding
-from volta_fn.core.distribution import PartitionSpec as PartitionSpec
-from volta_fn.core.distribution import make_mesh as make_mesh
-from volta_fn.core.distribution import set_mesh as set_mesh
 from volta_fn.core.jaxpr import check_jaxpr as check_jaxpr
 from volta_fn.core.memory import block_until_ready as block_until_ready
 from volta_fn.core.memory import copy_to_host_async as copy_to_host_async
 from volta_fn.core.memory import device_get as device_get
 from volta_fn.core.memory import device_put as device_put
+from volta_fn.core.mesh import make_mesh as make_mesh
+from volta_fn.core.mesh import set_mesh as set_mesh
 from volta_fn.core.placement import make_array_from_callback as make_array_from_callback
 from volta_fn.core.placement import make_array_from_process_local_data as make_array_from_process_local_data
 from volta_fn.core.placement import make_array_from_single_device_arrays as make_array_from_single_device_arrays
@@ -77,6 +75,8 @@ from volta_fn.core.refs import empty_ref as empty_ref
 from volta_fn.core.refs import free_ref as free_ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.sharding import NamedSharding as NamedSharding
+from volta_fn.core.sharding import PartitionSpec as PartitionSpec
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
 from volta_fn.inspection.doctor import doctor as doctor
 from volta_fn.inspection.explain import explain as explain

@@ -25,24 +25,24 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
-from volta_fn.core.distribution import AbstractMesh as AbstractMesh
-from volta_fn.core.distribution import AxisType as AxisType
-from volta_fn.core.distribution import Mesh as Mesh
-from volta_fn.core.distribution import NamedSharding as NamedSharding
-from volta_fn.core.distribution import PartitionSpec as PartitionSpec
-from volta_fn.core.distribution import Sharding as Sharding
-from volta_fn.core.distribution import SingleDeviceSharding as SingleDeviceSharding
-from volta_fn.core.distribution import get_abstract_mesh as get_abstract_mesh
-from volta_fn.core.distribution import get_mesh as get_mesh
-from volta_fn.core.distribution import make_mesh as make_mesh
-from volta_fn.core.distribution import set_mesh as set_mesh
-from volta_fn.core.distribution import use_mesh as use_mesh
 from volta_fn.core.functions import check_callable, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
+from volta_fn.core.mesh import AbstractMesh as AbstractMesh
+from volta_fn.core.mesh import AxisType as AxisType
+from volta_fn.core.mesh import Mesh as Mesh
+from volta_fn.core.mesh import get_abstract_mesh as get_abstract_mesh
+from volta_fn.core.mesh import get_mesh as get_mesh
+from volta_fn.core.mesh import make_mesh as make_mesh
+from volta_fn.core.mesh import set_mesh as set_mesh
+from volta_fn.core.mesh import use_mesh as use_mesh
 from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.core.placement import on_home_device, sharding_spec, split, with_sharding_constraint
 from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
+from volta_fn.core.sharding import NamedSharding as NamedSharding
+from volta_fn.core.sharding import PartitionSpec as PartitionSpec
+from volta_fn.core.sharding import Sharding as Sharding
+from volta_fn.core.sharding import SingleDeviceSharding as SingleDeviceSharding
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
@@ -199,15 +199,15 @@ def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.pop(keyword, default)
+        split = kwargs.pop(keyword, default)
         mesh = get_mesh()
         chosen = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         types = [kind if n in chosen else old for n, old in zip(mesh.axis_names, mesh.axis_types, strict=True)]
         with set_mesh(Mesh(mesh.devices, mesh.axis_names, types)):
-            if keyword == "in_sharding" and wanted is not None:
-                args = with_sharding_constraint(args, wanted)
+            if keyword == "in_sharding" and split is not None:
+                args = with_sharding_constraint(args, split)
             result = function(*args, **kwargs)
-        return with_sharding_constraint(result, wanted) if keyword == "out_sharding" and wanted is not None else result
+        return with_sharding_constraint(result, split) if keyword == "out_sharding" and split is not None else result
 
     return run
 
@@ -415,8 +415,8 @@ class _OverShards(NamedTuple):
         local_specs = [_local_spec(s, grid) for s in specs]
         shards = [_split_shards(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
         outs = _mapped_over(local_names, flat, shards, local_specs, mesh)
-        wanted = [_local_spec(s, grid) for s in flat.out_specs]
-        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
+        out_local_specs = [_local_spec(s, grid) for s in flat.out_specs]
+        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, out_local_specs, strict=True)]
 
 
 class _FlatShards:

@@ -25,12 +25,12 @@ def test_calls_with_numbers_find_their_program(number):
     g = vf.jit(lambda x: x + 1)
     tree = {"a": vf.numpy.ones(3)}
     want = f(number, tree), g(number)
-    cached = f._cache.lookup((number, tree), {})
+    cached = f._cache.lookup((number, tree))
     assert cached is not None
     assert cached[0](cached[1])[1].tolist() == want[0][1].tolist()
-    run, arrays = g._cache.lookup_flat((number,))
-    assert run is not None
-    assert run(arrays).tolist() == g(number).tolist() == want[1].tolist()
+    cached = g._cache.lookup((number,))
+    assert cached is not None
+    assert cached[0](cached[1]).tolist() == g(number).tolist() == want[1].tolist()
     assert g(number).dtype == want[1].dtype
     assert g(number).weak_type == want[1].weak_type
     assert f.cache_info().traces == g.cache_info().traces == 1
@@ -55,7 +55,7 @@ def test_calls_with_static_arguments_and_pytrees_find_their_program():
     calls = [((tree, 2), [3, 6, 11]), ((tree, 3), [3, 10, 29]), ((tree, 2, True), [-1, -4, -9]), (({"a": jnp.ones(1), "b": 1}, 2), [2])]
     for args, want in calls * 2:
         assert f(*args).tolist() == want
-        cached = f._cache.lookup_with_statics(f._argnums, args)
+        cached = f._cache.lookup(args)
         assert cached is not None
         assert cached[0](cached[1]).tolist() == want
     assert f.cache_info().traces == len(calls)

@@ -39,8 +39,8 @@ def gguf_tokenizer(file: GGUFFile) -> Any:
     tokenizer = _by_merges(file, tokens) if kind == "gpt2" else _by_scores(file, tokens)
     library = load("tokenizers")
     types = file.metadata.get(f"{_PREFIX}token_type", [])
-    for special, wanted in ((True, _CONTROL), (False, _USER_DEFINED)):
-        texts = [token for token, entry in zip(tokens, types, strict=False) if entry == wanted]
+    for special, token_type in ((True, _CONTROL), (False, _USER_DEFINED)):
+        texts = [token for token, entry in zip(tokens, types, strict=False) if entry == token_type]
         added = [library.AddedToken(text, normalized=False, special=special) for text in texts]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
     return tokenizer

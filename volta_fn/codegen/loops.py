@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
-from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Node, Reduce, operands
+from volta_fn.compiler.ir.kernel import Constant, Reduce, operands
 
 # Emitting the values of nodes, each once, as far out of the loops as it can be.
 #
@@ -169,66 +169,6 @@ def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
         ready = [n for n in analysis.reduces if analysis.stages[n] == stage + 1]
         result.append(RowPass([s for s in stores if s not in inside], ready, inside))
     return result
-
-
-# Kernels made of nodes of other kernels.
-
-
-class NodeBuilder:
-    """The nodes of a kernel under construction, mostly another kernel's."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.nodes: list[Node] = []
-        #: The numbers of nodes here, by their numbers in the other kernel.
-        self.numbers: dict[int, int] = {}
-
-    def add(self, node: Node) -> int:
-        """Add a node, and return its number."""
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def copy(self, targets: Iterable[int]) -> None:
-        """Copy nodes and their operands, except those that have a counterpart here."""
-        for n in closure(self.kernel, targets, self.numbers):
-            node = self.kernel.nodes[n]
-            if isinstance(node, Apply):
-                node = replace(node, operands=tuple([self.numbers[i] for i in node.operands]))
-            elif isinstance(node, Reduce):
-                node = replace(node, operand=self.numbers[node.operand])
-            self.numbers[n] = self.add(node)
-
-
-def closure(kernel: Kernel, targets: Iterable[int], excluded: Iterable[int] = ()) -> list[int]:
-    """Return the nodes that some nodes depend on, in order, without excluded ones."""
-    excluded = set(excluded)
-    needed = set(targets) - excluded
-    for n in range(len(kernel.nodes) - 1, -1, -1):
-        if n in needed:
-            needed.update(set(operands(kernel.nodes[n])) - excluded)
-    return sorted(needed)
-
-
-def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
-    """Restrict a kernel to some stores and their dependencies; inputs stay."""
-    selected = [kernel.stores[s] for s in stores]
-    if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in selected])) == len(kernel.nodes):
-        return kernel
-    nodes = NodeBuilder(kernel)
-    nodes.copy([store.value for store in selected])
-    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.numbers[store.value]) for store in selected]))
-
-
-def without_empty_axes(kernel: Kernel) -> Kernel:
-    """Return a kernel without axes of size 0; reductions over them are identities."""
-    empty = 0 in kernel.sizes[kernel.parallel :]
-
-    def without_empty_reduction(node: Node) -> Node:
-        if not (empty and isinstance(node, Reduce)):
-            return node
-        return Constant.of(0 if node.is_index else node.reduction.start(node.dtype), node.dtype)
-
-    return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(without_empty_reduction, kernel.nodes)))
 
 
 # Transposes: kernels whose loads and stores are contiguous along different axes.

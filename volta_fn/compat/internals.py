@@ -12,10 +12,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.device import found_devices, process_count, process_index
-from volta_fn.core.distribution import Mesh, get_mesh
+from volta_fn.core.mesh import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact
+from volta_fn.numpy.ufuncs import core_sizes
 
 # Promotion.
 
@@ -87,21 +88,10 @@ def _parse_input_dimensions(
     """
     if len(args) != len(input_core_dims):
         raise ShapeError(f"{len(input_core_dims)} arguments are expected, got {len(args)} {error_context}".rstrip())
-    leading, sizes = [], dict[str, int]()
-    for x, names in zip(args, input_core_dims, strict=True):
-        shape = np.shape(x)
-        cut = len(shape) - len(names)
-        if cut < 0:
-            raise ShapeError(f"an argument of shape {shape} lacks some of the core dimensions {tuple(names)} {error_context}".rstrip())
-        _check_sizes(sizes, shape[cut:], names, error_context)
-        leading.append(shape[:cut])
+    shapes = [np.shape(x) for x in args]
+    sizes = core_sizes(input_core_dims, shapes, f"vectorize {error_context}".rstrip())
+    leading = [shape[: len(shape) - len(names)] for shape, names in zip(shapes, input_core_dims, strict=True)]
     return np.broadcast_shapes(*leading), sizes
-
-
-def _check_sizes(sizes: dict[str, int], shape: Sequence[int], names: Sequence[str], error_context: str) -> None:
-    for name, size in zip(names, shape, strict=True):
-        if sizes.setdefault(name, size) != size:
-            raise ShapeError(f"the core dimension {name!r} has sizes {sizes[name]} and {size} {error_context}".rstrip())
 
 
 def _check_output_dims(
@@ -118,7 +108,9 @@ def _check_output_dims(
         for x, names in zip(several, expected_output_core_dims, strict=True):
             if np.ndim(x) != len(names):
                 raise ShapeError(f"a result of shape {np.shape(x)} has not the core dimensions {tuple(names)} {error_context}".rstrip())
-            _check_sizes(sizes, np.shape(x), names, error_context)
+            for name, size in zip(names, np.shape(x), strict=True):
+                if sizes.setdefault(name, size) != size:
+                    raise ShapeError(f"the core dimension {name!r} has sizes {sizes[name]} and {size} {error_context}".rstrip())
         return results
 
     return checked

@@ -11,14 +11,15 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime
 from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, Item, LoweredProgram
 from volta_fn.core.array import host_buffer
-from volta_fn.core.jaxpr import Atom, Literal, Var
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.memory import pairs_of
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
@@ -244,6 +245,87 @@ def _pairs_by_path(program: LoweredProgram, donated: Sequence[bool]) -> list[tup
 
 
 # The writer of commands.
+
+# Loops: the slots of their operands and results, by what they are for.
+
+
+class CarriedValue(NamedTuple):
+    """A value that a loop carries: the variable of a step's body, and what follows it."""
+
+    var: Var
+    next: Atom
+    #: The slots of the initial value and of the last one.
+    start: Slot
+    result: Slot
+    #: Whether a step may compute the next value in the memory of the one that it reads.
+    in_place: bool
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether each step passes the value on as it is."""
+        return self.next is self.var
+
+
+#: The slot of a stacked array, and the type of one of its rows.
+Rows = tuple[Slot, ShapedArray]
+
+
+class ScanSlots(NamedTuple):
+    """The slots of a `scan`: steps read rows of `xs`, and write rows of `ys`."""
+
+    body: LoweredProgram
+    length: int
+    reverse: bool
+    constants: Sequence[Slot]
+    carries: list[CarriedValue]
+    xs: list[Rows]
+    ys: list[Rows]
+
+
+def scan_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> ScanSlots:
+    """Return the slots of a scan's operands and results."""
+    (body,), params = item.programs, params_of(item)
+    consts, first_row = params["num_consts"], params["num_consts"] + params["num_carry"]
+    carries = _carries(body, consts, operands[consts:first_row], results[: params["num_carry"]])
+    jaxpr = body.closed.jaxpr
+    xs = [(slot, v.aval) for slot, v in zip(operands[first_row:], jaxpr.invars[first_row:], strict=True)]
+    ys = [(slot, v.aval) for slot, v in zip(results[len(carries) :], jaxpr.outvars[len(carries) :], strict=True)]
+    return ScanSlots(body, params["length"], params["reverse"], operands[:consts], carries, xs, ys)
+
+
+class WhileSlots(NamedTuple):
+    """The slots of a `while`."""
+
+    condition: LoweredProgram
+    body: LoweredProgram
+    condition_constants: Sequence[Slot]
+    body_constants: Sequence[Slot]
+    carries: list[CarriedValue]
+
+
+def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> WhileSlots:
+    """Return the slots of a while loop's operands and results."""
+    (condition, body), params = item.programs, params_of(item)
+    first, carry = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    carries = _carries(body, params["body_nconsts"], operands[carry:], results)
+    return WhileSlots(condition, body, operands[:first], operands[first:carry], carries)
+
+
+def _carries(body: LoweredProgram, first: int, starts: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
+    """Return the values that a loop carries, which begin at the body's input `first`."""
+    variables = body.closed.jaxpr.invars[first : first + len(starts)]
+    nexts = body.closed.jaxpr.outvars[: len(starts)]
+    return [
+        CarriedValue(var, next_var, start, result, next_var is var or may_share(body, var, next_var))
+        for var, next_var, start, result in zip(variables, nexts, starts, results, strict=True)
+    ]
+
+
+def params_of(item: Item) -> dict[str, Any]:
+    """Return the parameters of an item that is an equation."""
+    assert isinstance(item.node, Equation)
+    return item.node.params
+
 
 #: No result takes the memory of an argument.
 NO_REUSE: Mapping[int, int] = MappingProxyType({})

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.index import row_major
-from volta_fn.compiler.ir.kernel import Kernel, KernelCall, Load, Reduce
+from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification import describe, fail_item

@@ -10,22 +10,9 @@ from typing import Any, NoReturn
 
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import simplified
-from volta_fn.compiler.ir.kernel import (
-    Apply,
-    FusedProgram,
-    Kernel,
-    KernelCall,
-    Load,
-    Node,
-    ProgramNode,
-    Reduce,
-    Store,
-    equations_between,
-    format_kernel,
-    operands,
-    reads,
-    writes,
-)
+from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, operands
+from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.program import FusedProgram, KernelCall, ProgramNode, equations_between, reads, writes
 from volta_fn.compiler.ir.specification import check_kernel
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray

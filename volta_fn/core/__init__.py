@@ -9,5 +9,5 @@ In the order in which to read:
   records them), `named_axes` (axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),
   `functions` (users' functions of pytrees as functions of flat arrays, and jitted functions as transforms see them), `staging`
   (functions traced to jaxprs), `refs` (mutable references);
-- `distribution` (meshes and shardings) and `placement` (arrays on several devices).
+- `distribution` (the processes of a program), `mesh`, `sharding`, `placement` (arrays on several devices), `sharding_propagation`.
 """

@@ -8,8 +8,8 @@ import numpy as np
 
 from volta_fn.core.array import Array
 from volta_fn.core.device import Device
-from volta_fn.core.distribution import Sharding
 from volta_fn.core.placement import Shard
+from volta_fn.core.sharding import Sharding
 from volta_fn.primitives.array_operations.array_updates import AtIndexer
 
 _Operand: TypeAlias = Array | np.ndarray[Any, Any] | np.generic | complex

@@ -101,6 +101,25 @@ class JaxprBuilder:
         return closed
 
 
+class WideValues:
+    """The wide values of a program's weakly typed variables.
+
+    `primitives.elementwise.cast` derives them (in 64 bits), where one meets a 64-bit dtype.
+
+    Attributes:
+        definitions: the equations of weakly typed results.
+        variables: for each variable whose wide value was asked for, the variable of that, or None if it has none.
+        inputs: by the positions of scalar inputs, further inputs for their wide values; None if the program may have none.
+    """
+
+    __slots__ = ("definitions", "inputs", "variables")
+
+    def __init__(self, allows_inputs: bool) -> None:
+        self.definitions: dict[Var, Equation] = {}
+        self.variables: dict[Var, Var | None] = {}
+        self.inputs: dict[int, Var] | None = {} if allows_inputs else None
+
+
 class JaxprTrace(Trace):
     """Records every primitive, so that the program holds all that the function does.
 
@@ -108,20 +127,16 @@ class JaxprTrace(Trace):
         builder: the equations and constants so far.
         inputs: the inputs.
         refs: the references from outside that were used, and their values before (`volta_fn.core.refs`).
-        weak: the equations of weakly typed results, from which `primitives.elementwise.cast` derives their wide values (in 64 bits).
-        wide: for each weakly typed variable whose wide value was asked for, the variable of that, or None if it has none.
-        wide_inputs: the wide values of inputs, by the inputs' positions, which become further inputs; None if the program may have none.
+        wide: the wide values of weakly typed variables.
     """
 
-    __slots__ = ("builder", "inputs", "refs", "weak", "wide", "wide_inputs")
+    __slots__ = ("builder", "inputs", "refs", "wide")
 
     def __init__(self, parent: Trace, name: str = "", *, allows_wide_inputs: bool = False) -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
-        self.weak: dict[Var, Equation] = {}
-        self.wide: dict[Var, Var | None] = {}
         self.inputs: list[Var] = []
-        self.wide_inputs: dict[int, Var] | None = {} if allows_wide_inputs else None
+        self.wide = WideValues(allows_wide_inputs)
         self.refs: dict[Any, Array] = {}
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
@@ -132,9 +147,9 @@ class JaxprTrace(Trace):
 
     def wide_input(self, var: Var, dtype: Any) -> Var | None:
         """Add an input for the wide value of a scalar input; None for other variables."""
-        if self.wide_inputs is None or var.aval.shape or var not in self.inputs:
+        if self.wide.inputs is None or var.aval.shape or var not in self.inputs:
             return None
-        return self.wide_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
+        return self.wide.inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
 
     def value(self, var: Var) -> Array:
         """Return the constant that a variable stands for, or a tracer."""
@@ -163,7 +178,7 @@ class JaxprTrace(Trace):
         eqn = Equation(primitive, invars, [var], params, position)
         self.builder.eqns.append(eqn)
         if avals.weak_type:
-            self.weak[var] = eqn
+            self.wide.definitions[var] = eqn
         return JaxprTracer(self, var)
 
 
@@ -211,7 +226,7 @@ def _trace(
     if settings.check_tracer_leaks:
         del tracers, outs
         check_leaks(trace)
-    wide_inputs = trace.wide_inputs or {}
+    wide_inputs = trace.wide.inputs or {}
     return trace.builder.build([*trace.inputs, *wide_inputs.values()], outvars), [*wide_inputs]
 
 

@@ -127,11 +127,11 @@ class Tracer(Array):
         """Return self: there is nothing to wait for while tracing."""
         return self
 
-    def _refuse_value(self, wanted: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
-        """Raise an error: the operation that is `wanted` needs the value."""
+    def _refuse_value(self, use: str, remedy: str, error: type[ConcretizationError] = ConcretizationError) -> NoReturn:
+        """Raise an error: the operation `use` needs the value."""
         where = f" in {self._trace.name!r}" if self._trace.name else ""
         raise error(
-            f"{wanted} needs a concrete value, but this array of type {self.aval} is being traced{where}: {self.origin()}. "
+            f"{use} needs a concrete value, but this array of type {self.aval} is being traced{where}: {self.origin()}. "
             f"Its value is unknown until the program runs. {remedy}"
         )
 
@@ -219,10 +219,10 @@ def is_concrete(value: Any) -> bool:
     return type(value) is ConcreteArray or not isinstance(value, Tracer)
 
 
-def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
+def concrete_or_raise(value: Any, use: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
     """Return `value` if it is concrete, else raise a `ConcretizationError`."""
     if isinstance(value, Tracer):
-        value._refuse_value(wanted, remedy, error)
+        value._refuse_value(use, remedy, error)
     return value
 
 

@@ -371,8 +371,8 @@ def _sizes(lengths: Sequence[int] | Sequence[float], total: int) -> list[int]:
     if not math.isclose(sum(lengths), 1, abs_tol=1e-9):
         raise ArgumentError(f"random_split: fractions sum to 1, but {list(lengths)} sum to {sum(lengths)}")
     sizes = [int(total * fraction + 1e-9) for fraction in lengths]  # 0.29 * 100 is a little less than 29
-    left = total - sum(sizes)
-    return [size + (i < left) for i, size in enumerate(sizes)]
+    remaining = total - sum(sizes)
+    return [size + (i < remaining) for i, size in enumerate(sizes)]
 
 
 def as_key(key: Any) -> Any:

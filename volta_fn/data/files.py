@@ -40,9 +40,9 @@ class _Bounded(gzip.GzipFile):
 
     def read(self, size: int | None = -1) -> bytes:
         """Read bytes; raise `CorruptFileError` if there are too many."""
-        left = self._most - self.tell() + 1
-        content = super().read(left if size is None or size < 0 else min(size, left))
-        if len(content) == left:
+        remaining = self._most - self.tell() + 1
+        content = super().read(remaining if size is None or size < 0 else min(size, remaining))
+        if len(content) == remaining:
             raise CorruptFileError(
                 f"{os.fspath(self._path)} expands to more than {_EXPANSION} times its size, {self._most:,} bytes; if that is right, "
                 "decompress it first"

@@ -238,8 +238,8 @@ def polynomial_decay(step_size: Any, decay_steps: Any, final_step_size: Any, pow
     """Make the schedule that falls to `final_step_size` in `decay_steps` steps."""
 
     def schedule(i: Any) -> Any:
-        left = 1 - vnp.minimum(i, decay_steps) / decay_steps
-        return left**power * (step_size - final_step_size) + final_step_size
+        fraction = 1 - vnp.minimum(i, decay_steps) / decay_steps
+        return fraction**power * (step_size - final_step_size) + final_step_size
 
     return schedule
 

@@ -69,8 +69,8 @@ class ColocatedFunction:
         return device_put(result, self._devices[0]) if self._devices and tree.leaves(result) else result
 
 
-def _check(actual: Any, wanted: Any, label: str) -> None:
-    got, expected = [[(s.shape, str(s.dtype)) for s in tree.leaves(side)] for side in (actual, wanted)]
+def _check(actual: Any, promised: Any, label: str) -> None:
+    got, expected = [[(s.shape, str(s.dtype)) for s in tree.leaves(side)] for side in (actual, promised)]
     if got != expected:
         raise ArgumentTypeError(f"colocated_python: the {label} must be {expected}, got {got}")
 

@@ -17,8 +17,8 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value, host_buffer
 from volta_fn.core.aval import Dimension, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
-from volta_fn.core.distribution import NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
@@ -297,9 +297,9 @@ def _from_source(
 
 
 def _check(manifest: Any) -> None:
-    wanted = {"name", "in_tree", "out_tree", "arguments", "in_full", "programs", "main", "constants", "platforms", "constraints"}
-    if not isinstance(manifest, dict) or not wanted <= manifest.keys() <= wanted | {"vjp", "shardings"}:
-        raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(wanted)}")
+    names = {"name", "in_tree", "out_tree", "arguments", "in_full", "programs", "main", "constants", "platforms", "constraints"}
+    if not isinstance(manifest, dict) or not names <= manifest.keys() <= names | {"vjp", "shardings"}:
+        raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(names)}")
     lists = ("in_full", "programs", "constants", "platforms", "constraints")
     texts = (
         [manifest["name"], *manifest["platforms"], *manifest["constraints"]] if all(isinstance(manifest[k], list) for k in lists) else [0]
@@ -488,9 +488,9 @@ class Exported:
 
     def _solve_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the sizes of symbolic axes, given the arguments' shapes."""
-        wanted = [aval.shape for aval in self.in_avals]
+        symbolic_shapes = [aval.shape for aval in self.in_avals]
         pairs: list[tuple[Any, int]] = []
-        for i, (want, shape) in enumerate(zip(wanted, shapes, strict=True)):
+        for i, (want, shape) in enumerate(zip(symbolic_shapes, shapes, strict=True)):
             if len(want) != len(shape):
                 raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {shape}")
             pairs += zip(want, shape, strict=True)
@@ -501,10 +501,12 @@ class Exported:
             for dimension, size in unsolved:
                 sizes |= solution(dimension, size, sizes)
             if len(sizes) == count:
-                raise ShapeError(f"the sizes {self._names} of {self.fun_name} do not follow from its arguments' shapes {wanted}")
+                raise ShapeError(f"the sizes {self._names} of {self.fun_name} do not follow from its arguments' shapes {symbolic_shapes}")
         wrong = [(d, size) for d, size in pairs if (d.evaluate(sizes) if isinstance(d, Dimension) else d) != size]
         if wrong:
-            raise ShapeError(f"{self.fun_name} takes arguments of shapes {wanted}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}")
+            raise ShapeError(
+                f"{self.fun_name} takes arguments of shapes {symbolic_shapes}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}"
+            )
         scope = self._scope
         if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
             raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")

@@ -161,21 +161,21 @@ def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
         if not tree.all_leaves([value]):
             raise TreeError(f"the exported function takes an array at {path or 'its root'}, got a {type(value).__name__}")
         return [value]
-    wanted = _children(form)
+    expected = _children(form)
     children = _named_children(value)
     if form is None:
         fits = value is None
     elif "node" in form and isinstance(value, dict):
-        fits = children.keys() == {key for key, _ in wanted}
+        fits = children.keys() == {key for key, _ in expected}
     else:
         actual = describe(tree.structure(value, lambda node: node is not value))
-        fits = _kind(form) == _kind(actual) and [*children] == [key for key, _ in wanted]
+        fits = _kind(form) == _kind(actual) and [*children] == [key for key, _ in expected]
     if not fits:
-        names, where = [key for key, _ in wanted], path or "its root"
+        names, where = [key for key, _ in expected], path or "its root"
         raise TreeError(
             f"the exported function takes {_in_words(form)} of {names} at {where}, got a {type(value).__name__} of {[*children]}"
         )
-    return [leaf for key, child in wanted for leaf in flatten(child, children[key], f"{path}[{key!r}]")]
+    return [leaf for key, child in expected for leaf in flatten(child, children[key], f"{path}[{key!r}]")]
 
 
 def _kind(form: Any) -> Any:
@@ -222,15 +222,15 @@ def output_types(program: Mapping[str, Any], constants: Sequence[Any]) -> list[A
     return [output["literal"][0] if isinstance(output, dict) else bound[output] for output in program["outputs"]]
 
 
-def converted(value: Array, wanted: ShapeDtypeStruct, name: str) -> Array:
+def converted(value: Array, target: ShapeDtypeStruct, name: str) -> Array:
     """Return an argument in its wanted type; Python numbers take any dtype of a kind."""
-    if value.dtype == wanted.dtype and value.aval.weak_type == wanted.weak_type:
+    if value.dtype == target.dtype and value.aval.weak_type == target.weak_type:
         return value
-    if value.dtype != wanted.dtype and not value.aval.weak_type:
+    if value.dtype != target.dtype and not value.aval.weak_type:
         raise ArgumentTypeError(
-            f"{name} must be {ShapedArray((), wanted.dtype)} of shape {wanted.shape}, got {value.aval}; convert it by astype"
+            f"{name} must be {ShapedArray((), target.dtype)} of shape {target.shape}, got {value.aval}; convert it by astype"
         )
-    return convert_element_type(value, wanted.dtype, weak_type=wanted.weak_type)
+    return convert_element_type(value, target.dtype, weak_type=target.weak_type)
 
 
 def solution(dimension: Dimension, size: int, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
+from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
@@ -231,7 +232,7 @@ class _Run:
             self.skipped.add(name)
             return
         try:
-            wanted = expected(eqn, operands)
+            references = expected(eqn, operands)
         except (TypeError, ValueError, NotImplementedError, np.linalg.LinAlgError):
             self.skipped.add(name)
             return
@@ -239,11 +240,11 @@ class _Run:
         if len(numbers) < len(results):
             self.skipped.add(f"{name} (results that are not unique)")
         for number in numbers:
-            mismatch = excess(results[number], wanted[number])
+            mismatch = excess(results[number], references[number])
             if mismatch is not None:
-                self._report(eqn, number, mismatch, results[number], wanted[number])
+                self._report(eqn, number, mismatch, results[number], references[number])
 
-    def _report(self, eqn: Equation, number: int, mismatch: tuple[int, float], result: np.ndarray, wanted: Expected) -> None:
+    def _report(self, eqn: Equation, number: int, mismatch: tuple[int, float], result: np.ndarray, reference: Expected) -> None:
         position, excess = mismatch
         index = tuple(map(int, np.unravel_index(position, result.shape)))
         self.differences.append(
@@ -254,7 +255,7 @@ class _Run:
                 str(eqn.outvars[number].aval),
                 index,
                 result[index].item() if result.dtype.kind != "V" else float(result[index]),
-                wanted.values[index].item(),
+                reference.values[index].item(),
                 excess,
                 " ".join(str(v.aval) for v in eqn.invars),
                 iterations.get(),
@@ -519,8 +520,8 @@ class _Walk:
         outvars = {v for eqn in equations for v in eqn.outvars}
         read = {v for eqn in equations for v in eqn.invars if isinstance(v, Var)} - outvars
         env.update({v: self._read(program, values, v) for v in read if program.root(v) in values})
-        wanted = expected_values(equations, {v: x for v, x in env.items() if v in read}, computed)
-        for (var, number), right in zip(computed.items(), wanted, strict=True):
+        references = expected_values(equations, {v: x for v, x in env.items() if v in read}, computed)
+        for (var, number), right in zip(computed.items(), references, strict=True):
             off = excess(results[number], right)
             if off is not None:
                 stage, kernel = self._stage(program, item, values, number, right)
@@ -610,10 +611,10 @@ def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> M
     """Return the first pass that changes the results of a program."""
     # The programs are those of its compilation, as passes depend on the values of constants.
     changes = compiled.changes
-    wanted = expected_outputs(compiled.closed, arguments)
+    references = expected_outputs(compiled.closed, arguments)
 
     def fault(program: ClosedJaxpr) -> tuple[int, tuple[int, float], np.ndarray] | None:
-        for number, (right, output) in enumerate(zip(wanted, expected_outputs(program, arguments), strict=True)):
+        for number, (right, output) in enumerate(zip(references, expected_outputs(program, arguments), strict=True)):
             dtype = compiled.closed.out_avals[number].dtype
             off = excess(output.values.astype(dtype), right)
             if off is not None:
@@ -629,4 +630,4 @@ def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> M
     number, off, output = wrong
     old = set(map(id, before.eqns))
     equations = [eqn for eqn in after.eqns if id(eqn) not in old]
-    return _miscompilation(f"the pass {one.name!r}", equations, Var(compiled.closed.out_avals[number]), off, output, wanted[number])
+    return _miscompilation(f"the pass {one.name!r}", equations, Var(compiled.closed.out_avals[number]), off, output, references[number])

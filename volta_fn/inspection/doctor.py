@@ -127,8 +127,8 @@ def _self_test(device: Device) -> float:
     on_device = from_host(x.copy(), device=device)
     result = np.asarray(jit(lambda a: (a @ a.T).sum(axis=0) + abs(a).max())(on_device))
     wide = x.astype(np.float64)
-    wanted = (wide @ wide.T).sum(axis=0) + np.abs(wide).max()
-    return float(np.max(np.abs(result - wanted) / np.abs(wanted).max()))
+    expected = (wide @ wide.T).sum(axis=0) + np.abs(wide).max()
+    return float(np.max(np.abs(result - expected) / np.abs(expected).max()))
 
 
 def _gpu_driver() -> Diagnosis:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct

@@ -76,12 +76,12 @@ def expected(eqn: Equation, operands: Sequence[np.ndarray]) -> list[Expected]:
     return results
 
 
-def evaluate(eqn: Equation, operands: Sequence[np.ndarray], wanted: Sequence[np.dtype]) -> list[np.ndarray]:
+def evaluate(eqn: Equation, operands: Sequence[np.ndarray], result_dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
     """Return the results of an equation's NumPy function for operands of these dtypes."""
-    arrays = [np.asarray(x).astype(dtype, copy=False) for x, dtype in zip(operands, wanted, strict=True)]
+    arrays = [np.asarray(x).astype(dtype, copy=False) for x, dtype in zip(operands, result_dtypes, strict=True)]
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
     params = eqn.params
-    if params.get("preferred_element_type") is not None and any(d in (np.float64, np.complex128) for d in wanted):
+    if params.get("preferred_element_type") is not None and any(d in (np.float64, np.complex128) for d in result_dtypes):
         params = params | {"preferred_element_type": None}
     compute = silenced(make_kernel(eqn.primitive, avals, params, PIPELINE))
     results = compute(*arrays)
@@ -151,24 +151,24 @@ def _one_unit(values: np.ndarray) -> np.ndarray:
         return np.asarray(np.where(np.isfinite(wide), wide, 0.0) * float(dtypes.finfo(values.dtype).eps) + smallest(values.dtype))
 
 
-def excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
+def excess(result: np.ndarray, expected: Expected) -> tuple[int, float] | None:
     """Return the position and size of the largest error; None if the result is right.
 
     The size is a multiple of the tolerance.
     """
     if not result.size:
         return None
-    if wanted.tolerance is None:
-        wrong = result != wanted.values
+    if expected.tolerance is None:
+        wrong = result != expected.values
         return (int(np.argmax(wrong)), float("inf")) if np.any(wrong) else None
     kind = np.complex128 if result.dtype in dtypes.COMPLEX else np.float64
     with np.errstate(all="ignore"):
-        mine, right = result.astype(kind), wanted.values.astype(kind)
-        off = np.abs(mine - right) / wanted.tolerance
+        mine, right = result.astype(kind), expected.values.astype(kind)
+        off = np.abs(mine - right) / expected.tolerance
         same = (mine == right) | (np.isnan(mine) & np.isnan(right))
         if result.dtype in dtypes.INEXACT:
             # It overflows the dtype, or may overflow when it is rounded.
-            overflows = ~(np.abs(right) + wanted.tolerance < float(dtypes.finfo(result.dtype).max))
+            overflows = ~(np.abs(right) + expected.tolerance < float(dtypes.finfo(result.dtype).max))
             same |= ~np.isfinite(mine) & overflows
     off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
     worst = int(np.argmax(off))

@@ -235,8 +235,8 @@ def transposed(description: str, name: str, value: Any, axes: Sequence[int] | No
     """Transpose an array by `axes`, or a matrix."""
     order = (1, 0) if axes is None else tuple(axes)
     if sorted(order) != list(range(value.ndim)):
-        wanted = "only matrices are transposed without axes" if axes is None else f"axes {order} are not those of the array"
-        raise StateDictError(f"{description}: {name!r} has shape {tuple(value.shape)}; {wanted}")
+        expected = "only matrices are transposed without axes" if axes is None else f"axes {order} are not those of the array"
+        raise StateDictError(f"{description}: {name!r} has shape {tuple(value.shape)}; {expected}")
     return value.transpose(order)
 
 
@@ -263,11 +263,11 @@ def _check_array(description: str, subject: str, value: Any) -> None:
 
 
 def _no_match(description: str, absent: Sequence[str], state: Mapping[str, Any]) -> str:
-    wanted = "names like " + ", ".join(map(repr, absent)) if absent else "a name that fits"
+    expected = "names like " + ", ".join(map(repr, absent)) if absent else "a name that fits"
     close = [name for other in absent for name in difflib.get_close_matches(other, state, 3)]
     names = list(dict.fromkeys([*close, *state]))
     shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-    return f"{description}: there is no array with {wanted}; there are {len(state)}: {shown}. optional=True allows this."
+    return f"{description}: there is no array with {expected}; there are {len(state)}: {shown}. optional=True allows this."
 
 
 # From PyTorch's names and layouts to ours, by the types of the modules.

@@ -77,13 +77,13 @@ def castable(value: Any, dtype: np.dtype) -> bool:
     return bounds.min <= int(values.min()) and int(values.max()) <= bounds.max
 
 
-def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
+def like(leaf: Any, value: Any, target: ShapedArray) -> Any:
     """Convert `value` to the dtype and the device of a template's leaf, if necessary."""
     device = leaf.device if isinstance(leaf, ConcreteArray) else None
-    if isinstance(value, ConcreteArray) and value.aval == wanted and device in (None, value.device):
+    if isinstance(value, ConcreteArray) and value.aval == target and device in (None, value.device):
         return value
-    values = on_host(value).astype(wanted.dtype, copy=False)
-    return values if is_foreign(wanted.dtype) else from_host(values, wanted.weak_type, device)
+    values = on_host(value).astype(target.dtype, copy=False)
+    return values if is_foreign(target.dtype) else from_host(values, target.weak_type, device)
 
 
 # Names of a tree's leaves: dotted paths such as `encoder.layers.0.weight`.
@@ -319,15 +319,15 @@ def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[State
     fitting: dict[str, Any] = {}
     mismatched = []
     for name, leaf in leaves_by_name(template).items():
-        wanted = type_of(name, leaf)
+        expected = type_of(name, leaf)
         if (other := names[name]) not in state:
             continue
         value = state[other]
         actual = _type_of_value(other, value)
-        if actual.shape == wanted.shape and (actual.dtype == wanted.dtype or (cast and castable(value, wanted.dtype))):
+        if actual.shape == expected.shape and (actual.dtype == expected.dtype or (cast and castable(value, expected.dtype))):
             fitting[name] = value
         else:
-            mismatched.append(Mismatch(other, _short(wanted), _short(actual)))
+            mismatched.append(Mismatch(other, _short(expected), _short(actual)))
     missing = tuple([other for other in names.values() if other not in state])
     unexpected = tuple(sorted(set(state) - set(names.values())))
     return StateDictDiff(missing, unexpected, tuple(mismatched)), fitting

@@ -2,21 +2,23 @@
 
 A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
 default device, and the current mesh if it reads that (the table `programs`, by `ProgramKey`). A call should not have to compute that
-key, so three tables lead to the same programs faster:
+key, so further tables lead to the same programs faster:
 
-- `calls`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
+- `calls`: calls of positional arguments that are arrays, by their specs; static arguments are in the key by type and value.
 - `structures`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
+- `trees`: all other calls, by static arguments, structure, and specs of the leaves.
 - `equations`: calls in a function that is being traced, by the types of the arrays. They become one equation.
 
-A call that none of them knows becomes a `Request`, which computes the key and may have to trace. `jit` of a function that was jitted
-before, with the same options, shares the cache (`shared_cache`). A warning tells why a function is compiled again and again.
+`Jitted.__call__` reads `calls`, `ProgramCache.lookup` the next two. A call that no table has becomes a `Request`, which computes the
+complete key and may have to trace. `jit` of a function that was jitted before, with the same options, shares the cache
+(`shared_cache`). A warning tells why a function is compiled again and again.
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +33,7 @@ from volta_fn.core.functions import argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.named_axes import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
-from volta_fn.jit.arguments import ArgumentsKey, Request, key_function, static_values
+from volta_fn.jit.arguments import ArgumentsKey, JitOptions, Request, key_function, static_values
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.jit.sharded import with_argument_shardings
 from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
@@ -83,17 +85,18 @@ class Matcher(NamedTuple):
 class ProgramCache(CallCache):
     """The traced and compiled programs of one function, in the tables listed above."""
 
-    __slots__ = ("calls", "equations", "matchers", "programs", "reads_mesh", "structures", "traces", "users", "warned")
+    __slots__ = ("calls", "equations", "matchers", "options", "programs", "reads_mesh", "structures", "traces", "trees", "users", "warned")
 
-    def __init__(self) -> None:
-        super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
-        #: The programs by the arrays' specs. Before these, a key has nothing if the arguments are arrays and numbers themselves; else their
-        #: structure; with static arguments the pair of `static_values` and the structure. Calls of arrays and static arguments have a
-        #: `key_function`.
-        self.calls: dict[Any, Run] = self.table("calls")
+    def __init__(self, options: JitOptions) -> None:
+        self.options = options
+        super().__init__("jit", ("calls", "structures", "trees", "equations", "programs"), _MOST_PROGRAMS)
+        #: Functions of the arguments, by their specs; by a `key_function` where some are static.
+        self.calls: dict[tuple[Any, ...], Run] = self.table("calls")
         self.structures: dict[Any, Matcher] = self.table("structures")
         #: The values of `structures`, which calls iterate over while other threads may add some.
         self.matchers: tuple[Matcher, ...] = ()
+        #: Functions of the leaves, by `static_values`, structure, and specs of the leaves.
+        self.trees: dict[tuple[tuple[Any, ...], Any, tuple[Any, ...]], Run] = self.table("trees")
         #: The parameters of the equation, and the function that makes the call's result of its outputs.
         self.equations: dict[Any, tuple[dict[str, Any], Run]] = self.table("equations")
         self.programs: dict[ProgramKey, TracedProgram] = self.table("programs")
@@ -104,44 +107,49 @@ class ProgramCache(CallCache):
         self.reads_mesh = False
         self.warned = False
 
-    def lookup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
-        """Return the program and the arrays of a call without statics, or None."""
-        leaves, structure = tree.flatten((args, kwargs))
+    def lookup(self, args: tuple[Any, ...]) -> tuple[Run, Sequence[Any]] | None:
+        """Return the program and the arrays of a positional call; None if it may be new."""
+        for match, programs in self.matchers:
+            leaves = match(args)
+            if leaves is None:
+                continue
+            try:
+                run = programs.get(tuple([x._spec for x in leaves]))
+            except AttributeError:  # a leaf of the structure is a number here, or a tree
+                continue
+            if run is not None:
+                return run, leaves
+        if not self.options.argnums and _FLAT.issuperset(map(type, args)):
+            arrays: list[Any] = [x if type(x) is ConcreteArray else as_value(x) for x in args]
+            run = self.calls.get(tuple([x._spec for x in arrays]))
+            return None if run is None else (run, arrays)
+        return self.lookup_tree(args, {})
+
+    def lookup_tree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Sequence[Any]] | None:
+        """Return what `lookup` does of any call, by the structure of its arguments."""
+        if not self.trees:
+            return None
+        argnums, dynamic = self.options.argnums, args
+        if argnums or self.options.argnames:
+            if kwargs:
+                return None
+            dynamic = tuple([a for i, a in enumerate(args) if i not in argnums])
+        leaves, structure = tree.flatten((dynamic, kwargs))
+        converted = False
         try:
             specs = tuple([x._spec for x in leaves])
-        except AttributeError:  # some leaf is not an array
-            return self._lookup_with_numbers(leaves, structure)
-        run = self.calls.get((structure, *specs))
+        except AttributeError:  # numbers, or NumPy's arrays; no key has the None of tracers and other objects
+            converted, leaves = True, [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
+            specs = tuple([getattr(x, "_spec", None) for x in leaves])
+        try:
+            run = self.trees.get((static_values(argnums, args) if argnums else (), structure, specs))
+        except (TypeError, ValueError):  # a static argument that has no hash, or is an array
+            return None
         if run is None:
             return None
-        if not kwargs:
+        if not (kwargs or argnums or converted):
             self.store_by_structure(structure, args, specs, run)
         return run, leaves
-
-    def lookup_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
-        """Return the program, or None, and the arrays of a call with numbers and arrays."""
-        if not _FLAT.issuperset(map(type, args)):
-            return None, args
-        arrays: tuple[Any, ...] = tuple([x if type(x) is ConcreteArray else as_value(x) for x in args])
-        run = self.calls.get(tuple([x._spec for x in arrays]))
-        return run, args if run is None else arrays
-
-    def lookup_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
-        """Return what `lookup` does for a call with static arguments."""
-        leaves, structure = tree.flatten((tuple([a for i, a in enumerate(args) if i not in argnums]), {}))
-        try:
-            return self._lookup_with_numbers(leaves, (static_values(argnums, args), structure))
-        except (TypeError, ValueError):  # a static argument that cannot be hashed, or is an array
-            return None
-
-    def _lookup_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
-        """Return what `lookup` does if some leaves are numbers or NumPy's arrays."""
-        arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
-        try:
-            run = self.calls.get((structure, *[x._spec for x in arrays]))
-        except AttributeError:  # some leaf is a tracer, or no array at all
-            return None
-        return None if run is None else (run, arrays)
 
     def store_by_structure(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
@@ -155,18 +163,17 @@ class ProgramCache(CallCache):
 
     def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
-        if not all(type(x) is ConcreteArray for x in values):
+        args, argnums = request.args, self.options.argnums
+        if not all(type(x) is ConcreteArray for x in values) or (self.options.has_static and request.kwargs):
             return
-        args, argnums = request.args, request.options.argnums
         specs = tuple([x._spec for x in values])
-        if not request.options.has_static:
-            flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
-            self.calls[specs if flat_call else (request.in_tree, *specs)] = run
-        elif not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
+        if argnums and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
             self.calls[key_function(argnums, len(args), "_spec")(*args)] = _of_arguments_at(positions, run)
-        elif not request.kwargs:
-            self.calls[((static_values(argnums, args), request.in_tree), *specs)] = run
+        elif not argnums and not request.kwargs and len(args) == len(values) and _FLAT.issuperset(map(type, args)):
+            self.calls[specs] = run
+        else:
+            self.trees[static_values(argnums, args), request.in_tree, specs] = run
 
     def traced_program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
@@ -242,24 +249,24 @@ class _Shared:
 
     def __init__(self, fun: FunctionType) -> None:
         self.owner = weakref.ref(fun)
-        self.caches: dict[Hashable, ProgramCache] = {}
+        self.caches: dict[JitOptions, ProgramCache] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, ()  # libraries that pickle functions by value leave the programs out
 
 
-def shared_cache(fun: Callable[..., Any], options: Hashable) -> ProgramCache:
+def shared_cache(fun: Callable[..., Any], options: JitOptions) -> ProgramCache:
     """Return the cache that `jit` of `fun` with these options shares.
 
     Callable objects that are no functions of Python get a new one each time.
     """
     if type(fun) is not FunctionType:
-        return ProgramCache()
+        return ProgramCache(options)
     shared = fun.__dict__.get(_SHARED)
     if not isinstance(shared, _Shared) or shared.owner() is not fun:  # `functools.wraps` copied another function's
         fun.__dict__.pop(_SHARED, None)
         shared = fun.__dict__.setdefault(_SHARED, _Shared(fun))
-    return shared.caches.get(options) or shared.caches.setdefault(options, ProgramCache())
+    return shared.caches.get(options) or shared.caches.setdefault(options, ProgramCache(options))
 
 
 _SHARED = "__volta_fn_programs__"
@@ -276,21 +283,6 @@ def clear_caches() -> None:
     0
     """
     clear_all("jit")
-
-
-def lookup_by_structure(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
-    """Return the program and the leaves of a call that some matcher knows, or None."""
-    for match, programs in matchers:
-        leaves = match(args)
-        if leaves is None:
-            continue
-        try:
-            run = programs.get(tuple([x._spec for x in leaves]))
-        except AttributeError:  # a leaf of the structure is a number here, or a tree
-            continue
-        if run is not None:
-            return run, leaves
-    return None
 
 
 def _no_match(args: Any) -> None:

@@ -21,7 +21,7 @@ from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import JitOptions, Request, key_function, resolve_options
-from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
+from volta_fn.jit.cache import ProgramCache, shared_cache
 from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.jit.sharded import sharded_program
@@ -156,10 +156,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_all_dynamic",
         "_argnums",
         "_cache",
-        "_calls",
         "_fun",
         "_options",
         "_ref_passing",
@@ -172,53 +170,39 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._options = options
-        self._cache = cache or ProgramCache()
+        self._cache = cache or ProgramCache(options)
         self._cache.users += 1
-        #: Attributes of the cache and of the static arguments that every call reads.
-        self._calls = self._cache.calls
-        self._argnums, self._all_dynamic = options.argnums, not options.has_static
+        #: The positions of static arguments; None, which is tested faster, if there are none.
+        self._argnums = options.argnums or None
         self._transforms: dict[Any, Jitted] = {}
         #: How it is called if it uses references from outside, or gets some as arguments.
         self._ref_passing: RefPassing | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
-        # Every microsecond counts here, so the fastest lookups come first.
-        run: Callable[[Any], Any] | None
+        if current_trace() is not EVAL:
+            in_python = settings.disable_jit or settings.sees_results
+            return self._call_by_request(args, kwargs) if kwargs or in_python else self._call_as_equation(args)
+        cache = self._cache
         try:
-            if self._all_dynamic and current_trace() is EVAL:
-                if not kwargs:
-                    matchers = self._cache.matchers
-                    hit = lookup_by_structure(matchers, args) if matchers else None
-                    if hit is not None:
-                        run, arrays = hit
-                        return run(arrays)
-                    try:
-                        run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
-                    except AttributeError:  # some argument is not an array
-                        run, args = self._cache.lookup_flat(args)  # type: ignore[assignment]
-                    if run is not None:
-                        return run(args)
-                hit = self._cache.lookup(args, kwargs) if self._calls else None
-                if hit is not None:
-                    run, arrays = hit
-                    return run(arrays)
-            elif self._argnums and not kwargs and current_trace() is EVAL:
+            if not (kwargs or cache.matchers):
+                # The most frequent calls are looked up here: another Python function to cross would take a tenth of their time.
                 try:
-                    run = self._calls.get(key_function(self._argnums, len(args), "_spec")(*args))
+                    if self._argnums is None:
+                        run = cache.calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
+                    else:
+                        run = cache.calls.get(key_function(self._argnums, len(args), "_spec")(*args))
                 except (AttributeError, TypeError, ValueError):
-                    run = None  # a pytree of arrays; a static argument that has no hash, or is an array
+                    run = None  # an argument that is no array; a static one that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                hit = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
-                if hit is not None:
-                    run, arrays = hit
-                    return run(arrays)
+            call = cache.lookup_tree(args, kwargs) if kwargs else cache.lookup(args)
+            if call is not None:
+                run, arrays = call
+                return run(arrays)
         except OtherMeshError:
-            pass  # traced again below
-        if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
-            return self._call_by_request(args, kwargs)
-        return self._call_as_equation(args)
+            pass  # traced again
+        return self._call_by_request(args, kwargs)
 
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
+from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr

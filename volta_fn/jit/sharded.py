@@ -11,9 +11,10 @@ from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import DELETED, Array, ConcreteArray, array_spec
-from volta_fn.core.distribution import Sharding
-from volta_fn.core.placement import equation_shardings, group_of, on_home_device, program_shardings, split, with_device
+from volta_fn.core.placement import group_of, on_home_device, split, with_device
 from volta_fn.core.primitive import Primitive
+from volta_fn.core.sharding import Sharding
+from volta_fn.core.sharding_propagation import equation_shardings, program_shardings
 from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
 from volta_fn.jit.traced import TracedProgram

@@ -112,14 +112,14 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     """
     value = vnp.asarray(x)
     count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
-    wanted = dtypes.default(vnp.dtype("float32")) if dtype is None else dtype
+    result_dtype = dtypes.default(vnp.dtype("float32")) if dtype is None else dtype
     if isinstance(axis, str):
         if count != axis_size(axis):
             raise ArgumentError(f"one_hot: num_classes={count} differs from the size {axis_size(axis)} of the axis {axis!r}")
-        return (value == axis_index(axis)).astype(wanted)
+        return (value == axis_index(axis)).astype(result_dtype)
     dim = canonical_axis(axis, value.ndim + 1)
     classes = vnp.arange(count, dtype=value.dtype).reshape((count,) + (1,) * (value.ndim - dim))
-    return (vnp.expand_dims(value, dim) == classes).astype(wanted)
+    return (vnp.expand_dims(value, dim) == classes).astype(result_dtype)
 
 
 # Activation functions under the names of `jax.nn`, and `PReLU`.

@@ -284,19 +284,19 @@ _NONE = np.iinfo(np.int32).min
 
 def predicted_classes(metric: str, predictions: Any, labels: Any, axis: int | None) -> tuple[Array, Array]:
     """Return predicted class numbers (an invalid one for NaN scores) and the labels."""
-    guesses, wanted = as_value(predictions), as_value(labels)
-    if guesses.ndim == wanted.ndim + 1:
+    guesses, targets = as_value(predictions), as_value(labels)
+    if guesses.ndim == targets.ndim + 1:
         _, (scores,) = real_operands(metric, guesses)
         dim = class_axis(metric, scores, axis)
-        wanted = class_labels(metric, wanted, scores.shape, dim)
+        targets = class_labels(metric, targets, scores.shape, dim)
         spoilt = vnp.any(vnp.isnan(scores), dim)
-        return vnp.where(spoilt, _NONE, vnp.argmax(scores, dim)), wanted
-    for array in (guesses, wanted):
+        return vnp.where(spoilt, _NONE, vnp.argmax(scores, dim)), targets
+    for array in (guesses, targets):
         if array.dtype not in INTEGERS | BOOL:
             raise DTypeError(f"{metric}: class numbers are integers, got {array.aval}; scores need one axis more than the labels")
-    if guesses.shape != wanted.shape:
-        raise ShapeError(f"{metric}: predictions and labels need the same shape, got {guesses.shape} and {wanted.shape}")
-    return guesses, wanted
+    if guesses.shape != targets.shape:
+        raise ShapeError(f"{metric}: predictions and labels need the same shape, got {guesses.shape} and {targets.shape}")
+    return guesses, targets
 
 
 def weighted_share(hits: Array, weight: Any, metric: str) -> Array:

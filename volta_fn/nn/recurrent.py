@@ -109,8 +109,8 @@ class Cell(Module):
         arrays = [as_value(array) for array in carry] if several else [as_value(carry)]
         if several != (cls.carry_length > 1) or len(arrays) != cls.carry_length or any(array.shape != shape for array in arrays):
             actual = tuple([array.shape for array in arrays]) if several else arrays[0].shape
-            wanted = (shape,) * cls.carry_length if cls.carry_length > 1 else shape
-            raise ShapeError(f"{cls.__name__}: the carry needs shape {wanted}, got {actual}")
+            expected = (shape,) * cls.carry_length if cls.carry_length > 1 else shape
+            raise ShapeError(f"{cls.__name__}: the carry needs shape {expected}, got {actual}")
         return arrays
 
     @staticmethod

@@ -308,7 +308,7 @@ def linspace(
     if count < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {count}")
     low, high = _promote_for("linspace", dtype, start, stop)
-    wanted = dtype_or(dtype, low.dtype)
+    result_dtype = dtype_or(dtype, low.dtype)
     shape = lax.broadcast_shapes(low.shape, high.shape)
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
@@ -318,10 +318,10 @@ def linspace(
     numbers = lax.add(lax.mul(low, lax.sub(full_like(weight, 1), weight)), lax.mul(high, weight))
     if endpoint and count > 1:
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
-    if wanted in dtypes.INTEGERS:
+    if result_dtype in dtypes.INTEGERS:
         numbers = lax.floor(numbers)
     dim = axis_of("linspace", axis, len(shape) + 1)
-    numbers = lax.convert_element_type(moveaxis(numbers, 0, dim), wanted)
+    numbers = lax.convert_element_type(moveaxis(numbers, 0, dim), result_dtype)
     numbers = numbers if device is None else device_put(numbers, device)
     step = lax.reshape((high - low) / gaps, shape) if gaps > 0 else full_like_scalar(low, math.nan)
     return (numbers, step) if retstep else numbers

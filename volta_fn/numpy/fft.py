@@ -159,14 +159,14 @@ def count_of(function: str, n: Any) -> int:
     return count
 
 
-def resized(value: Array, axis: int, wanted: int) -> Array:
+def resized(value: Array, axis: int, length: int) -> Array:
     """Cut an axis to a number of elements, or add zeros at its end."""
     size = value.shape[axis]
-    if wanted == size:
+    if length == size:
         return value
-    if wanted < size:
-        return lax.slice_in_dim(value, 0, wanted, axis=axis)
-    return lax.pad(value, np.zeros((), value.dtype), [(0, (wanted - size) * (i == axis), 0) for i in range(value.ndim)])
+    if length < size:
+        return lax.slice_in_dim(value, 0, length, axis=axis)
+    return lax.pad(value, np.zeros((), value.dtype), [(0, (length - size) * (i == axis), 0) for i in range(value.ndim)])
 
 
 def _half(function: str, a: Any, n: int | None, axis: int, norm: str | None) -> Array:
@@ -328,10 +328,10 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     """
     count = count_of("fftfreq", n)
     half = (count + 1) // 2
-    wanted = as_dtype(dtype or "float32")
-    steps = arange(count, dtype=real_dtype(wanted) if wanted in COMPLEX else wanted, device=device)
+    result_dtype = as_dtype(dtype or "float32")
+    steps = arange(count, dtype=real_dtype(result_dtype) if result_dtype in COMPLEX else result_dtype, device=device)
     steps = lax.select(lax.ge(steps, full_like_scalar(steps, half)), lax.sub(steps, full_like_scalar(steps, count)), steps)
-    return lax.convert_element_type(_over(steps, count, d), wanted)
+    return lax.convert_element_type(_over(steps, count, d), result_dtype)
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:

@@ -48,12 +48,12 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
     """
     sizes = canonical_shape(dimensions)
-    wanted = dtype_or(dtype, dtypes.index_dtype(max(sizes, default=0), dtypes.default(np.dtype(np.int32))))
+    result_dtype = dtype_or(dtype, dtypes.index_dtype(max(sizes, default=0), dtypes.default(np.dtype(np.int32))))
     if sparse:
-        return tuple([lax.broadcasted_iota(wanted, [n if i == d else 1 for i, n in enumerate(sizes)], d) for d in range(len(sizes))])
+        return tuple([lax.broadcasted_iota(result_dtype, [n if i == d else 1 for i, n in enumerate(sizes)], d) for d in range(len(sizes))])
     if not sizes:
-        return array(np.zeros((0,), wanted))
-    return stack([lax.broadcasted_iota(wanted, sizes, d) for d in range(len(sizes))])
+        return array(np.zeros((0,), result_dtype))
+    return stack([lax.broadcasted_iota(result_dtype, sizes, d) for d in range(len(sizes))])
 
 
 def ix_(*args: Any) -> tuple[Array, ...]:

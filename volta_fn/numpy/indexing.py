@@ -645,8 +645,8 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
 
 def _indices(pair: Any) -> tuple[Array, Array]:
     rows, columns = pair
-    wanted = dtypes.index_dtype(max(map(int, [*rows[-1:], *columns[-1:]]), default=0), dtypes.default(INDEX))
-    return array(rows.astype(wanted)), array(columns.astype(wanted))
+    index_dtype = dtypes.index_dtype(max(map(int, [*rows[-1:], *columns[-1:]]), default=0), dtypes.default(INDEX))
+    return array(rows.astype(index_dtype)), array(columns.astype(index_dtype))
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:

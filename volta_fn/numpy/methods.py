@@ -147,8 +147,8 @@ def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     """
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
-    wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return self if wanted == self.dtype else viewed(self, wanted)
+    new_dtype = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+    return self if new_dtype == self.dtype else viewed(self, new_dtype)
 
 
 def _byteswap(self: Array, inplace: bool = False) -> Array:

@@ -468,12 +468,12 @@ def _contract(a: Labelled, b: Labelled, needed: set[str], precision: Any, prefer
     return multiply(x, y, numbers, precision, preferred_element_type=preferred_element_type), letters
 
 
-def _spread(value: Array, letters: str, wanted: str) -> Array:
+def _spread(value: Array, letters: str, out_letters: str) -> Array:
     """Permute to the wanted letters, with size 1 for those that the term lacks."""
-    present = [c for c in wanted if c in letters]
+    present = [c for c in out_letters if c in letters]
     ordered = transpose(value, [letters.index(c) for c in present])
     sizes = dict(zip(present, ordered.shape, strict=True))
-    return reshape(ordered, [sizes.get(c, 1) for c in wanted])
+    return reshape(ordered, [sizes.get(c, 1) for c in out_letters])
 
 
 def _arrange(value: Array, letters: str, result: str, sizes: dict[str, int]) -> Array:

@@ -282,16 +282,16 @@ def intersect1d(
     return common, as_index(_first_positions(a, common, in_range)), as_index(_first_positions(b, common, in_range))
 
 
-def _first_positions(values: Array, wanted: Array, in_range: Array) -> Array:
+def _first_positions(values: Array, queries: Array, in_range: Array) -> Array:
     """Return the first position of each wanted element.
 
     The position of fillers, which are not `in_range`, is the vector's length.
     """
     if not values.size:
-        return broadcast_to(array(np.int32(0)), wanted.shape)
+        return broadcast_to(array(np.int32(0)), queries.shape)
     index = dtypes.index_dtype(values.size)
     ordered, order = lax.sort((values, lax.iota(index, values.size)), num_keys=1)
-    at = lax.min(searchsorted(ordered, wanted), index.type(values.size - 1))
+    at = lax.min(searchsorted(ordered, queries), index.type(values.size - 1))
     return lax.select(in_range, order[at], index.type(values.size))
 
 

@@ -377,11 +377,11 @@ def resize(a: Any, new_shape: Any) -> Array:
     """
     value = ravel(a)
     target = canonical_shape(new_shape)
-    wanted = math.prod(target)
+    count = math.prod(target)
     if not value.size:
         return lax.convert_element_type(movement.broadcast_to(array(0, value.dtype), target), value.dtype)
-    repeated = tile(value, -(-wanted // value.size))
-    return lax.reshape(lax.slice_in_dim(repeated, 0, wanted), target)
+    repeated = tile(value, -(-count // value.size))
+    return lax.reshape(lax.slice_in_dim(repeated, 0, count), target)
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:

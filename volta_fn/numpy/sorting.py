@@ -56,8 +56,8 @@ def argsort(
 
 def _positions(value: Array, dim: int, dtype: Any = None) -> Array:
     """Return the position of each element along a dimension."""
-    wanted = dtypes.index_dtype(value.shape[dim], dtypes.default(INDEX)) if dtype is None else dtype_or(dtype, INDEX)
-    return lax.broadcasted_iota(wanted, value.shape, dim)
+    index_dtype = dtypes.index_dtype(value.shape[dim], dtypes.default(INDEX)) if dtype is None else dtype_or(dtype, INDEX)
+    return lax.broadcasted_iota(index_dtype, value.shape, dim)
 
 
 def _no_kind(function: str, kind: None, order: None) -> None:

@@ -28,9 +28,9 @@ from volta_fn.numpy.arguments import (
     wide,
 )
 from volta_fn.numpy.creation import array, linspace, ones
+from volta_fn.numpy.cumulative import diff
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.products import matmul
-from volta_fn.numpy.reductions import diff
 from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
@@ -98,8 +98,8 @@ def cov(
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
     """
-    result, wanted = _covariance("cov", m, y, rowvar, bias, ddof, fweights, aweights, dtype)
-    return lax.convert_element_type(result, wanted, result.weak_type)
+    result, result_dtype = _covariance("cov", m, y, rowvar, bias, ddof, fweights, aweights, dtype)
+    return lax.convert_element_type(result, result_dtype, result.weak_type)
 
 
 def _covariance(
@@ -112,14 +112,14 @@ def _covariance(
     alone = len(variables) == 1 and fweights is aweights is None
     in_columns = alone and not rowvar and variables[0].ndim == 2 and variables[0].shape[0] != 1
     value = variables[0] if in_columns else lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
-    wanted = dtype_or(dtype, value.dtype)
-    value = lax.convert_element_type(value, dtypes.accumulator(wanted))
+    result_dtype = dtype_or(dtype, value.dtype)
+    value = lax.convert_element_type(value, dtypes.accumulator(result_dtype))
     removed = (0 if bias else 1) if ddof is None else ddof
     if in_columns:  # which are summed where they are, without a transpose
         centered = lax.sub(value, reductions.mean(value, 0, keepdims=True))
         product = lax.dot_general(centered, lax.conj(centered), (((0,), (0,)), ((), ())))
         result = lax.div(product, full_like_scalar(value, max(value.shape[0] - removed, 0)))
-        return (lax.reshape(result, ()) if result.shape == (1, 1) else result), wanted
+        return (lax.reshape(result, ()) if result.shape == (1, 1) else result), result_dtype
     weight = None
     for name, weights in (("fweights", fweights), ("aweights", aweights)):
         if weights is None:
@@ -139,7 +139,7 @@ def _covariance(
     centered = lax.sub(value, center)
     other = centered if weight is None else lax.mul(centered, weight)
     result = lax.div(matmul(centered, lax.transpose(lax.conj(other), (1, 0))), factor)
-    return (lax.reshape(result, ()) if result.shape == (1, 1) else result), wanted
+    return (lax.reshape(result, ()) if result.shape == (1, 1) else result), result_dtype
 
 
 def _as_rows(value: Array, rowvar: bool) -> Array:
@@ -165,8 +165,8 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
     Array([[1., 1.],
            [1., 1.]], dtype=float32)
     """
-    c, wanted = _covariance("corrcoef", x, y, rowvar, False, None, None, None, dtype)
-    return lax.convert_element_type(_correlations(c), wanted, c.weak_type)
+    c, result_dtype = _covariance("corrcoef", x, y, rowvar, False, None, None, None, dtype)
+    return lax.convert_element_type(_correlations(c), result_dtype, c.weak_type)
 
 
 def _correlations(c: Array) -> Array:
@@ -507,9 +507,9 @@ def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) ->
     counted = lax.convert_element_type(lax.select(absent, nothing, weight), dtypes.accumulator(weight.dtype))
     sums = lax.cumsum(lax.stop_gradient(counted), axis=counted.ndim - 1)
     total = lax.index_in_dim(sums, -1, sums.ndim - 1, keepdims=False)
-    wanted = lax.mul(_per_vector(lax.convert_element_type(fraction, sums.dtype), total), total)
+    thresholds = lax.mul(_per_vector(lax.convert_element_type(fraction, sums.dtype), total), total)
     # Elements before the first nonzero weight are no quantile, not even that of 0.
-    before = lax.bitwise_or(lax.lt(sums, expand_dims(wanted, (wanted.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
+    before = lax.bitwise_or(lax.lt(sums, expand_dims(thresholds, (thresholds.ndim,))), lax.le(sums, full_like_scalar(sums, 0)))
     result = _element(ordered, _count(before))
     valid = reductions.all(lax.ge(weight, nothing), -1)
     finite = lax.bitwise_and(lax.gt(total, full_like_scalar(total, 0)), lax.is_finite(total))

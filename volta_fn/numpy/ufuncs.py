@@ -13,7 +13,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy import reductions
+from volta_fn.numpy import cumulative, reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
 from volta_fn.numpy.creation import arange
 from volta_fn.numpy.elementwise import arithmetic, logic
@@ -257,8 +257,8 @@ def _updated(method: str) -> Callable[..., Array]:
     return lambda value, indices, b: getattr(value.at[indices], method)(b)
 
 
-add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=reductions.cumsum, at=_updated("add"))
-multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=reductions.cumprod, at=_updated("multiply"))
+add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=cumulative.cumsum, at=_updated("add"))
+multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=cumulative.cumprod, at=_updated("multiply"))
 subtract = _with_methods(arithmetic.subtract, at=_updated("subtract"))
 maximum = _with_methods(arithmetic.maximum, at=_updated("max"))
 minimum = _with_methods(arithmetic.minimum, at=_updated("min"))
@@ -363,7 +363,7 @@ def vectorize(
                 full[position] = item
             named.update(zip(mapped_names, items[len(positions) :], strict=True))
             result = pyfunc(*full, **named)
-            sizes = _sizes(ins, values)
+            sizes = core_sizes(ins, [v.shape for v in values])
             if outs is None:
                 return result
             results = result if isinstance(result, tuple) else (result,)
@@ -387,21 +387,21 @@ def _parsed(signature: str) -> tuple[CoreDims, CoreDims]:
     return dims[0], dims[1]
 
 
-def _sizes(ins: Sequence[tuple[str, ...]], values: Sequence[Array]) -> dict[str, int]:
+def core_sizes(ins: Sequence[Sequence[str]], shapes: Sequence[tuple[int, ...]], context: str = "vectorize") -> dict[str, int]:
     """Return the size of each core dimension; raise `ShapeError` if two disagree."""
     sizes: dict[str, int] = {}
-    for i, (names, value) in enumerate(zip(ins, values, strict=True)):
-        if value.ndim < len(names):
-            raise ShapeError(f"vectorize: argument {i} of shape {value.shape} lacks the core dimensions {names}")
-        for name, size in zip(names, value.shape[value.ndim - len(names) :], strict=True):
+    for i, (names, shape) in enumerate(zip(ins, shapes, strict=True)):
+        if len(shape) < len(names):
+            raise ShapeError(f"{context}: argument {i} of shape {shape} lacks some of the core dimensions {tuple(names)}")
+        for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
             if sizes.setdefault(name, size) != size:
-                raise ShapeError(f"vectorize: core dimension {name!r} has sizes {sizes[name]} and {size}")
+                raise ShapeError(f"{context}: core dimension {name!r} has sizes {sizes[name]} and {size}")
     return sizes
 
 
 def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence[tuple[str, ...]]) -> Any:
     """Map over the loop dimensions where an argument's size is not 1, innermost first."""
-    _sizes(ins, values)
+    core_sizes(ins, [v.shape for v in values])
     loops = [v.shape[: v.ndim - len(names)] for v, names in zip(values, ins, strict=True)]
     if settings.rank_promotion != "allow":
         check_ranks("vectorize", loops, frozenset({"numpy"}))

@@ -246,12 +246,12 @@ def _key(call: Call) -> str:
 
 def _dependencies(graph: Graph, target: str, sources: Sequence[str]) -> list[Call]:
     """Return the nodes that compute a value from `sources`, in order."""
-    wanted, calls = {target}, []
+    pending, calls = {target}, []
     for call in reversed(graph.calls):
-        if wanted.intersection(call.outputs).difference(sources):
+        if pending.intersection(call.outputs).difference(sources):
             calls.append(call)
             inner = [inner for value in call.attributes.values() if isinstance(value, Graph) for inner in calls_of(value)]
-            wanted.update(*[needed.inputs for needed in (call, *inner)])
+            pending.update(*[needed.inputs for needed in (call, *inner)])
     return calls[::-1]
 
 

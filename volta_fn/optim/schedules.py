@@ -52,8 +52,8 @@ def polynomial_schedule(init_value: Any, end_value: Any, power: Any, transition_
     begin = max(transition_begin, 0)
 
     def schedule(count: Any) -> Array:
-        left = 1 - vnp.clip(count - begin, 0, transition_steps) / transition_steps
-        return (init_value - end_value) * left**power + end_value
+        fraction = 1 - vnp.clip(count - begin, 0, transition_steps) / transition_steps
+        return (init_value - end_value) * fraction**power + end_value
 
     return schedule
 

@@ -41,8 +41,8 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding
     Array([4070199207, 4202968722], dtype=uint32)
     """
     data = single_key("bits", key)
-    wanted = dtype_in("bits", dtype, _UINT32, dtypes.UNSIGNED, "an unsigned integer dtype")
-    return constrained(random_bits(data, shape, 8 * wanted.itemsize), out_sharding)
+    result_dtype = dtype_in("bits", dtype, _UINT32, dtypes.UNSIGNED, "an unsigned integer dtype")
+    return constrained(random_bits(data, shape, 8 * result_dtype.itemsize), out_sharding)
 
 
 def uniform(
@@ -54,15 +54,15 @@ def uniform(
     Array([0.947667 , 0.9785799], dtype=float32)
     """
     data = single_key("uniform", key)
-    wanted = float_dtype("uniform", dtype)
-    unit = unit_uniform(data, canonical_shape(shape), wanted)
+    result_dtype = float_dtype("uniform", dtype)
+    unit = unit_uniform(data, canonical_shape(shape), result_dtype)
     if type(minval) in (int, float) and type(maxval) in (int, float) and (minval, maxval) == (0, 1):
         return constrained(unit, out_sharding)
-    low, high = to_dtype(minval, wanted), to_dtype(maxval, wanted)
+    low, high = to_dtype(minval, result_dtype), to_dtype(maxval, result_dtype)
     shape_with("uniform", shape, minval=low, maxval=high)
     span = high - low
     # Compilers fuse this in the wider dtypes; an explicit fma gives the same bits everywhere.
-    scaled = fma(unit, span, low) if wanted.itemsize > 2 else unit * span + low
+    scaled = fma(unit, span, low) if result_dtype.itemsize > 2 else unit * span + low
     return constrained(lax.max(low, scaled), out_sharding)
 
 
@@ -88,15 +88,15 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     Array([9, 0, 2], dtype=int32)
     """
     data = single_key("randint", key)
-    wanted = int_dtype("randint", dtype)
+    result_dtype = int_dtype("randint", dtype)
     low, high = _bound("minval", minval), _bound("maxval", maxval)
     sizes = shape_with("randint", shape, minval=low, maxval=high)
-    if wanted.itemsize >= 4:
-        return constrained(_integers(data, sizes, low, high, wanted), out_sharding)
+    if result_dtype.itemsize >= 4:
+        return constrained(_integers(data, sizes, low, high, result_dtype), out_sharding)
     # Draw 32 bits, since the bias of narrow integers would be noticeable; they also hold maxval = max + 1.
-    info, wide = dtypes.iinfo(wanted), np.dtype(np.int32)
+    info, wide = dtypes.iinfo(result_dtype), np.dtype(np.int32)
     low, high = _within(low, wide, info.min, info.max), _within(high, wide, info.min, info.max + 1)
-    return constrained(lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted), out_sharding)
+    return constrained(lax.convert_element_type(_integers(data, sizes, low, high, wide), result_dtype), out_sharding)
 
 
 def _bound(name: str, value: Any) -> Array | np.ndarray:
@@ -163,9 +163,9 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sh
     >>> vf.random.rademacher(vf.random.key(0), (3,))
     Array([-1, -1,  1], dtype=int32)
     """
-    wanted = dtype_in("rademacher", dtype, np.dtype(np.int32), dtypes.SIGNED | dtypes.INEXACT, "a dtype of signed numbers")
+    result_dtype = dtype_in("rademacher", dtype, np.dtype(np.int32), dtypes.SIGNED | dtypes.INEXACT, "a dtype of signed numbers")
     coins = bernoulli(single_key("rademacher", key), 0.5, canonical_shape(shape))
-    return constrained(lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted), out_sharding)
+    return constrained(lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, result_dtype), out_sharding)
 
 
 # Continuous distributions sampled by inversion: functions of uniform numbers.
@@ -190,15 +190,15 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
     (2, 3)
     """
     data = single_key("gumbel", key)
-    wanted = float_dtype("gumbel", dtype)
-    info, sizes = dtypes.finfo(wanted), canonical_shape(shape)
+    result_dtype = float_dtype("gumbel", dtype)
+    info, sizes = dtypes.finfo(result_dtype), canonical_shape(shape)
     if mode in (None, "low"):
-        return constrained(-lax.log(-lax.log(uniform(data, sizes, wanted, info.tiny, 1.0))), out_sharding)
+        return constrained(-lax.log(-lax.log(uniform(data, sizes, result_dtype, info.tiny, 1.0))), out_sharding)
     if mode != "high":
         raise ArgumentError(f"gumbel: mode must be 'low' or 'high', got {mode!r}")
-    both = uniform(data, (2, *sizes), wanted)
+    both = uniform(data, (2, *sizes), result_dtype)
     coarse, fine = both[0], both[1]
-    finer = coarse + 2.0**-info.nmant * fine + wanted.type(info.tiny)
+    finer = coarse + 2.0**-info.nmant * fine + result_dtype.type(info.tiny)
     return constrained(-lax.log(-lax.log1p(-lax.select(lax.ge(coarse, 0.5), coarse, finer))), out_sharding)
 
 
@@ -208,8 +208,8 @@ def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_shard
     >>> vf.random.laplace(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
-    wanted = float_dtype("laplace", dtype)
-    u = uniform(key, shape, wanted, wanted.type(-1.0 + dtypes.finfo(wanted).epsneg), 1.0)
+    result_dtype = float_dtype("laplace", dtype)
+    u = uniform(key, shape, result_dtype, result_dtype.type(-1.0 + dtypes.finfo(result_dtype).epsneg), 1.0)
     return constrained(lax.sign(u) * lax.log1p(-lax.abs(u)), out_sharding)
 
 
@@ -219,8 +219,8 @@ def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_shar
     >>> vf.random.logistic(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
-    wanted = float_dtype("logistic", dtype)
-    u = uniform(key, shape, wanted, dtypes.finfo(wanted).tiny, 1.0)
+    result_dtype = float_dtype("logistic", dtype)
+    u = uniform(key, shape, result_dtype, dtypes.finfo(result_dtype).tiny, 1.0)
     return constrained(lax.log(u) - lax.log1p(-u), out_sharding)
 
 
@@ -230,8 +230,8 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_shardi
     >>> vf.random.cauchy(vf.random.key(0), (2, 3)).shape
     (2, 3)
     """
-    wanted = float_dtype("cauchy", dtype)
-    u = uniform(key, shape, wanted, dtypes.finfo(wanted).eps, 1.0)
+    result_dtype = float_dtype("cauchy", dtype)
+    u = uniform(key, shape, result_dtype, dtypes.finfo(result_dtype).eps, 1.0)
     return constrained(lax.tan(math.pi * (u - 0.5)), out_sharding)
 
 
@@ -241,8 +241,8 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
     >>> bool((vf.random.pareto(vf.random.key(0), 2.0, (5,)) >= 1).all())
     True
     """
-    wanted, sizes, tail = parameters("pareto", dtype, shape, b=b)
-    return constrained(lax.exp(exponential(key, sizes, wanted) / tail), out_sharding)
+    result_dtype, sizes, tail = parameters("pareto", dtype, shape, b=b)
+    return constrained(lax.exp(exponential(key, sizes, result_dtype) / tail), out_sharding)
 
 
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -253,8 +253,8 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
-    wanted, sizes, width = parameters("rayleigh", dtype, shape, scale=scale)
-    u = lax.max(uniform(key, sizes, wanted), dtypes.finfo(wanted).tiny)  # avoids log(0)
+    result_dtype, sizes, width = parameters("rayleigh", dtype, shape, scale=scale)
+    u = lax.max(uniform(key, sizes, result_dtype), dtypes.finfo(result_dtype).tiny)  # avoids log(0)
     return constrained(width * lax.sqrt(lax.log(u) * -2.0), out_sharding)
 
 
@@ -267,8 +267,8 @@ def triangular(
     >>> bool(((sample >= 1) & (sample <= 4)).all())
     True
     """
-    wanted, sizes, low, peak, high = parameters("triangular", dtype, shape, left=left, mode=mode, right=right)
-    u = uniform(key, sizes, wanted)
+    result_dtype, sizes, low, peak, high = parameters("triangular", dtype, shape, left=left, mode=mode, right=right)
+    u = uniform(key, sizes, result_dtype)
     rising = low + lax.sqrt(u * (high - low) * (peak - low))
     falling = high - lax.sqrt((1.0 - u) * (high - low) * (high - peak))
     return constrained(lax.select(lax.lt(u, (peak - low) / (high - low)), rising, falling), out_sharding)
@@ -282,13 +282,13 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     >>> bool((vf.random.wald(vf.random.key(0), 1.0, (5,)) > 0).all())
     True
     """
-    wanted, sizes, mu = parameters("wald", dtype, shape, mean=mean)
+    result_dtype, sizes, mu = parameters("wald", dtype, shape, mean=mean)
     keys = random_split(single_key("wald", key), (2,))
-    y = lax.square(normal(keys[0], sizes, wanted))
+    y = lax.square(normal(keys[0], sizes, result_dtype))
     root = lax.sqrt(4.0 * mu * y + lax.square(mu) * lax.square(y))
     larger = mu + lax.square(mu) * y / 2.0 + mu / 2.0 * root
     smaller = lax.square(mu) / larger  # a difference would cancel for large means
-    return constrained(lax.select(lax.le(uniform(keys[1], sizes, wanted), mu / (mu + smaller)), smaller, larger), out_sharding)
+    return constrained(lax.select(lax.le(uniform(keys[1], sizes, result_dtype), mu / (mu + smaller)), smaller, larger), out_sharding)
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
@@ -297,8 +297,8 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
     >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
     True
     """
-    wanted, sizes, width, power = parameters("weibull_min", dtype, shape, scale=scale, concentration=concentration)
-    return lax.pow(exponential(key, sizes, wanted), 1.0 / power) * width
+    result_dtype, sizes, width, power = parameters("weibull_min", dtype, shape, scale=scale, concentration=concentration)
+    return lax.pow(exponential(key, sizes, result_dtype), 1.0 / power) * width
 
 
 # The normal distribution and those derived from it, by inverse error functions.
@@ -313,13 +313,13 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_shardi
     Array([1.6226, 2.0253], dtype=float32)
     """
     data = single_key("normal", key)
-    wanted = dtype_in("normal", dtype, FLOAT, dtypes.INEXACT, "a floating or complex dtype")
+    result_dtype = dtype_in("normal", dtype, FLOAT, dtypes.INEXACT, "a floating or complex dtype")
     sizes = canonical_shape(shape)
-    if wanted in dtypes.FLOATS:
-        return constrained(_normal(data, sizes, wanted), out_sharding)
-    real = dtypes.real_dtype(wanted)
+    if result_dtype in dtypes.FLOATS:
+        return constrained(_normal(data, sizes, result_dtype), out_sharding)
+    real = dtypes.real_dtype(result_dtype)
     keys = random_split(data, (2,))
-    return constrained(lax.complex(_normal(keys[0], sizes, real), _normal(keys[1], sizes, real)) / wanted.type(_SQRT_2), out_sharding)
+    return constrained(lax.complex(_normal(keys[0], sizes, real), _normal(keys[1], sizes, real)) / result_dtype.type(_SQRT_2), out_sharding)
 
 
 def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
@@ -337,10 +337,10 @@ def truncated_normal(
     Array([1.456, 1.715], dtype=float32)
     """
     data = single_key("truncated_normal", key)
-    wanted, sizes, low, high = parameters("truncated_normal", dtype, shape, lower=lower, upper=upper)
-    root = wanted.type(_SQRT_2)
-    quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
-    infinity = wanted.type(np.inf)
+    result_dtype, sizes, low, high = parameters("truncated_normal", dtype, shape, lower=lower, upper=upper)
+    root = result_dtype.type(_SQRT_2)
+    quantiles = uniform(data, sizes, result_dtype, lax.erf(low / root), lax.erf(high / root))
+    infinity = result_dtype.type(np.inf)
     # Rounding may reach the bounds, which are excluded.
     return constrained(
         lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv_of_uniform(quantiles), lax.nextafter(high, -infinity)), out_sharding
@@ -353,8 +353,8 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dt
     >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
     True
     """
-    wanted, sizes, spread = parameters("lognormal", dtype, shape, sigma=sigma)
-    return constrained(lax.exp(normal(key, sizes, wanted) * spread), out_sharding)
+    result_dtype, sizes, spread = parameters("lognormal", dtype, shape, sigma=sigma)
+    return constrained(lax.exp(normal(key, sizes, result_dtype) * spread), out_sharding)
 
 
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -375,12 +375,12 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
     >>> vf.random.double_sided_maxwell(vf.random.key(0), 0.0, 1.0, (3,)).shape
     (3,)
     """
-    wanted = float_dtype("double_sided_maxwell", dtype)
-    centre, width = to_dtype(loc, wanted), to_dtype(scale, wanted)
+    result_dtype = float_dtype("double_sided_maxwell", dtype)
+    centre, width = to_dtype(loc, result_dtype), to_dtype(scale, result_dtype)
     common = shape_with("double_sided_maxwell", None, loc=centre, scale=width)
     sizes = (*(canonical_shape(shape) or common), *common)
     keys = random_split(single_key("double_sided_maxwell", key), (2,))
-    return rademacher(keys[1], sizes, wanted) * maxwell(keys[0], sizes, wanted) * width + centre
+    return rademacher(keys[1], sizes, result_dtype) * maxwell(keys[0], sizes, result_dtype) * width + centre
 
 
 def multivariate_normal(
@@ -411,14 +411,14 @@ def multivariate_normal(
     """
     data = single_key("multivariate_normal", key)
     centre, covariance = promote_args("multivariate_normal", (mean, cov), dtypes.FLOATS)
-    wanted = dtype_in("multivariate_normal", dtype, centre.dtype, dtypes.FLOATS, "a real floating dtype")
+    result_dtype = dtype_in("multivariate_normal", dtype, centre.dtype, dtypes.FLOATS, "a real floating dtype")
     if centre.ndim < 1 or covariance.ndim < 2 or covariance.shape[-2:] != centre.shape[-1:] * 2:
         raise ShapeError(
             f"multivariate_normal: mean and cov must have shapes (..., n) and (..., n, n), got {centre.shape} and {covariance.shape}"
         )
     factor = _square_root(covariance, method)
     sizes = shape_with("multivariate_normal", shape, mean=centre[..., 0], cov=covariance[..., 0, 0])
-    steps = normal(data, (*sizes, centre.shape[-1]), wanted)
+    steps = normal(data, (*sizes, centre.shape[-1]), result_dtype)
     return constrained(centre + matmul(factor, steps[..., None])[..., 0], out_sharding)
 
 
@@ -543,9 +543,9 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
     >>> bool((x >= 0).all() and (x <= 1).all())
     True
     """
-    wanted, sizes, first, second = parameters("beta", dtype, shape, a=a, b=b)
+    result_dtype, sizes, first, second = parameters("beta", dtype, shape, a=a, b=b)
     keys = random_split(single_key("beta", key), (2,))
-    logs = [loggamma(k, x, sizes, wanted) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
+    logs = [loggamma(k, x, sizes, result_dtype) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
     largest = lax.max(*logs)
     x, y = (lax.exp(log - largest) for log in logs)
     return constrained(x / (x + y), out_sharding)
@@ -560,10 +560,10 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     >>> vf.random.dirichlet(vf.random.key(0), vf.numpy.ones(3)).sum().round(4)
     Array(1., dtype=float32)
     """
-    wanted = float_dtype("dirichlet", dtype)
-    concentration = to_dtype(alpha, wanted)
+    result_dtype = float_dtype("dirichlet", dtype)
+    concentration = to_dtype(alpha, result_dtype)
     sizes = shape_with("dirichlet", shape, alpha=concentration[..., 0])
-    return constrained(softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), wanted)), out_sharding)
+    return constrained(softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), result_dtype)), out_sharding)
 
 
 def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -572,8 +572,8 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
     >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
-    wanted, sizes, freedom = parameters("chisquare", dtype, shape, df=df)
-    return constrained(lax.exp(loggamma(key, freedom / 2.0, sizes, wanted)) * 2.0, out_sharding)
+    result_dtype, sizes, freedom = parameters("chisquare", dtype, shape, df=df)
+    return constrained(lax.exp(loggamma(key, freedom / 2.0, sizes, result_dtype)) * 2.0, out_sharding)
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -582,10 +582,10 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
     (4,)
     """
-    wanted, sizes, above, below = parameters("f", dtype, shape, dfnum=dfnum, dfden=dfden)
+    result_dtype, sizes, above, below = parameters("f", dtype, shape, dfnum=dfnum, dfden=dfden)
     keys = random_split(single_key("f", key), (2,))
     return constrained(
-        (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below), out_sharding
+        (chisquare(keys[1], above, sizes, result_dtype) / above) / (chisquare(keys[0], below, sizes, result_dtype) / below), out_sharding
     )
 
 
@@ -595,10 +595,10 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None, 
     >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
     (4,)
     """
-    wanted, sizes, freedom = parameters("t", dtype, shape, df=df)
+    result_dtype, sizes, freedom = parameters("t", dtype, shape, df=df)
     keys = random_split(single_key("t", key), (2,))
     half = freedom / 2.0
-    return constrained(normal(keys[0], sizes, wanted) * lax.sqrt(half / gamma(keys[1], half, sizes, wanted)), out_sharding)
+    return constrained(normal(keys[0], sizes, result_dtype) * lax.sqrt(half / gamma(keys[1], half, sizes, result_dtype)), out_sharding)
 
 
 def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -607,12 +607,12 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
     >>> vf.random.generalized_normal(vf.random.key(0), 1.5, (4,)).shape
     (4,)
     """
-    wanted = float_dtype("generalized_normal", dtype)
+    result_dtype = float_dtype("generalized_normal", dtype)
     sizes: Shape = canonical_shape(shape)
-    power = to_dtype(p, wanted)
+    power = to_dtype(p, result_dtype)
     keys = random_split(single_key("generalized_normal", key), (2,))
-    size = gamma(keys[0], 1.0 / power, sizes, wanted) ** (1.0 / power)
-    return constrained(rademacher(keys[1], sizes, wanted) * size, out_sharding)
+    size = gamma(keys[0], 1.0 / power, sizes, result_dtype) ** (1.0 / power)
+    return constrained(rademacher(keys[1], sizes, result_dtype) * size, out_sharding)
 
 
 def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -621,10 +621,10 @@ def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = N
     >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)
     True
     """
-    wanted = float_dtype("ball", dtype)
+    result_dtype = float_dtype("ball", dtype)
     sizes = canonical_shape(shape)
     keys = random_split(single_key("ball", key), (2,))
-    points = generalized_normal(keys[0], p, (*sizes, as_integer(d, "ball: d")), wanted)
-    power = to_dtype(p, wanted)
-    total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, wanted)
+    points = generalized_normal(keys[0], p, (*sizes, as_integer(d, "ball: d")), result_dtype)
+    power = to_dtype(p, result_dtype)
+    total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, result_dtype)
     return constrained(points / (total ** (1.0 / power))[..., None], out_sharding)

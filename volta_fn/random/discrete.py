@@ -33,11 +33,11 @@ def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any =
     >>> int(vf.random.geometric(vf.random.key(0), 1.0))
     1
     """
-    wanted = int_dtype("geometric", dtype)
+    result_dtype = int_dtype("geometric", dtype)
     (chance,) = promote_args("geometric", (p,), dtypes.FLOATS)
     u = uniform(key, shape_with("geometric", shape, p=chance), chance.dtype)
     trials = lax.floor(lax.log(vnp.where(u == 0, 1, u)) / lax.log1p(-chance)) + 1
-    return constrained(lax.convert_element_type(trials, wanted), out_sharding)
+    return constrained(lax.convert_element_type(trials, result_dtype), out_sharding)
 
 
 def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -50,10 +50,10 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
     dtype('int32')
     """
     data = single_key("poisson", key)
-    wanted = int_dtype("poisson", dtype)
+    result_dtype = int_dtype("poisson", dtype)
     rate = lax.convert_element_type(as_value(lam), FLOAT)
     sizes = shape_with("poisson", shape, lam=rate)
-    return constrained(_poisson(data, broadcast_to(rate, sizes), wanted), out_sharding)
+    return constrained(_poisson(data, broadcast_to(rate, sizes), result_dtype), out_sharding)
 
 
 @functools.partial(compiled, static_argnums=(2,))
@@ -89,11 +89,11 @@ def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtyp
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
         distance = 0.5 - lax.abs(u)
         k = lax.floor((2.0 * a / distance + b) * u + rate + 0.43)
-        left = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
+        log_ratio = lax.log(v * inverse_alpha / (a / (distance * distance) + b))
         right = -rate + k * log_rate - lax.lgamma(k + 1.0)
         at_once = (distance >= 0.07) & (v <= v_r)
         never = (k < 0) | ((distance < 0.013) & (v > distance))
-        return k, at_once | (~never & (left <= right))
+        return k, at_once | (~never & (log_ratio <= right))
 
     return lax.convert_element_type(_first_accepted(data, shape, FLOAT, rounds, propose), dtype)
 
@@ -124,11 +124,11 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     (2, 3)
     """
     data = single_key("binomial", key)
-    wanted = float_dtype("binomial", dtype)
+    result_dtype = float_dtype("binomial", dtype)
     (chance,) = promote_args("binomial", (p,), dtypes.FLOATS)
     trials = lax.convert_element_type(as_value(n), chance.dtype)
     sizes = shape_with("binomial", shape, n=trials, p=chance)
-    return _binomial(data, broadcast_to(trials, sizes), broadcast_to(chance, sizes), wanted)
+    return _binomial(data, broadcast_to(trials, sizes), broadcast_to(chance, sizes), result_dtype)
 
 
 @functools.partial(compiled, static_argnums=(3,))
@@ -196,7 +196,7 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
         distance = 0.5 - lax.abs(u)
         at_once = (distance >= 0.07) & (v <= v_r)
         k = lax.floor((2.0 * a / distance + b) * u + c)
-        left = lax.log(v * alpha / (a / (distance * distance) + b))
+        log_ratio = lax.log(v * alpha / (a / (distance * distance) + b))
         right = (
             (mode + 0.5) * lax.log((mode + 1.0) / (odds * (trials - mode + 1.0)))
             + (trials + 1.0) * lax.log((trials - mode + 1.0) / (trials - k + 1.0))
@@ -207,7 +207,7 @@ def _binomial_by_rejection(data: Array, trials: Array, chance: Array, shape: Sha
             - _stirling_error(trials - k)
         )
         never = (k < 0) | (k > trials)
-        return k, at_once | (~never & (left <= right))
+        return k, at_once | (~never & (log_ratio <= right))
 
     return lax.convert_element_type(_first_accepted(data, shape, chance.dtype, rounds, propose), dtype)
 
@@ -227,19 +227,19 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
     Array(10., dtype=float32)
     """
     trials, chances = promote_args("multinomial", (n, p), dtypes.FLOATS)
-    wanted = trials.dtype if dtype is None else float_dtype("multinomial", dtype)
+    result_dtype = trials.dtype if dtype is None else float_dtype("multinomial", dtype)
     sizes = chances.shape if shape is None else canonical_shape(shape)
     trials, chances = broadcast_to(trials, sizes[:-1]), vnp.moveaxis(broadcast_to(chances, sizes), -1, 0)
     rest = lax.cumsum(chances, 0, reverse=True)
     ratios = chances / vnp.where(rest == 0, 1.0, rest)
 
-    def step(left: Array, inputs: Any) -> tuple[Array, Array]:
+    def step(remaining: Array, inputs: Any) -> tuple[Array, Array]:
         ratio, key = inputs
-        count = binomial(key, left, vnp.clip(ratio, 0.0, 1.0), dtype=left.dtype)
-        return left - count, count
+        count = binomial(key, remaining, vnp.clip(ratio, 0.0, 1.0), dtype=remaining.dtype)
+        return remaining - count, count
 
     _, counts = lax.scan(step, trials, (ratios, split(key, ratios.shape[0])), unroll=unroll)
-    return lax.convert_element_type(vnp.moveaxis(counts, 0, -1), wanted)
+    return lax.convert_element_type(vnp.moveaxis(counts, 0, -1), result_dtype)
 
 
 # Categories by their logits, permutations, samples with and without replacement.
@@ -279,10 +279,10 @@ def categorical(
     batch = weights.shape[:dim] + weights.shape[dim + 1 :]
     sizes = batch if shape is None else canonical_shape(shape)
     prefix = sizes[: len(sizes) - len(batch)]
-    if (wanted := sizes[len(prefix) :]) != batch:
-        if len(wanted) != len(batch) or any(m not in (1, n) for m, n in zip(batch, wanted, strict=True)):
+    if (trailing := sizes[len(prefix) :]) != batch:
+        if len(trailing) != len(batch) or any(m not in (1, n) for m, n in zip(batch, trailing, strict=True)):
             raise ShapeError(f"categorical: shape {sizes} must end with what {batch} broadcasts to, that of the logits without axis {axis}")
-        weights = broadcast_to(weights, (*wanted[:dim], weights.shape[dim], *wanted[dim:]))
+        weights = broadcast_to(weights, (*trailing[:dim], weights.shape[dim], *trailing[dim:]))
     if not replace:
         count = math.prod(prefix)
         if count > weights.shape[dim]:

@@ -27,10 +27,10 @@ INT = np.dtype(np.int32)
 
 def dtype_in(function: str, dtype: Any, default: np.dtype, allowed: frozenset[np.dtype], kind: str) -> np.dtype:
     """Return the requested dtype or the default; raise `DTypeError` for other kinds."""
-    wanted = dtypes.default(default) if dtype is None else dtypes.as_dtype(dtype)
-    if wanted not in allowed:
-        raise DTypeError(f"{function}: dtype must be {kind}, got {wanted.name}")
-    return wanted
+    result_dtype = dtypes.default(default) if dtype is None else dtypes.as_dtype(dtype)
+    if result_dtype not in allowed:
+        raise DTypeError(f"{function}: dtype must be {kind}, got {result_dtype.name}")
+    return result_dtype
 
 
 def float_dtype(function: str, dtype: Any) -> np.dtype:
@@ -51,22 +51,22 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
     shapes = [p.shape for p in parameters.values()]
     if shape is None:
         return lax.broadcast_shapes((), *shapes)
-    wanted = canonical_shape(shape)
+    sizes = canonical_shape(shape)
     try:
-        fits = lax.broadcast_shapes(wanted, *shapes) == wanted
+        fits = lax.broadcast_shapes(sizes, *shapes) == sizes
     except BroadcastError:
         fits = False
     if not fits:
         listed = ", ".join(f"{name} of shape {p.shape}" for name, p in parameters.items())
-        raise ShapeError(f"{function}: {listed} must broadcast to shape {wanted}; leave shape out to take theirs")
-    return wanted
+        raise ShapeError(f"{function}: {listed} must broadcast to shape {sizes}; leave shape out to take theirs")
+    return sizes
 
 
 def parameters(function: str, dtype: Any, shape: Sequence[int] | None, **operands: Any) -> tuple[Any, ...]:
     """Return a sample's floating dtype and shape, and its parameters in that dtype."""
-    wanted = float_dtype(function, dtype)
-    values = {name: to_dtype(value, wanted) for name, value in operands.items()}
-    return wanted, shape_with(function, shape, **values), *values.values()
+    result_dtype = float_dtype(function, dtype)
+    values = {name: to_dtype(value, result_dtype) for name, value in operands.items()}
+    return result_dtype, shape_with(function, shape, **values), *values.values()
 
 
 def known_integers(value: Any) -> np.ndarray | None:

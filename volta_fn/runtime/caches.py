@@ -113,8 +113,8 @@ class Entry(NamedTuple):
 
 def limit() -> int:
     """Return the most bytes of entries: VOLTA_CACHE_BYTES, or 1 GiB."""
-    wanted: int | None = value_of("VOLTA_CACHE_BYTES")
-    return _LIMIT if wanted is None else wanted
+    setting: int | None = value_of("VOLTA_CACHE_BYTES")
+    return _LIMIT if setting is None else setting
 
 
 def read(folder: Path, name: str) -> bytes | None:

@@ -108,10 +108,10 @@ T = TypeVar("T")
 
 def thread_count() -> int:
     """Return VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
-    wanted: int | None = value_of("VOLTA_NUM_THREADS")
-    if wanted is None:
+    setting: int | None = value_of("VOLTA_NUM_THREADS")
+    if setting is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return wanted
+    return setting
 
 
 class AwaitedCall:

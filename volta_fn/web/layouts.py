@@ -143,8 +143,8 @@ class Text(Layout):
         settings = super().settings(manifest)
         if self.filler not in self.symbols:
             raise ArgumentError(f"Text: the filler {self.filler!r} is not among the symbols")
-        wanted = [self.prompt, self.seed, *([self.temperature] if self.temperature else [])]
-        length = _size(check_names(manifest, self.write, wanted, [self.characters])[0]["shape"])
+        fields = [self.prompt, self.seed, *([self.temperature] if self.temperature else [])]
+        length = _size(check_names(manifest, self.write, fields, [self.characters])[0]["shape"])
         names = ("write", "prompt", "seed", "temperature", "characters", "symbols", "prompt_text", "initial_temperature")
         return settings | {name: getattr(self, name) for name in names} | {"length": length, "filler": self.symbols.index(self.filler)}
 

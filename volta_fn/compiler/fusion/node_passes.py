@@ -8,7 +8,7 @@ that is several outputs is stored once for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -16,21 +16,9 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, is_alias, row_major
-from volta_fn.compiler.ir.kernel import (
-    Apply,
-    Buffer,
-    DefUse,
-    FusedProgram,
-    Kernel,
-    KernelCall,
-    Load,
-    Node,
-    ProgramNode,
-    Reduce,
-    Store,
-    operands,
-    writes,
-)
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store
+from volta_fn.compiler.ir.program import DefUse, FusedProgram, KernelCall, ProgramNode, writes
+from volta_fn.compiler.ir.subkernels import renumbered, restricted, without_unused_inputs
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.primitives.data_movement.slicing import concatenate_p
@@ -252,30 +240,11 @@ def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
     sizes = [tuple([kernel.sizes[a] for a in axes]) for axes in dimensions]
     index = [row_major(tuple([along(a + 1) for a in axes]), size) for axes, size in zip(dimensions, sizes, strict=True)]
     shape = (chunks, *[product.size(axes) for axes in dimensions])
-    kernel, inputs = _with_needed_nodes(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)))
+    kernel, inputs = without_unused_inputs(restricted(replace(stack, stores=(Store(shape, (along(0), *index), product.total),)), [0]))
     sums = Var(ShapedArray(kernel.stores[0].shape, kernel.outputs[0].dtype))
     products = KernelCall(kernel, tuple([call.operands[n] for n in inputs]), (sums,))
     kernel, inputs = _summing_kernel(product, chunks)
     return SplitProduct(products, KernelCall(kernel, (sums, *[call.operands[n] for n in inputs]), call.results))
-
-
-def _with_needed_nodes(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """Restrict a kernel to one store, with the nodes and inputs that it needs.
-
-    Return the numbers of the inputs that are left, too.
-    """
-    (store,) = kernel.stores
-    needed, pending = {store.value}, [store.value]
-    while pending:
-        new = set(operands(kernel.nodes[pending.pop()])) - needed
-        needed |= new
-        pending += new
-    order = sorted(needed)
-    inputs = tuple(sorted({node.input for n in order if isinstance(node := kernel.nodes[n], Load)}))
-    numbers = {n: k for k, n in enumerate(order)}
-    nodes = [renumbered(kernel.nodes[n], numbers, {i: k for k, i in enumerate(inputs)}) for n in order]
-    buffers = tuple([kernel.inputs[i] for i in inputs])
-    return replace(kernel, inputs=buffers, nodes=tuple(nodes), stores=(replace(store, value=numbers[store.value]),)), inputs
 
 
 def _summing_kernel(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
@@ -294,7 +263,7 @@ def _summing_kernel(product: Contraction, chunks: int) -> tuple[Kernel, tuple[in
                 if chunk:
                     nodes.append(Apply(node.dtype, "add", (len(nodes) - 2, len(nodes) - 1)))
         else:
-            nodes.append(renumbered(node, new, {i: i for i in range(len(kernel.inputs))}))
+            nodes.append(renumbered(node, new))
         new[n] = len(nodes) - 1
     sums = kernel.inputs[0]
     stores = tuple([replace(s, value=new[s.value]) for s in kernel.stores])
@@ -332,15 +301,6 @@ def fuse_prologue(first: KernelCall, second: KernelCall, stored: Collection[Var]
     buffers = dict(zip([*[root(v) for v in first.operands], *read], (*head.inputs, *rows.inputs), strict=True))
     kernel = Kernel(rows.sizes, rows.parallel, tuple([buffers[v] for v in variables]), tuple(nodes), tuple([s for s, _ in stores]))
     return KernelCall(kernel, tuple(variables), tuple([v for _, v in stores]))
-
-
-def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
-    """Return a kernel's node with new numbers for its operands or input."""
-    if isinstance(node, Load):
-        return replace(node, input=inputs[node.input])
-    if isinstance(node, Apply):
-        return replace(node, operands=tuple([nodes[n] for n in node.operands]))
-    return replace(node, operand=nodes[node.operand]) if isinstance(node, Reduce) else node
 
 
 def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Affine] | None:

@@ -47,15 +47,15 @@ ARITHMETIC_RULES: Table = {}
 _SINGLE_OR_DOUBLE = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
 
 
-def _is(program: Rewriter, atom: Atom, wanted: float) -> bool:
+def _is(program: Rewriter, atom: Atom, constant: float) -> bool:
     """Return True if all elements of the atom have this value; zeros, this sign."""
     value = program.scalar(atom)
-    if value is None or value != wanted:
+    if value is None or value != constant:
         return False
     if value.dtype not in dtypes.INEXACT:
         return True
     number = complex(value.item())
-    sign = math.copysign(1.0, wanted)
+    sign = math.copysign(1.0, constant)
     return all(x != 0 or math.copysign(1.0, x) == sign for x in (number.real, *([number.imag] if value.dtype.kind == "c" else [])))
 
 

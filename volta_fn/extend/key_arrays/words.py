@@ -26,14 +26,14 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get("dtype"), KeyType):
-            wanted = kwargs["dtype"]
+            dtype = kwargs["dtype"]
             if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
                 keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
-                if keys.dtype != wanted:
-                    raise DTypeError(f"keys of the type {keys.dtype} are none of the type {wanted}")
+                if keys.dtype != dtype:
+                    raise DTypeError(f"keys of the type {keys.dtype} are none of the type {dtype}")
                 return keys
             words = call(*args, **{**kwargs, "dtype": np.uint32})
-            return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
+            return wrap_key_data(broadcast_in_dim(words, (*words.shape, dtype.words), range(words.ndim)), dtype=dtype)
         try:
             return function(*args, **kwargs)
         except (ArgumentTypeError, DTypeError):

@@ -33,6 +33,11 @@ class Placement(NamedTuple):
     window: Any = None
 
 
+def _zeros(*shape: int, dtype: str) -> tuple[Array, Array]:
+    """Return the keys and values of an empty cache, in memory of their own each."""
+    return vnp.zeros(shape, dtype), vnp.zeros(shape, dtype)
+
+
 class FullCache(NamedTuple):
     """Keys and values of one layer by slot, of shape (batch, groups, slots, features)."""
 
@@ -42,8 +47,7 @@ class FullCache(NamedTuple):
     @classmethod
     def empty(cls, batch: int, groups: int, slots: int, features: int, dtype: str) -> Self:
         """Return a cache with room for `slots` tokens."""
-        shape = (batch, groups, slots, features)
-        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+        return cls(*_zeros(batch, groups, slots, features, dtype=dtype))
 
     def update(self, new: KeysValues, placement: Placement) -> tuple[FullCache, KeysValues, Array]:
         """Write the keys and values of new tokens to the next slots.
@@ -81,8 +85,7 @@ class RollingCache(NamedTuple):
     @classmethod
     def empty(cls, batch: int, groups: int, slots: int, features: int, dtype: str) -> Self:
         """Return a ring of so many slots."""
-        shape = (batch, groups, slots, features)
-        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+        return cls(*_zeros(batch, groups, slots, features, dtype=dtype))
 
     def update(self, new: KeysValues, placement: Placement) -> tuple[RollingCache, KeysValues, Array]:
         """Write new keys and values over the oldest; arguments are those of `FullCache`.
@@ -126,8 +129,7 @@ class PagedCache(NamedTuple):
     @classmethod
     def empty(cls, pages: int, groups: int, page_size: int, features: int, dtype: str) -> Self:
         """Return a pool of pages."""
-        shape = (pages, groups, page_size, features)
-        return cls(vnp.zeros(shape, dtype), vnp.zeros(shape, dtype))
+        return cls(*_zeros(pages, groups, page_size, features, dtype=dtype))
 
     def update(self, new: KeysValues, placement: Placement) -> tuple[PagedCache, KeysValues, Array]:
         """Write new keys and values to the rows' pages.
@@ -188,8 +190,8 @@ def _grown(layer: FullCache | RollingCache | PagedCache, slots: int, window: int
     """Return a layer's cache with room for more tokens, if it has fewer slots."""
     if isinstance(layer, PagedCache):
         return layer
-    wanted = min(slots, window) if isinstance(layer, RollingCache) and window is not None else slots
-    more = wanted - layer.keys.shape[2]
+    size = min(slots, window) if isinstance(layer, RollingCache) and window is not None else slots
+    more = size - layer.keys.shape[2]
     if more <= 0:
         return layer
     return type(layer)(*[vnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) for x in layer])

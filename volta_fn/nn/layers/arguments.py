@@ -62,9 +62,9 @@ def batched_input(layer: str, x: Any, ranks: Sequence[int]) -> Array:
     """Return `x` as an array, after a check of its number of spatial axes."""
     value = as_value(x)
     if value.ndim - 2 not in ranks:
-        wanted = " or ".join(_AXES.get(rank, "(N, C)") for rank in ranks)
+        expected = " or ".join(_AXES.get(rank, "(N, C)") for rank in ranks)
         hint = "; a single example needs a batch axis in front, x[None]" if value.ndim - 1 in ranks else ""
-        raise ShapeError(f"{layer}: the input has axes {wanted}, got shape {value.shape}{hint}")
+        raise ShapeError(f"{layer}: the input has axes {expected}, got shape {value.shape}{hint}")
     return value
 
 

@@ -273,8 +273,8 @@ class _ConvTranspose(ConvBase):
     def _pads(self, sizes: Ints) -> Padding:
         """Return by how much the dilated input is padded or (if negative) cropped."""
         reach = tuple(map(dilated, self.weight.shape[2:], self.dilation))
-        wanted = [size * stride for size, stride in zip(sizes, self.stride, strict=True)]
-        cuts = padtype_to_pads(wanted, reach, self.stride, self.padding)
+        out_sizes = [size * stride for size, stride in zip(sizes, self.stride, strict=True)]
+        cuts = padtype_to_pads(out_sizes, reach, self.stride, self.padding)
         extra = self.output_padding
         if self.padding == "same":  # a kernel shorter than the stride leaves gaps, and the output includes the last one
             extra = tuple([max(stride - taps, 0) for taps, stride in zip(reach, self.stride, strict=True)])

@@ -326,8 +326,8 @@ class Fold(_Windows):
         """
         value, counts, offsets = as_value(x), self._positions(self.output_size), self._offsets()
         if value.ndim != 3 or value.shape[1] % len(offsets) or value.shape[2] != math.prod(counts):
-            wanted = f"(N, C · {len(offsets)}, {math.prod(counts)})"
-            raise ShapeError(f"Fold: an image of {self.output_size} is made of columns of shape {wanted}, got {value.shape}")
+            expected = f"(N, C · {len(offsets)}, {math.prod(counts)})"
+            raise ShapeError(f"Fold: an image of {self.output_size} is made of columns of shape {expected}, got {value.shape}")
         columns = value.reshape(value.shape[0], value.shape[1] // len(offsets), len(offsets), *counts)
         spread = [lax.pad(columns[:, :, i], vnp.zeros((), value.dtype), self._pads(offset, counts)) for i, offset in enumerate(offsets)]
         image = functools.reduce(lax.add, spread)

@@ -145,8 +145,8 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     if count is None:
         return result
     length = result.shape[dim]
-    wanted = count if count >= 0 else max(length + count, 0)
-    config = [(0, wanted - length if i == axis_of("unpackbits", dim, value.ndim) else 0, 0) for i in range(value.ndim)]
+    size = count if count >= 0 else max(length + count, 0)
+    config = [(0, size - length if i == axis_of("unpackbits", dim, value.ndim) else 0, 0) for i in range(value.ndim)]
     return lax.pad(result, np.uint8(0), config)
 
 

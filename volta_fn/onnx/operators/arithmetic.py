@@ -252,8 +252,8 @@ def reduce_log_sum_exp(node: Node, x: Any, axes: Any = None) -> Any:
     shift = vnp.where(vnp.isfinite(largest), largest, 0)
     total = vnp.sum(vnp.exp(x - shift), axis=along, keepdims=True)
     result = vnp.log(total) + shift
-    wanted = vnp.sum(x, axis=along, keepdims=bool(node.get("keepdims", 1))).shape
-    return result.reshape(wanted).astype(x.dtype)
+    shape = vnp.sum(x, axis=along, keepdims=bool(node.get("keepdims", 1))).shape
+    return result.reshape(shape).astype(x.dtype)
 
 
 @operator("ArgMax", "ArgMin")

@@ -98,13 +98,13 @@ def conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
 def _transposed_pads(
     node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: list[int], dilations: list[int], extra: list[int]
 ) -> Pads:
-    n, auto, wanted = len(kernel), node.get("auto_pad", "NOTSET"), node.get("output_shape")
-    if wanted is None and auto in ("NOTSET", "", "VALID"):
+    n, auto, output_shape = len(kernel), node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    if output_shape is None and auto in ("NOTSET", "", "VALID"):
         widths = node.get("pads") or [0] * 2 * n
         return list(zip(widths[:n], widths[n:], strict=True))
-    wanted = [i * s for i, s in zip(sizes, strides, strict=True)] if wanted is None else wanted[-n:]
+    output_shape = [i * s for i, s in zip(sizes, strides, strict=True)] if output_shape is None else output_shape[-n:]
     pads = []
-    for size, stride, k, dilation, more, want in zip(sizes, strides, kernel, dilations, extra, wanted, strict=True):
+    for size, stride, k, dilation, more, want in zip(sizes, strides, kernel, dilations, extra, output_shape, strict=True):
         total = max((size - 1) * stride + more + (k - 1) * dilation + 1 - want, 0)
         pads.append(halves(total, auto == "SAME_UPPER"))
     return pads
@@ -151,7 +151,7 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
 
 
 @operator("MaxUnpool")
-def max_unpool(node: Node, x: Any, indices: Any, wanted: Any = None) -> Any:
+def max_unpool(node: Node, x: Any, indices: Any, output_shape: Any = None) -> Any:
     """Write maxima to the positions that they were taken from."""
     x = as_array(x)
     kernel = node.get("kernel_shape")
@@ -162,9 +162,9 @@ def max_unpool(node: Node, x: Any, indices: Any, wanted: Any = None) -> Any:
     ]
     shape = [*x.shape[:2], *natural]
     flat = vnp.zeros(math.prod(shape), x.dtype).at[as_array(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)
-    if wanted is None:
+    if output_shape is None:
         return flat
-    final = node.ints(wanted, "output_shape")
+    final = node.ints(output_shape, "output_shape")
     return vnp.pad(flat, [(0, want - have) for want, have in zip(final, shape, strict=True)])
 
 

@@ -26,7 +26,7 @@ OPERATORS |= {
     "Cast": lambda node, x: x.astype(dtype_of(node.get("to"))),
     "CastLike": lambda node, x, like: x.astype(like.dtype),
     "Concat": lambda node, *inputs: node.xp.concatenate(inputs, node.get("axis", 1)),
-    "Expand": lambda node, x, wanted: node.xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(node.ints(wanted, "shape")))),
+    "Expand": lambda node, x, shape: node.xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(node.ints(shape, "shape")))),
     "Shape": lambda node, x: np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64),
     "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Squeeze": lambda node, x, axes=None: node.xp.squeeze(x, tuple(node.axes(axes) or ()) or None),
@@ -48,10 +48,10 @@ def constant(node: Node) -> Any:
 
 
 @operator("ConstantOfShape")
-def constant_of_shape(node: Node, wanted: Any) -> Any:
+def constant_of_shape(node: Node, shape: Any) -> Any:
     """Return an array of equal elements."""
     value = node.get("value", np.zeros(1, np.float32)).reshape(-1)[0]
-    sizes = node.ints(wanted, "input")
+    sizes = node.ints(shape, "input")
     return np.full(sizes, value) if math.prod(sizes) <= _SMALL or value.dtype.kind != "f" else vnp.full(sizes, value, dtype=value.dtype)
 
 
@@ -91,9 +91,9 @@ def bit_cast(node: Node, x: Any) -> Any:
 
 
 @operator("Reshape")
-def reshape(node: Node, x: Any, wanted: Any = None) -> Any:
+def reshape(node: Node, x: Any, new_shape: Any = None) -> Any:
     """Reshape; 0 keeps an axis, -1 takes what is left."""
-    sizes = node.get("shape") if wanted is None else node.ints(wanted, "shape")
+    sizes = node.get("shape") if new_shape is None else node.ints(new_shape, "shape")
     if not node.get("allowzero", 0):
         sizes = [x.shape[i] if n == 0 else n for i, n in enumerate(sizes)]
     return x.reshape(sizes)

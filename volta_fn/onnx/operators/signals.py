@@ -24,8 +24,8 @@ def resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any =
         roi, scales = None, roi
     axes = [a % x.ndim for a in node.get("axes") or range(x.ndim)]
     factors = node.get("scales") if scales is None or scales.size == 0 else node.host(scales, "scales").tolist()
-    wanted = None if sizes is None or sizes.size == 0 else node.ints(sizes, "sizes")
-    factors, lengths = _lengths(node, [x.shape[a] for a in axes], factors, wanted)
+    new_sizes = None if sizes is None or sizes.size == 0 else node.ints(sizes, "sizes")
+    factors, lengths = _lengths(node, [x.shape[a] for a in axes], factors, new_sizes)
     region = None if roi is None or roi.size == 0 else node.host(roi, "roi").reshape(2, -1)
     legacy = node.op == "Upsample" or node.opset < 11
     dtype = x.dtype
@@ -53,14 +53,14 @@ def resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any =
     return x.astype(dtype)
 
 
-def _lengths(node: Node, shape: Sequence[int], factors: Any, wanted: list[int] | None) -> tuple[list[float], list[int]]:
+def _lengths(node: Node, shape: Sequence[int], factors: Any, new_sizes: list[int] | None) -> tuple[list[float], list[int]]:
     """Return each axis's scale and new length."""
-    if wanted is None:
+    if new_sizes is None:
         return [float(f) for f in factors], [math.floor(n * float(np.float32(f))) for n, f in zip(shape, factors, strict=True)]
-    scales = [w / n for w, n in zip(wanted, shape, strict=True)]
+    scales = [w / n for w, n in zip(new_sizes, shape, strict=True)]
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return scales, wanted
+        return scales, new_sizes
     scale = (min if policy == "not_larger" else max)(scales)
     return [scale] * len(shape), [math.floor(scale * n + 0.5) for n in shape]
 

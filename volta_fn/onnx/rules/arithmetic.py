@@ -121,8 +121,8 @@ def atan2(w: Writer, eqn: Equation, y: str, x: str) -> str:
 @rule("convert_element_type")
 def convert(w: Writer, eqn: Equation, x: str) -> str:
     """Convert to another dtype."""
-    wanted = result(eqn).dtype
-    return w.op("Identity", x) if wanted == aval(eqn).dtype else w.op("Cast", x, to=number_of(wanted))
+    new_dtype = result(eqn).dtype
+    return w.op("Identity", x) if new_dtype == aval(eqn).dtype else w.op("Cast", x, to=number_of(new_dtype))
 
 
 @rule("select_n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         if number is not None:
             return _converted_number(value, number, dtype, weak_type)
         if dtype in _PRECISE_DTYPES:
-            value = wide_value(value, convert_element_type)
+            value = wide_value(value)
             if value.dtype == dtype and weak_type:
                 return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
@@ -219,46 +219,42 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
 #: Primitives of one operand that move its elements or repeat them.
 _MOVEMENT = frozenset([movement.broadcast_in_dim_p, movement.reshape_p, movement.squeeze_p, movement.transpose_p, movement.rev_p])
 
-Convert = Callable[[Any, np.dtype, bool], Array]
-
 
 def keeps_number(primitive: Primitive) -> bool:
     """Return True if all elements of the result are equal where the operands' are."""
     return primitive.arity > 0 or primitive in _MOVEMENT
 
 
-def wide_value(value: Array, convert: Convert) -> Array:
-    """Return a weakly typed value in 64 bits if it is traced and known, else itself.
-
-    `convert` is `convert_element_type`, which calls this function.
-    """
+def wide_value(value: Array) -> Array:
+    """Return a weakly typed value in 64 bits if it is traced and known, else itself."""
     if type(value) is not JaxprTracer or value.dtype not in dtypes.WIDE_NUMBERS:
         return value
     trace = value._trace
     if type(trace) is not JaxprTrace or not trace.alive:
         return value
-    wide = _variable(trace, value._var, convert)
+    wide = _variable(trace, value._var)
     return value if wide is None else JaxprTracer(trace, wide)
 
 
-def _variable(trace: JaxprTrace, var: Var, convert: Convert) -> Var | None:
+def _variable(trace: JaxprTrace, var: Var) -> Var | None:
     """Return the variable of the same number in 64 bits, or None if there is none."""
-    if var not in trace.wide:
-        eqn = trace.weak.get(var)
-        trace.wide[var] = trace.wide_input(var, dtypes.WIDE_NUMBERS[var.aval.dtype]) if eqn is None else _repeated(trace, eqn, convert)
-    return trace.wide[var]
+    wide = trace.wide.variables
+    if var not in wide:
+        eqn = trace.wide.definitions.get(var)
+        wide[var] = trace.wide_input(var, dtypes.WIDE_NUMBERS[var.aval.dtype]) if eqn is None else _repeated(trace, eqn)
+    return wide[var]
 
 
-def _repeated(trace: JaxprTrace, eqn: Equation, convert: Convert) -> Var | None:
+def _repeated(trace: JaxprTrace, eqn: Equation) -> Var | None:
     """Record an equation once more, of its operands in 64 bits; return its result."""
     primitive, wide = eqn.primitive, dtypes.WIDE_NUMBERS[eqn.outvars[0].aval.dtype]
     if not keeps_number(primitive) and primitive.name not in ("select_n", "convert_element_type"):
         return None
     params = {**eqn.params, "new_dtype": wide} if "new_dtype" in eqn.params else eqn.params
-    return trace.process(primitive, [_operand(trace, atom, convert) for atom in eqn.invars], params)._var
+    return trace.process(primitive, [_operand(trace, atom) for atom in eqn.invars], params)._var
 
 
-def _operand(trace: JaxprTrace, atom: Atom, convert: Convert) -> Array:
+def _operand(trace: JaxprTrace, atom: Atom) -> Array:
     value = atom.val if isinstance(atom, Literal) else trace.value(atom)
     dtype = value.dtype
-    return convert(value, dtypes.WIDE_NUMBERS[dtype], True) if dtype in dtypes.WIDE_NUMBERS and value.weak_type else value
+    return convert_element_type(value, dtypes.WIDE_NUMBERS[dtype], True) if dtype in dtypes.WIDE_NUMBERS and value.weak_type else value

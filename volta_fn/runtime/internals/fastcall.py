@@ -127,8 +127,8 @@ def _write_arena(module: Module) -> None:
 
     Its header holds its size.
     """
-    wanted = Value("i64", "%bytes")
-    f = Function(module, "arena", [wanted], _P)
+    byte_count = Value("i64", "%bytes")
+    f = Function(module, "arena", [byte_count], _P)
     spare = _exchange(f, Value(_P, "@spare"), _NULL)
 
     def large(size: Value) -> Value:
@@ -139,14 +139,14 @@ def _write_arena(module: Module) -> None:
 
     def make() -> list[Value]:
         f.run("free", spare)
-        size = f.binary("add", wanted, i64(_ALIGNMENT))  # room to align the first slot
+        size = f.binary("add", byte_count, i64(_ALIGNMENT))  # room to align the first slot
         block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
-        f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
+        f.branch(_is_null(f, block), lambda: None, lambda: f.store(byte_count, block, 8))
         return [block]
 
-    enough = f.branch(_is_null(f, spare), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", spare, 8), wanted)])[
-        0
-    ]
+    enough = f.branch(
+        _is_null(f, spare), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", spare, 8), byte_count)]
+    )[0]
     f.finish(f.branch(enough, lambda: [spare], make)[0])
 
 

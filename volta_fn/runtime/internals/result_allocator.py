@@ -116,13 +116,13 @@ def _give_back_oldest(f: Function) -> None:
 
 def _write_find(module: Module) -> None:
     """Define ``ptr @find(bytes)``: the newest free block that fits, or null."""
-    wanted = Value("i64", "%bytes")
-    f = Function(module, "find", [wanted], _PTR)
-    most = f.binary("add", wanted, f.binary("lshr", wanted, i64(_WASTE.bit_length() - 1)))
+    byte_count = Value("i64", "%bytes")
+    f = Function(module, "find", [byte_count], _PTR)
+    most = f.binary("add", byte_count, f.binary("lshr", byte_count, i64(_WASTE.bit_length() - 1)))
 
     def choose(number: Value, best: list[Value]) -> list[Value]:
         size = f.load("i64", f.at(_entry(f, number), "i64", i64(1)), 8)
-        fits = f.binary("and", f.compare("icmp uge", size, wanted), f.compare("icmp ule", size, most))
+        fits = f.binary("and", f.compare("icmp uge", size, byte_count), f.compare("icmp ule", size, most))
         return [f.select(fits, number, best[0])]
 
     newest = f.loop(i64(0), _get(f, _COUNT), 1, [i64(-1)], choose)[0]
@@ -132,22 +132,22 @@ def _write_find(module: Module) -> None:
 def _write_fresh(module: Module) -> None:
     """Define ``ptr @fresh(bytes)``: a block from the kernel, or null."""
     # Free ones are returned to the kernel until the total is within bounds.
-    wanted = Value("i64", "%bytes")
-    f = Function(module, "fresh", [wanted], _PTR)
+    size = Value("i64", "%bytes")
+    f = Function(module, "fresh", [size], _PTR)
 
     def too_many() -> Value:
-        held = f.binary("add", f.binary("add", _get(f, _USED), _get(f, _KEPT)), wanted)
+        held = f.binary("add", f.binary("add", _get(f, _USED), _get(f, _KEPT)), size)
         return f.binary(
             "and", f.compare("icmp sgt", _get(f, _COUNT), i64(0)), f.compare("icmp ugt", held, f.binary("add", _get(f, _MOST), i64(_SPARE)))
         )
 
     f.repeat_while(too_many, lambda: _give_back_oldest(f))
     flags = [Value("i32", str(number)) for number in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)]
-    block = f.call("mmap", _PTR, _NULL, wanted, *flags, i64(0))
+    block = f.call("mmap", _PTR, _NULL, size, *flags, i64(0))
 
     def prepare() -> list[Value]:
-        f.branch(f.compare("icmp uge", wanted, i64(HUGE)), lambda: ask_for_huge_pages(f, block, wanted))
-        f.store(wanted, block, 8)
+        f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: ask_for_huge_pages(f, block, size))
+        f.store(size, block, 8)
         return [block]
 
     failed = f.compare("icmp eq", block, Value(_PTR, "inttoptr (i64 -1 to ptr)"))
@@ -157,11 +157,11 @@ def _write_fresh(module: Module) -> None:
 def _write_malloc(module: Module) -> None:
     context, size = Value(_PTR, "%context"), Value("i64", "%size")
     f = Function(module, "block_malloc", [context, size], _PTR)
-    wanted = f.binary("and", f.binary("add", size, i64(_HEADER + _PAGE - 1)), i64(-_PAGE))
+    page_aligned = f.binary("and", f.binary("add", size, i64(_HEADER + _PAGE - 1)), i64(-_PAGE))
 
     def work() -> Value:
-        reused = f.call("find", _PTR, wanted)
-        block = f.branch(f.compare("icmp eq", reused, _NULL), lambda: [f.call("fresh", _PTR, wanted)], lambda: [reused])[0]
+        reused = f.call("find", _PTR, page_aligned)
+        block = f.branch(f.compare("icmp eq", reused, _NULL), lambda: [f.call("fresh", _PTR, page_aligned)], lambda: [reused])[0]
 
         def count() -> None:
             _add(f, _USED, f.load("i64", block, 8))

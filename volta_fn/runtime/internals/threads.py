@@ -91,9 +91,9 @@ def _exclude_current_cpu(f: Function) -> None:
         def word(number: Value, seen: list[Value]) -> list[Value]:
             inside = f.compare("icmp eq", f.binary("lshr", here, i64(6)), number)
             bit = f.select(inside, f.binary("shl", i64(1), f.binary("and", here, i64(63))), i64(0))
-            left = f.binary("and", f.load("i64", f.at(_word(_CPUS), "i64", number), 8), f.binary("xor", bit, i64(-1)))
-            f.store(left, f.at(others, "i64", number), 8)
-            return [f.binary("or", seen[0], left)]
+            allowed = f.binary("and", f.load("i64", f.at(_word(_CPUS), "i64", number), 8), f.binary("xor", bit, i64(-1)))
+            f.store(allowed, f.at(others, "i64", number), 8)
+            return [f.binary("or", seen[0], allowed)]
 
         some = f.loop(i64(0), i64(_CPU_WORDS), 1, [i64(0)], word, nonempty=True)[0]
         f.branch(f.compare("icmp ne", some, i64(0)), lambda: _send(f, others))

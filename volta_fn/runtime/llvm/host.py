@@ -86,10 +86,10 @@ def host() -> Host:
         ArgumentError: VOLTA_VECTOR_BYTES is no width that this CPU has.
     """
     binding, widths = llvm(), vector_widths()
-    wanted = os.environ.get("VOLTA_VECTOR_BYTES") or str(widths[-1])
-    if wanted not in map(str, widths):
-        raise ArgumentError(f"VOLTA_VECTOR_BYTES is {wanted!r}; this CPU has vectors of {' or '.join(map(str, widths))} bytes")
-    vector_bytes, triple = int(wanted), binding.get_process_triple()
+    width = os.environ.get("VOLTA_VECTOR_BYTES") or str(widths[-1])
+    if width not in map(str, widths):
+        raise ArgumentError(f"VOLTA_VECTOR_BYTES is {width!r}; this CPU has vectors of {' or '.join(map(str, widths))} bytes")
+    vector_bytes, triple = int(width), binding.get_process_triple()
     features = binding.get_host_cpu_features().flatten()
     features += _WITHOUT[vector_bytes] if vector_bytes < widths[-1] else ",-prefer-256-bit" if vector_bytes == 64 else ""
     registers = 32 if vector_bytes == 64 or triple.startswith(("aarch64", "arm64")) else 16

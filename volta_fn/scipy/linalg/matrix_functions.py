@@ -95,9 +95,9 @@ def _squared(x: Array, times: Array, most: int) -> Array:
     """Square each matrix `times` times, skipping iterations that no matrix needs."""
 
     def step(x: Array, number: Array) -> tuple[Array, None]:
-        wanted = lax.lt(number, times)
-        needed = lax.reduce_or(wanted, tuple(range(wanted.ndim)))
-        return lax.cond(needed, lambda x: lax.select(wanted, matmul(x, x), x), lambda x: x, x), None
+        active = lax.lt(number, times)
+        needed = lax.reduce_or(active, tuple(range(active.ndim)))
+        return lax.cond(needed, lambda x: lax.select(active, matmul(x, x), x), lambda x: x, x), None
 
     return lax.scan(step, x, lax.iota(times.dtype, most))[0]
 

@@ -132,8 +132,8 @@ def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarr
         # The indices of the `k` least, ascending. Of equals to the greatest of them, the first ones are taken.
         threshold = np.partition(falling, k - 1, axis=-1)[..., k - 1 : k]
         below, equal = falling < threshold, falling == threshold
-        wanted = k - below.sum(axis=-1, keepdims=True)
-        chosen = below | (equal & (equal.cumsum(axis=-1) <= wanted))
+        missing = k - below.sum(axis=-1, keepdims=True)
+        chosen = below | (equal & (equal.cumsum(axis=-1) <= missing))
         chosen = np.nonzero(chosen)[-1].reshape(*falling.shape[:-1], k)
         indices = np.take_along_axis(chosen, stable_order(np.take_along_axis(falling, chosen, -1)), -1)
     else:

@@ -238,7 +238,7 @@ class Tiling:
 
 
 def tiling_of(
-    c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, *, wanted: bool
+    c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], capabilities: TargetCapabilities, *, forced: bool
 ) -> Tiling | None:
     """Return the fastest tiling that rounds little enough and fits the bindings."""
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
@@ -249,7 +249,7 @@ def tiling_of(
         tilings = [Tiling(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
     tilings = [tiling for tiling in tilings if 4 * max(tiling.sizes) <= capabilities.binding]
     best = min(tilings, key=lambda tiling: tiling.cost, default=None)
-    return best if best is not None and (wanted or best.cost < c.products) else None
+    return best if best is not None and (forced or best.cost < c.products) else None
 
 
 # Compute Winograd's convolution: products at points.
@@ -470,7 +470,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
-        tiling = tiling_of(c, dtypes, capabilities, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        tiling = tiling_of(c, dtypes, capabilities, forced=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if tiling is not None:
             routine = winograd(tiling, dtypes, capabilities, first)
         elif algorithm == "auto" and is_narrow(c, dtypes[2]):
@@ -501,7 +501,7 @@ def products_at_points(
 ) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
     problems, dtypes, _ = _canonical(avals, params)
-    tilings = [tiling_of(c, dtypes, capabilities, wanted=False) for c in problems]
+    tilings = [tiling_of(c, dtypes, capabilities, forced=False) for c in problems]
     return [product_of(tiling, BufferNumbers()) for tiling in tilings if tiling is not None]
 
 

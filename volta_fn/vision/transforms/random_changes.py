@@ -19,14 +19,7 @@ from volta_fn.data.transforms import RandomTransform
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import INDEX
 from volta_fn.transforms.vmap import vmap
-from volta_fn.vision.transforms.color import (
-    adjust_brightness,
-    adjust_contrast,
-    adjust_hue,
-    adjust_saturation,
-    as_images,
-    rgb_to_grayscale,
-)
+from volta_fn.vision.transforms.color import adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, as_images, rgb_to_grayscale
 from volta_fn.vision.transforms.filters import erase, gaussian_blur
 from volta_fn.vision.transforms.geometry import Interpolation, affine, perspective, resized_crop, vertical_flip
 

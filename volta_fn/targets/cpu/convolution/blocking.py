@@ -123,8 +123,8 @@ class CorrelationBuilder:
 
         self.shared_job("widen", self.tasks(-(-vectors // 64), 0), vectors * 0.5, vectors, convert)
         wide = w._replace(dtype=_DTYPES[self.work.type])
-        left = self.room - count * self.work.itemsize
-        return replace(self, c=replace(c, w=c.w._replace(offset=0)), w=wide, w_room=room, room=left)
+        free_bytes = self.room - count * self.work.itemsize
+        return replace(self, c=replace(c, w=c.w._replace(offset=0)), w=wide, w_room=room, room=free_bytes)
 
     def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
         """Add a stage, whose code `body` writes."""
@@ -390,16 +390,22 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
 # Stores of sums from registers, in the order of y.
 
 
-def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
-    """Store a vector's first `left` lanes (None: all) with a stride in elements."""
-    mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
-    if stride == 1 and isinstance(left, Value):
+def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, valid_lanes: Index | None) -> None:
+    """Store a vector's valid lanes (None: all) with a stride in elements."""
+    mask = (
+        None
+        if valid_lanes is None
+        else first_lanes(valid_lanes, work.lanes)
+        if isinstance(valid_lanes, int)
+        else between(f, work.lanes, 0, 0, valid_lanes)
+    )
+    if stride == 1 and isinstance(valid_lanes, Value):
 
         def store_lanes(mask: Value | None) -> list[Value]:
             write(f, work, dtype, vector, work.lanes, to, mask)
             return []
 
-        f.branch(f.compare("icmp sge", left, Value("i64", str(work.lanes))), lambda: store_lanes(None), lambda: store_lanes(mask))
+        f.branch(f.compare("icmp sge", valid_lanes, Value("i64", str(work.lanes))), lambda: store_lanes(None), lambda: store_lanes(mask))
     elif stride == 1:
         write(f, work, dtype, vector, work.lanes, to, mask)
     elif is_itself(work, dtype):
@@ -429,12 +435,12 @@ def store_transposed(
     rows: Sequence[Value],
     to: Value,
     stride: int,
-    left: Index | None,
+    valid_lanes: Index | None,
     remain: Index | None = None,
 ) -> None:
     """Store the transpose of adjacent vectors, whose lanes have a `stride` in memory.
 
-    Of the lanes `left` are wanted, of the vectors `remain` (None: all).
+    The first `valid_lanes` of the lanes are stored, and the first `remain` of the vectors (None: all).
     """
     lanes = work.lanes
     for start in range(0, len(rows), lanes):
@@ -447,9 +453,9 @@ def store_transposed(
                 write(f, work, dtype, column, lanes, step(f, to, stored_as(dtype), lane * stride + start), mask)
                 return []
 
-            if isinstance(left, Value):
-                f.branch(f.compare("icmp sgt", left, Value("i64", str(lane))), store_column)
-            elif left is None or lane < left:
+            if isinstance(valid_lanes, Value):
+                f.branch(f.compare("icmp sgt", valid_lanes, Value("i64", str(lane))), store_column)
+            elif valid_lanes is None or lane < valid_lanes:
                 store_column()
 
 
@@ -460,7 +466,7 @@ class SumTile:
     nest: TileLoops
     dtype: np.dtype
     #: The outputs that remain at the start of the panel; None: all of a panel.
-    left: Index | None
+    valid_lanes: Index | None
 
     def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
         """Store sums to the result."""
@@ -469,14 +475,14 @@ class SumTile:
         last = nest.rows[-1][0]
         adjacent = counts[last] if along != 1 and nest.dims[last].y == 1 else 1
         for v in range(nest.vectors):
-            left = None if self.left is None else plus(f, self.left, -v * work.lanes)
+            valid_lanes = None if self.valid_lanes is None else plus(f, self.valid_lanes, -v * work.lanes)
             for r in range(0, len(rows), adjacent):
                 to = step(f, at.y, nest.y_type, rows[r].y + v * work.lanes * along)
                 vectors = [sums[(r + k) * nest.vectors + v] for k in range(adjacent)]
                 if adjacent > 1:
-                    store_transposed(f, work, self.dtype, vectors, to, along, left)
+                    store_transposed(f, work, self.dtype, vectors, to, along, valid_lanes)
                 else:
-                    store_vector(f, work, self.dtype, vectors[0], to, along, left)
+                    store_vector(f, work, self.dtype, vectors[0], to, along, valid_lanes)
 
     def store_sums(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
         """Store sums to the workspace, for `load_sums`."""

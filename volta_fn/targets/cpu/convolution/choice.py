@@ -163,13 +163,13 @@ def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
     return Winograd(builder, winograd_plan(builder.c, builder.work, scheme))
 
 
-def fastest(candidates: Sequence[Algorithm], wanted: str) -> Algorithm:
+def fastest(candidates: Sequence[Algorithm], name: str) -> Algorithm:
     """Return the fastest candidate of an algorithm, or of all for "auto".
 
     If none applies, return implicit GEMM.
     """
-    if wanted != "auto":
-        candidates = [a for a in candidates if a.name == wanted] or [a for a in candidates if a.name == "igemm"]
+    if name != "auto":
+        candidates = [a for a in candidates if a.name == name] or [a for a in candidates if a.name == "igemm"]
     return min(candidates, key=lambda a: a.nanoseconds)
 
 

@@ -220,8 +220,8 @@ class Direct:
         span, size, dim = nest.vectors * self.work.lanes, self.plan.lanes, nest.dims[self.plan.along]
 
         def tile(k: Index) -> None:
-            left = None if size % span == 0 else plus(f, size, times(f, k, -span))
-            body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.builder.y_dtype, left))
+            remaining = None if size % span == 0 else plus(f, size, times(f, k, -span))
+            body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.builder.y_dtype, remaining))
 
         repeat(f, -(-size // span), tile)
 

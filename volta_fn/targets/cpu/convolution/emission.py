@@ -420,14 +420,14 @@ def gather(
     starts: list[Index],
     sure: list[bool],
     to: Value,
-    left: Index | None = None,
+    valid_lanes: Index | None = None,
 ) -> None:
     """Fill a tile.
 
     `x` points to the element of the first group, image and channel; along the spatial axes the tile begins at `starts`, and is known to
-    stay within x where `sure`. Of the innermost side, if it is not an axis, there are `left` elements (None: all).
+    stay within x where `sure`. Of the innermost side, if it is not an axis, there are `valid_lanes` elements (None: all).
     """
-    rows = _RowCopier(f, elements, c, tile, starts, sure, left)
+    rows = _RowCopier(f, elements, c, tile, starts, sure, valid_lanes)
     rows.fill(x, to)
 
 
@@ -442,10 +442,10 @@ class _RowCopier:
         tile: InputTile,
         starts: list[Index],
         sure: list[bool],
-        left: Index | None,
+        valid_lanes: Index | None,
     ) -> None:
         self.f, self.work, self.elements, self.stored = f, elements.work, elements, elements.stored
-        self.c, self.starts, self.sure, self.left = c, starts, sure, left
+        self.c, self.starts, self.sure, self.valid_lanes = c, starts, sure, valid_lanes
         *self.outer, self.last = tile.sides
         self.first_channel = elements.channel
         #: The side along which x is contiguous, if it is the last but one and rows are transposed.
@@ -460,7 +460,7 @@ class _RowCopier:
 
     def _follow(self, axis: TileSide) -> bool:
         """Return True if the rows of an axis follow one another, in x and in the tile."""
-        return self.last.source == 1 and axis.source == axis.stride == self.last.extent and self.left is None
+        return self.last.source == 1 and axis.source == axis.stride == self.last.extent and self.valid_lanes is None
 
     def fill(self, x: Value, to: Value) -> None:
         """Write the code."""
@@ -512,8 +512,8 @@ class _RowCopier:
             start = self.starts[side.which - 3]
             first = most(f, times(f, start, -per), 0)
             last = least(f, times(f, plus(f, self.c.axes[side.which - 3].size, times(f, start, -1)), per), high)
-        elif side.which <= 2 and side is self.last and self.left is not None:
-            last = least(f, self.left, high)
+        elif side.which <= 2 and side is self.last and self.valid_lanes is not None:
+            last = least(f, self.valid_lanes, high)
         if inside is not None:
             last = f.select(inside, value(last), i64(0))
         return (first, last) if (first, last) == (0, high) else (first, most(f, first, last))

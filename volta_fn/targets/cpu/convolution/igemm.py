@@ -168,18 +168,20 @@ def iterations_of(plan: IgemmPlan) -> list[int]:
 # A panel holds, for each step of the summation, the elements of `width` adjacent outputs, with zeros beyond the last output.
 
 
-def pack(f: Function, elements: Elements, depth: Sequence[LoopIndex], along: int, left: Index, width: int, w: Value, to: Value) -> None:
+def pack(
+    f: Function, elements: Elements, depth: Sequence[LoopIndex], along: int, remaining: Index, width: int, w: Value, to: Value
+) -> None:
     """Fill one panel from `w`, which points to its first output.
 
     `depth` has the steps of the summation, outermost first: `w` is the stride in memory, `y` that in the panel, in elements.
-    `along` is the stride of outputs in memory; `left` of them remain.
+    `along` is the stride of outputs in memory; `remaining` of them are in bounds.
     """
     depth = [dim for dim in depth if dim.size != 1]
     if along != 1 and depth and depth[-1].w == 1:
         depth = _with_one_run(depth)
-        _loops(f, elements, depth[:-1], w, to, lambda at, to: _transposed(f, elements, depth[-1], along, left, width, at, to))
+        _loops(f, elements, depth[:-1], w, to, lambda at, to: _transposed(f, elements, depth[-1], along, remaining, width, at, to))
     else:
-        _loops(f, elements, depth, w, to, lambda at, to: _vectors(f, elements, along, left, width, at, to))
+        _loops(f, elements, depth, w, to, lambda at, to: _vectors(f, elements, along, remaining, width, at, to))
 
 
 def _with_one_run(depth: list[LoopIndex]) -> list[LoopIndex]:
@@ -206,22 +208,22 @@ def _loops(f: Function, elements: Elements, depth: Sequence[LoopIndex], w: Value
     repeat(f, dim.size, iteration)
 
 
-def _vectors(f: Function, elements: Elements, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _vectors(f: Function, elements: Elements, along: int, remaining: Index, width: int, at: Value, to: Value) -> None:
     """Emit one step of a panel, by vectors along the outputs."""
     work = elements.work
     for start in range(0, width, work.lanes):
-        mask = _mask(f, work, start, left)
+        mask = _mask(f, work, start, remaining)
         vector = elements.strided(f, step(f, at, elements.stored, start * along), along, mask)
         f.store(vector, step(f, to, work.type, start), work.itemsize)
 
 
-def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | None:
-    if isinstance(left, int):
-        return first_lanes(max(0, left - start), work.lanes)
-    return between(f, work.lanes, start, 0, left)
+def _mask(f: Function, work: ComputeType, start: int, remaining: Index) -> Value | None:
+    if isinstance(remaining, int):
+        return first_lanes(max(0, remaining - start), work.lanes)
+    return between(f, work.lanes, start, 0, remaining)
 
 
-def _transposed(f: Function, elements: Elements, run: LoopIndex, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _transposed(f: Function, elements: Elements, run: LoopIndex, along: int, remaining: Index, width: int, at: Value, to: Value) -> None:
     """Emit adjacent steps of a panel: read along the steps, written along the outputs."""
     work, lanes = elements.work, elements.work.lanes
     for start in range(0, width, lanes):
@@ -231,7 +233,7 @@ def _transposed(f: Function, elements: Elements, run: LoopIndex, along: int, lef
             for k in range(lanes):
                 address = step(f, at, elements.stored, plus(f, index, (start + k) * along))
                 inside = between(f, lanes, index, 0, run.size) if not isinstance(run.size, int) else first_lanes(count, lanes)
-                rows.append(elements.read(f, address, lanes, _if_left(f, lanes, inside, left, start + k)))
+                rows.append(elements.read(f, address, lanes, _if_remaining(f, lanes, inside, remaining, start + k)))
             columns = transposed(f, rows)
             for k in range(count):
                 offset = plus(f, times(f, plus(f, index, k), run.y), start)
@@ -246,11 +248,11 @@ def _transposed(f: Function, elements: Elements, run: LoopIndex, along: int, lef
             repeat(f, run.size, functools.partial(square, count=lanes), 0, lanes)
 
 
-def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int) -> Value | None:
+def _if_remaining(f: Function, lanes: int, inside: Value | None, remaining: Index, k: int) -> Value | None:
     """Emit the mask `inside` where output `k` exists."""
-    if isinstance(left, int):
-        return inside if k < left else Value(vector_of("i1", lanes), "zeroinitializer")
-    exists = f.splat(f.compare("icmp sgt", left, Value("i64", str(k))), lanes)
+    if isinstance(remaining, int):
+        return inside if k < remaining else Value(vector_of("i1", lanes), "zeroinitializer")
+    exists = f.splat(f.compare("icmp sgt", remaining, Value("i64", str(k))), lanes)
     return exists if inside is None else f.binary("and", exists, inside)
 
 
@@ -325,17 +327,17 @@ class Igemm:
         c, width = self.c, self.plan.width
         first = times(f, panel, width)
         w = self.builder.at(f, "w", args.w, group, first, *starts)
-        left: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
+        remaining: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
         elements, steps = self.builder.w, [LoopIndex(dim.size, 0, dim.y, dim.w) for dim in depth]
         if elements.channels is None:
-            pack(f, elements, steps, c.w.strides[1], left, width, w, to)
+            pack(f, elements, steps, c.w.strides[1], remaining, width, w, to)
             return
         channels = steps.pop([name for name, _ in self.plan.depth].index("c"))
 
         def pack_channel(index: Index) -> None:
             some = elements._replace(channel=plus(f, starts[0], index))
             at = step(f, w, elements.stored, times(f, index, channels.w)), step(f, to, self.work.type, times(f, index, channels.y))
-            pack(f, some, steps, c.w.strides[1], left, width, *at)
+            pack(f, some, steps, c.w.strides[1], remaining, width, *at)
 
         repeat(f, channels.size, pack_channel)
 

@@ -289,7 +289,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * point_stride), times(f, index, shape.width)))
     first = times(f, panel, shape.width)
     is_channel = f.compare("icmp slt", value(channel), i64(c.channels))
-    left = f.select(is_channel, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
+    remaining = f.select(is_channel, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
     start = [times(f, segment, shape.positions) for segment in (row, column)]
     w = builder.at(f, "w", args.w, group, first, channel, *start)
     a, stored, taps = VectorAlgebra(f, work), builder.w.stored, min(shape.scheme.taps, c.axes[0].taps)
@@ -297,7 +297,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
 
     def vector(v: Index) -> None:
         output = times(f, v, work.lanes)
-        mask = between(f, work.lanes, output, 0, left)
+        mask = between(f, work.lanes, output, 0, remaining)
         vector_start = step(f, w, stored, times(f, output, c.w.strides[1]))
 
         def tap(i: int, j: int) -> Value:
@@ -406,7 +406,7 @@ class OutputTransform:
         to = step(
             f, y, stored_as(self.builder.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
         )
-        left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
+        valid_lanes = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
         exists: Value | None = None
         for axis in (0, 1):
             if c.axes[axis].positions % (self.shape.positions * c.axes[axis].dilation):
@@ -414,7 +414,7 @@ class OutputTransform:
                 exists = inside if exists is None else f.binary("and", exists, inside)
 
         def store_outputs() -> list[Value]:
-            store_vector(f, self.work, self.builder.y_dtype, vector, to, 1, left)
+            store_vector(f, self.work, self.builder.y_dtype, vector, to, 1, valid_lanes)
             return []
 
         if exists is None:
@@ -431,13 +431,13 @@ class OutputTransform:
             sizes, steps, strides = [1, times(f, sizes[0], c.axes[1].positions)], [0, steps[1]], [0, strides[1]]
 
         def outputs(output: Index) -> None:
-            left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
+            valid_lanes = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
 
             def copy_row(row: Index) -> None:
                 def copy_square(column: Index, remain: Index | None = None) -> None:
                     at = step(f, room, work.type, plus(f, times(f, row, strides[0]), times(f, column, strides[1]), output))
                     offsets = [times(f, i, s) for i, s in zip((output, row, column), (c.y.strides[2], *steps), strict=True)]
-                    self._square(f, at, strides[1], step(f, y, stored, plus(f, *offsets)), remain, left)
+                    self._square(f, at, strides[1], step(f, y, stored, plus(f, *offsets)), remain, valid_lanes)
 
                 if steps[1] != 1:
                     repeat(f, sizes[1], copy_square)
@@ -451,14 +451,14 @@ class OutputTransform:
 
         repeat(f, c.outputs, outputs, 0, lanes)
 
-    def _square(self, f: Function, at: Value, stride: int, to: Value, remain: Index | None, left: Index | None) -> None:
-        """Emit the store of adjacent positions of adjacent outputs, `remain` by `left`."""
+    def _square(self, f: Function, at: Value, stride: int, to: Value, remain: Index | None, valid_lanes: Index | None) -> None:
+        """Emit the store of a square of positions by outputs, those that are in bounds."""
         work, c = self.work, self.c
         if c.y.strides[4] != 1:
-            store_vector(f, work, self.builder.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)
+            store_vector(f, work, self.builder.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], valid_lanes)
             return
         rows = [f.load(work.vector, step(f, at, work.type, k * stride), work.itemsize) for k in range(work.lanes)]
-        store_transposed(f, work, self.builder.y_dtype, rows, to, c.y.strides[2], left, remain)
+        store_transposed(f, work, self.builder.y_dtype, rows, to, c.y.strides[2], valid_lanes, remain)
 
 
 # Winograd's convolution: windows of stride 1, as products at points.

@@ -176,19 +176,19 @@ class WinogradSums:
             to = step(f, args.room(f, self.w_room), work.type, position)
             for v in range(tiling.register.vectors):
                 start = v * work.lanes
-                left = plus(f, c.outputs, times(f, panel, -tiling.width), -start)
+                remaining = plus(f, c.outputs, times(f, panel, -tiling.width), -start)
                 self._tile_of_taps(
-                    f, step(f, w, self.builder.w.stored, start * c.w.strides[1]), starts, left, step(f, to, work.type, start)
+                    f, step(f, w, self.builder.w.stored, start * c.w.strides[1]), starts, remaining, step(f, to, work.type, start)
                 )
 
         repeat(f, tiling.panels, lambda panel: repeat(f, tiling.tiles[1], lambda column: tile(panel, column)))
 
-    def _tile_of_taps(self, f: Function, w: Value, starts: list[Index], left: Index, to: Value) -> None:
-        """Emit the transform of a tile of taps of a vector of outputs, `left` of them."""
+    def _tile_of_taps(self, f: Function, w: Value, starts: list[Index], outputs: Index, to: Value) -> None:
+        """Emit the transform of a tile of taps of the first `outputs` of a vector."""
         work, c, a = self.work, self.c, VectorAlgebra(f, self.work)
 
         def tap(offsets: tuple[int, int]) -> Value:
-            remaining = left
+            remaining = outputs
             for axis, start, offset in zip(c.axes, starts, offsets, strict=True):
                 if axis.taps % self.tiling.taps:
                     is_tap = f.compare("icmp slt", value(plus(f, start, offset)), i64(axis.taps))
@@ -277,13 +277,13 @@ class WinogradSums:
                 points_by_row.append(inverse_transform(a, values, _POSITIONS))
             results = [values for column in zip(*points_by_row, strict=True) for values in inverse_transform(a, list(column), _POSITIONS)]
             to = self.builder.at(f, "y", args.y, 0, image, output)
-            left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
+            valid_lanes = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
             if (rows, columns) == (_POSITIONS, 1) and along != 1:
-                store_transposed(f, work, dtype, results, to, along, left)
+                store_transposed(f, work, dtype, results, to, along, valid_lanes)
                 return
             for i in positions:
                 for j in positions:
                     position = step(f, to, stored_as(dtype), i * rows + j * columns)
-                    store_vector(f, work, dtype, results[i * _POSITIONS + j], position, along, left)
+                    store_vector(f, work, dtype, results[i * _POSITIONS + j], position, along, valid_lanes)
 
         repeat(f, c.outputs, transform_outputs, 0, work.lanes)

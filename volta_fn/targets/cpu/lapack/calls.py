@@ -125,10 +125,10 @@ def _set_threads(f: Function) -> None:
     """Emit the setting of the number that the routines at work want."""
     before = f.load("i64", _BEFORE, 8)
     many = least(f, before, f.load("i64", _MOST, 8))
-    wanted = f.select(f.compare("icmp eq", f.load("i64", _ON_ONE, 8), i64(0)), many, i64(1))
-    wanted = f.select(f.compare("icmp eq", _running(f), i64(0)), before, wanted)
+    count = f.select(f.compare("icmp eq", f.load("i64", _ON_ONE, 8), i64(0)), many, i64(1))
+    count = f.select(f.compare("icmp eq", _running(f), i64(0)), before, count)
     f.module.declare(SET_THREADS, f"declare void @{SET_THREADS}(i32)")
-    f.run(SET_THREADS, f.cast("trunc", wanted, "i32"))
+    f.run(SET_THREADS, f.cast("trunc", count, "i32"))
 
 
 # Matrices in memory: transposed copies, triangles, numbers that are not finite.

@@ -528,7 +528,7 @@ class Radix:
     def __init__(self, rows: SortProblem) -> None:
         self.rows = rows
         self.results = len(rows.avals)
-        self.wanted = rows.size
+        self.count = rows.size
         narrow = len(rows.keys) == 1 and rows.keys[0].components == 1 and rows.keys[0].dtype.itemsize <= 4
         alone = len(rows.avals) == 1 and rows.keys[0].components == 1 and not rows.falling
         #: Whether elements hold all there is to store, and not a number.
@@ -578,7 +578,7 @@ class Radix:
                 bucket_starts(f, counts, step.digit.buckets, positions)
                 deal(f, step.digit, fetch, begin, end, positions, self._emit(f, pointers, step, index[0], number))
             if not self.self_contained:
-                self._collect(f, pointers, index[0], number, begin, i64(self.wanted))
+                self._collect(f, pointers, index[0], number, begin, i64(self.count))
 
         nest(f, [self.rows.number], row, task_range(f, number, self.rows.number, tasks))
 
@@ -608,7 +608,7 @@ class Radix:
     def _shared(self, chunks: int) -> Body:
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             row = f.quotient(number, chunks)
-            self._collect(f, pointers, row, row, *task_range(f, f.remainder(number, chunks), self.wanted, chunks, 64))
+            self._collect(f, pointers, row, row, *task_range(f, f.remainder(number, chunks), self.count, chunks, 64))
 
         return task
 

@@ -275,17 +275,17 @@ class Copies:
             f.memcpy(inner.pointer(("store", 0)), inner.pointer(("load", source)), size)
 
 
-def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
+def copies_of(analysis: KernelAnalysis, vectors: Vectors, forced: bool | None = None) -> Copies | None:
     """Return the copies of a kernel; None if some elements are computed.
 
-    Unless `wanted` forces the choice, only long ranges are copied.
+    Unless `forced` settles the choice, only long ranges are copied.
     """
     kernel = analysis.kernel
     if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
         return None
     itemsize = kernel.nodes[kernel.stores[0].value].dtype.itemsize
     long = max(segment.end - segment.start for segment in vectors.segments) * itemsize >= _MEMCPY_BYTES
-    if not (long if wanted is None else wanted):
+    if not (long if forced is None else forced):
         return None
     sources = [source for segment in vectors.segments if (source := _source(analysis, vectors.axis, segment)) is not None]
     return Copies(vectors, sources, itemsize) if len(sources) == len(vectors.segments) else None

@@ -447,8 +447,8 @@ class RowCode:
 
         def settled(carried: States) -> Value:
             values = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
-            wanted = [_SETTLED[a.node.op] for a in accumulators]
-            flags = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(values, wanted, strict=True)]
+            settling = [_SETTLED[a.node.op] for a in accumulators]
+            flags = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(values, settling, strict=True)]
             return functools.reduce(lambda x, y: f.binary("and", x, y), flags)
 
         def block(i: Value, carried: States) -> States:

@@ -292,12 +292,12 @@ def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPas
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _EXPENSIVE_NS
     chained = any(isinstance(node, Apply) and node.op in CHAINS for node in analysis.kernel.nodes)
-    wanted = 2 if heavy and not chained else 4
+    factor = 2 if heavy and not chained else 4
     if reduces and axis not in analysis.reduction_axes:
-        wanted = 1 if any(p.keeps for p in passes) else 8
-    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > _MOST_STATEMENTS):
-        wanted //= 2
-    return wanted
+        factor = 1 if any(p.keeps for p in passes) else 8
+    while factor > 1 and (factor * reduces > 16 or factor * lanes > size or len(analysis.kernel.nodes) * factor > _MOST_STATEMENTS):
+        factor //= 2
+    return factor
 
 
 def iteration_cost_of(analysis: KernelAnalysis) -> float:
@@ -314,10 +314,10 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
 
     Chunks are multiples of `unit`.
     """
-    wanted = max(1.0, GRAIN / iteration_cost)
-    if size <= 1.5 * wanted or size <= unit:
-        return Grid(count, max(1, min(count, int(wanted / size))), size, size)
-    return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))
+    iterations = max(1.0, GRAIN / iteration_cost)
+    if size <= 1.5 * iterations or size <= unit:
+        return Grid(count, max(1, min(count, int(iterations / size))), size, size)
+    return Grid(count, 1, size, max(unit, int(iterations) // unit * unit))
 
 
 # Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`emit`).

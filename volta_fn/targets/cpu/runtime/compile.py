@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.emission import Block, ProgramWriter, Slot, may_share, reusable
-from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import fail_item
@@ -353,45 +353,35 @@ class CommandWriter(ProgramWriter):
         return np.array(words, np.int64), np.array(launch_words, np.int64), list(launches)
 
 
-class _Carry(NamedTuple):
+class _CarrySlots(NamedTuple):
     """The slots in which a step reads a carry, and writes the next one."""
 
     now: Slot
     next: Slot
 
 
-def _carries(
-    writer: CommandWriter,
-    body: LoweredProgram,
-    first: int,
-    initial: Sequence[Slot],
-    results: Sequence[Slot],
-    block: Block,
-    steps: int | None,
-) -> list[_Carry]:
+def _begin_loop(writer: CommandWriter, carries: Sequence[CarriedValue], block: Block, steps: int | None) -> list[_CarrySlots]:
     """Begin a loop: copy the initial carry to where the first step reads it."""
     # A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
     # writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.
-    jaxpr = body.closed.jaxpr
-    carries = []
-    for position, (start, result) in enumerate(zip(initial, results, strict=True)):
-        var, out = jaxpr.invars[first + position], jaxpr.outvars[position]
-        size = var.aval.nbytes
-        if out is var or may_share(body, var, out):
-            writer.copy(result, start, size, block)
-            carries.append(_Carry(result, result))
+    slots = []
+    for carry in carries:
+        size, result = carry.var.aval.nbytes, carry.result
+        if carry.in_place:
+            writer.copy(result, carry.start, size, block)
+            slots.append(_CarrySlots(result, result))
             continue
         other = writer.slots.memory(size, block)
         now, then = (other, result) if steps is not None and steps % 2 else (result, other)
-        writer.copy(now, start, size, block)
-        carry = _Carry(writer.slots.pointer(block, result, other), writer.slots.pointer(block, result, other))
-        writer.command(block, [now, carry.now], Op.POINT, carry.now, now)
-        writer.command(block, [then, carry.next], Op.POINT, carry.next, then)
-        carries.append(carry)
-    return carries
+        writer.copy(now, carry.start, size, block)
+        pointers = _CarrySlots(writer.slots.pointer(block, result, other), writer.slots.pointer(block, result, other))
+        writer.command(block, [now, pointers.now], Op.POINT, pointers.now, now)
+        writer.command(block, [then, pointers.next], Op.POINT, pointers.next, then)
+        slots.append(pointers)
+    return slots
 
 
-def _advance(writer: CommandWriter, carries: Sequence[_Carry], block: Block) -> None:
+def _advance(writer: CommandWriter, carries: Sequence[_CarrySlots], block: Block) -> None:
     """Make the next carry the current one."""
     for now, then in carries:
         if now is not then:
@@ -399,14 +389,13 @@ def _advance(writer: CommandWriter, carries: Sequence[_Carry], block: Block) -> 
 
 
 def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    (body,), params = item.programs, _params(item)
-    length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
-    carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
+    scan = scan_slots(item, operands, results)
+    carries = _begin_loop(writer, scan.carries, block, scan.length)
     counter = writer.slots.pointer(block)
-    first, step = (length - 1, -1) if params["reverse"] else (0, 1)
+    first, step = (scan.length - 1, -1) if scan.reverse else (0, 1)
     cost = writer.cost
     inner = writer.slots.open_block(block)
-    writer.command(block, [counter], Op.LOOP, length, counter, first, step, 0)
+    writer.command(block, [counter], Op.LOOP, scan.length, counter, first, step, 0)
     start = len(writer.words)
 
     def row(base: Slot, aval: ShapedArray) -> Slot:
@@ -414,38 +403,35 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
         writer.command(inner, [base, slot], Op.ROW, slot, base, aval.nbytes, counter)
         return slot
 
-    jaxpr = body.closed.jaxpr
-    rows = [row(base, v.aval) for base, v in zip(operands[consts + carry :], jaxpr.invars[consts + carry :], strict=True)]
-    ys = [row(base, v.aval) for base, v in zip(results[carry:], jaxpr.outvars[carry:], strict=True)]
-    with writer.constant_memory(operands[:consts]):
-        writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
+    xs, ys = [row(*rows) for rows in scan.xs], [row(*rows) for rows in scan.ys]
+    with writer.constant_memory(scan.constants):
+        writer.body(scan.body, [*scan.constants, *[c.now for c in carries], *xs], [*[c.next for c in carries], *ys], inner)
     _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
     writer.slots.close_block(inner)
-    writer.cost = cost + length * (writer.cost - cost)
+    writer.cost = cost + scan.length * (writer.cost - cost)
 
 
 def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = item.programs
-    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
-    carries = _carries(writer, body, second, operands[first + second :], results, block, None)
+    loop = while_slots(item, operands, results)
+    carries = _begin_loop(writer, loop.carries, block, None)
     flag = writer.slots.memory(1, block)
     inner = writer.slots.open_block(block)
     writer.command(block, [flag], Op.WHILE, flag, 0, 0)
     start = len(writer.words)
     now = [c.now for c in carries]
-    with writer.constant_memory(operands[: first + second]):
-        writer.body(condition, [*operands[:first], *now], [flag], inner)
+    with writer.constant_memory([*loop.condition_constants, *loop.body_constants]):
+        writer.body(loop.condition, [*loop.condition_constants, *now], [flag], inner)
         middle = len(writer.words)
-        writer.body(body, [*operands[first : first + second], *now], [c.next for c in carries], inner)
+        writer.body(loop.body, [*loop.body_constants, *now], [c.next for c in carries], inner)
     _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
     writer.slots.close_block(inner)
     writer.cost = float("inf")
-    for carry, result, out in zip(carries, results, item.results, strict=True):
-        writer.copy(result, carry.now, out.aval.nbytes, block)
+    for slots, carry in zip(carries, loop.carries, strict=True):
+        writer.copy(carry.result, slots.now, carry.var.aval.nbytes, block)
 
 
 def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -459,11 +445,6 @@ def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
         writer.body(branch, arguments, results, inner)
         writer.slots.close_block(inner)
         writer.words[sizes_at + number] = len(writer.words) - start
-
-
-def _params(item: Item) -> dict[str, Any]:
-    assert isinstance(item.node, Equation)
-    return item.node.params
 
 
 CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}

@@ -296,15 +296,15 @@ def _load_by_shuffles(f: Function, type_: str, pointer: Value, lanes: int, strid
     step, end = stride.step, (lanes - 1) * stride.step + stride.last + 1
     positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
     vectors = [f.load(vector_of(type_, lanes), f.at(pointer, type_, i64(position)), align) for position in positions]
-    wanted = [lane * step + stride.first for lane in range(lanes)]
+    elements = [lane * step + stride.first for lane in range(lanes)]
     result = vectors[0]
     if step % 2 and end == lanes * step:  # as lanes are a power of two, no two wanted numbers are in the same lane
         for position, vector in zip(positions[1:], vectors[1:], strict=True):
-            result = f.shuffle(result, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
-        return f.shuffle(result, [number % lanes for number in wanted])
-    lane_of = wanted  # where the vector so far has the numbers that are wanted
+            result = f.shuffle(result, [k + lanes * (position + k in elements) for k in range(lanes)], vector)
+        return f.shuffle(result, [number % lanes for number in elements])
+    lane_of = elements  # where the vector so far has the numbers that are wanted
     for vector, before, position in zip(vectors[1:], positions, positions[1:], strict=False):
-        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, wanted, strict=True)]
+        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, elements, strict=True)]
         result, lane_of = f.shuffle(result, order, vector), list(range(lanes))
     return result
 
@@ -480,9 +480,9 @@ class MachineIntegers(Integers):
         f = x.f
 
         def body(_: Value, carried: list[Value]) -> list[Value]:
-            result, square, left = [x.new(v) for v in carried]
-            odd = (left & 1).compare("ne", 0)
-            return [odd.select(result * square, result).value, (square * square).value, left.shift_right(1).value]
+            result, square, exponent = [x.new(v) for v in carried]
+            odd = (exponent & 1).compare("ne", 0)
+            return [odd.select(result * square, result).value, (square * square).value, exponent.shift_right(1).value]
 
         largest = y if y.lanes == 1 else y.new(f.intrinsic(f"llvm.vector.reduce.umax.{overload(y.type)}", element_of(y.type), y.value))
         length = f.cast("zext", (largest.like(y.bits) - self.leading_zeros(largest)).value, "i64")

@@ -151,9 +151,9 @@ class Pool:
         self.collect()
         leases, free, blocks, returned = [], self.free, self.blocks, self.returned
         for size in sizes:
-            wanted = size_class(size)
-            numbers = free.get(wanted)
-            block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(wanted, max(self.largest, size)), size)
+            block_size = size_class(size)
+            numbers = free.get(block_size)
+            block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(block_size, max(self.largest, size)), size)
             self.in_use += block.size
             leases.append(Lease(block, returned))
         self.peak = max(self.peak, self.in_use)
@@ -162,14 +162,14 @@ class Pool:
     def lease_unused(self, size: int) -> Lease | None:
         """Lease a block that no pending command uses; None if all free ones are used."""
         self.collect()
-        wanted = size_class(size)
-        free = self.free.get(wanted, [])
+        block_size = size_class(size)
+        free = self.free.get(block_size, [])
         block_number = next((number for number in free if self.blocks[number].batch < self.batch), None)
         if block_number is not None:
             free.remove(block_number)
             heapq.heapify(free)
             return self._leased(self.blocks[block_number])
-        return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
+        return None if free else self._leased(self._new(min(block_size, max(self.largest, size)), size))
 
     def _leased(self, block: Block) -> Lease:
         self.in_use += block.size
@@ -185,9 +185,11 @@ class Pool:
             self.in_use -= block.size
             heapq.heappush(self.free.setdefault(block.size, []), block.number)
 
-    def _new(self, size: int, wanted: int) -> Block:
-        if wanted > self.largest:
-            raise OutOfMemoryError(f"an array of {wanted} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it")
+    def _new(self, size: int, block_size: int) -> Block:
+        if block_size > self.largest:
+            raise OutOfMemoryError(
+                f"an array of {block_size} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it"
+            )
         if self._full(size):
             self.trim()
         if self._full(size):
@@ -195,7 +197,7 @@ class Pool:
             self.trim()
         if self._full(size):
             raise OutOfMemoryError(
-                f"{wanted} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
+                f"{block_size} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
                 "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
             )
         try:

@@ -44,10 +44,10 @@ class Upgrades:
         #: How often pipelines were replaced; older recordings still hold the replaced ones.
         self.replacements = 0
 
-    def request(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
+    def request(self, modules: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
         """Compile faster shaders for existing pipelines, unless requested before."""
         with self._changed:
-            for key, better in wanted:
+            for key, better in modules:
                 pipeline = self._pipelines.find(*key)
                 if not pipeline.has_better:
                     pipeline.has_better = True
@@ -347,11 +347,11 @@ class Pipelines:
         for done in work:
             done.result()
 
-    def prepare(self, wanted: Iterable[Key]) -> list[Pipeline]:
+    def prepare(self, keys: Iterable[Key]) -> list[Pipeline]:
         """Compile missing pipelines on several threads, and return all."""
         pipelines: list[Pipeline] = []
         with self.compile_ahead(pipelines) as start_compiling:
-            for key in wanted:
+            for key in keys:
                 start_compiling(*key)
         return pipelines
 

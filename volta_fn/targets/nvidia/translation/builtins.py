@@ -5,29 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from volta_fn.targets.nvidia.translation.types import (
-    BOOL,
-    F16,
-    F32,
-    F64,
-    U32,
-    U64,
-    Atomic,
-    Vector,
-    element_of,
-    with_element,
-)
-from volta_fn.targets.nvidia.translation.values import (
-    SHARED,
-    Instructions,
-    Operand,
-    Place,
-    Value,
-    concrete,
-    constant,
-    suffix,
-    zero,
-)
+from volta_fn.targets.nvidia.translation.types import BOOL, F16, F32, F64, U32, U64, Atomic, Vector, element_of, with_element
+from volta_fn.targets.nvidia.translation.values import SHARED, Instructions, Operand, Place, Value, concrete, constant, suffix, zero
 
 #: Invocations of a subgroup.
 SUBGROUP = 32
@@ -180,8 +159,8 @@ def _field(i: Instructions, x: Value, offset: Value, count: Value) -> tuple[Valu
 def _extract_bits(i: Instructions, x: Value, offset: Value, count: Value) -> Value:
     offset, count = _field(i, x, offset, count)
     width = constant(U32, element_of(x.type).bits)
-    left = i.binary("-", i.binary("-", width, offset), count)
-    moved = i.binary(">>", i.binary("<<", x, left), i.binary("-", width, count))
+    shift = i.binary("-", i.binary("-", width, offset), count)
+    moved = i.binary(">>", i.binary("<<", x, shift), i.binary("-", width, count))
     is_empty = i.binary("==", count, constant(U32, 0))  # then a shift by the width is none
     return i.select(is_empty, zero(x.type), moved)
 

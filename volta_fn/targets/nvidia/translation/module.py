@@ -10,29 +10,9 @@ from typing import NamedTuple
 from volta_fn.targets.nvidia.translation import builtins
 from volta_fn.targets.nvidia.translation.expressions import Names, Signature, hidden_texts
 from volta_fn.targets.nvidia.translation.statements import Body
-from volta_fn.targets.nvidia.translation.syntax import (
-    Alias,
-    Expression,
-    Function,
-    Name,
-    StructDeclaration,
-    Variable,
-    fault,
-    parse,
-)
+from volta_fn.targets.nvidia.translation.syntax import Alias, Expression, Function, Name, StructDeclaration, Variable, fault, parse
 from volta_fn.targets.nvidia.translation.types import U32, Array, Scalar, Structure, Type, Vector, memory_type
-from volta_fn.targets.nvidia.translation.values import (
-    CONSTANT,
-    GLOBAL,
-    OWN,
-    SHARED,
-    Place,
-    Value,
-    concrete,
-    constant,
-    is_constant,
-    zero,
-)
+from volta_fn.targets.nvidia.translation.values import CONSTANT, GLOBAL, OWN, SHARED, Place, Value, concrete, constant, is_constant, zero
 
 #: The alignment of arrays in workgroup memory and of tables, so that elements can be read in fours.
 _ALIGNMENT = 16

@@ -685,12 +685,12 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
     sums = exclusive(shader, f"(countOneBits({less}) | (countOneBits({equal}) << 16u))")
 
     def write_equals(write: Write) -> None:
-        left = shader.var("u32", equal)
+        remaining = shader.var("u32", equal)
         position = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
-        with shader.block(f"while ({left} != 0u)"):
-            bit = shader.let("u32", f"{left} & (~{left} + 1u)")
+        with shader.block(f"while ({remaining} != 0u)"):
+            bit = shader.let("u32", f"{remaining} & (~{remaining} + 1u)")
             write(shader.group, position, f"({least}u + select(0u, 1u, ({greater} & {bit}) != 0u))", "0u")
-            shader.emit(f"{left} ^= {bit};")
+            shader.emit(f"{remaining} ^= {bit};")
             shader.emit(f"{position} += 1u;")
 
     return write_equals

@@ -391,14 +391,14 @@ def by_keys(
     words: list[tuple[int, KeyWord]],
     order: int,
     falling: bool = False,
-    wanted: int | None = None,
+    count: int | None = None,
 ) -> Sorting:
     """Return the sorting that finds the order of the rows' elements.
 
-    Of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are.
+    Of each row the first `count` (or all) go to buffer `order`, laid out as rows are.
     """
     bound: dict[tuple[Shader, int], ShaderArray] = {}
-    count = rows.size if wanted is None else wanted
+    count = rows.size if count is None else count
 
     def operand(shader: Shader, number: int) -> ShaderArray:
         if (shader, number) not in bound:
@@ -426,18 +426,18 @@ def by_keys(
 
 
 def ordered(
-    aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, capabilities: TargetCapabilities
+    aval: ShapedArray, rows: SortRows, per_row: int, order: int, source: int, target: int, capabilities: TargetCapabilities
 ) -> Dispatch:
-    """Return the dispatch that stores an operand's `wanted` elements in order."""
+    """Return the dispatch that stores the first `per_row` elements of each row."""
     shader = Shader(capabilities, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
-    count = rows.number * wanted
+    count = rows.number * per_row
     array, positions = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)
 
     def element(index: str) -> Number:
         component = remainder(index, words)
         at = shader.let("u32", quotient(index, words))
-        offset = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
+        offset = rows.offset(rows.row_of(at, per_row), positions.load(at).text)
         return array.load(plus(times(offset, words), component))
 
     return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)

@@ -48,14 +48,14 @@ class Sieving(NamedTuple):
     Attributes:
         chunks: the number of chunks.
         size: the text of the number of elements of one.
-        wanted: how many are to be found in each; what is missing has the last key.
+        limit: the number of elements to keep of each; missing ones have the last key.
         keys, numbers: the chunks' elements.
-        emit: where the found ones go, in order.
+        emit: where they go, in order.
     """
 
     chunks: int
     size: Callable[[str], str]
-    wanted: int
+    limit: int
     keys: Fours
     numbers: Numbers
     emit: Emit
@@ -82,7 +82,7 @@ class _Sieve:
         shader.workgroup("scratch", "u32", _TILE.room)
 
     def dispatch(self) -> Dispatch:
-        shader, wanted = self.shader, self.sieving.wanted
+        shader, limit = self.shader, self.sieving.limit
         self._first_threshold()
         with shader.loop(self.size, 0, CHUNK) as start:
             keys, positions = self._chunk(start)
@@ -95,7 +95,7 @@ class _Sieve:
                 self._forget(total)
                 shader.emit(f"if ({total} <= {_TILE.size}u) {{ break; }}")
         write = self.sieving.emit(shader)
-        with shader.block(f"if ({shader.local} < {wanted}u)"):
+        with shader.block(f"if ({shader.local} < {limit}u)"):
             key, number = (shader.let("u32", f"scratch[{shader.local} + {n}u]") for n in (0, _TILE.size))
             write(shader.group, shader.local, key, number)
         return shader.dispatch(self.sieving.chunks)
@@ -110,8 +110,8 @@ class _Sieve:
     def _first_threshold(self) -> None:
         """Emit the first threshold, which as many as are wanted pass."""
         # Groups of invocations find the first keys in their shares of the chunk's beginning.
-        shader, wanted = self.shader, self.sieving.wanted
-        groups = max(64, 1 << (2 * wanted - 1).bit_length())
+        shader, limit = self.shader, self.sieving.limit
+        groups = max(64, 1 << (2 * limit - 1).bit_length())
         if groups > _TILE.invocations:
             return
         best = shader.var("u32", LAST)
@@ -132,7 +132,7 @@ class _Sieve:
             with shader.loop(groups) as j:
                 other = shader.let("u32", f"scratch[{j}]")
                 shader.emit(f"{before} += select(0u, 1u, {other} < {best} || ({other} == {best} && {j} < {shader.local}));")
-            shader.emit(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
+            shader.emit(f"if ({before} == {limit - 1}u) {{ agreed = {best}; }}")
         shader.emit(f"{self.threshold} = workgroupUniformLoad(&agreed);")
 
     def _keep(self, keys: list[str], positions: list[str], rest: str) -> str:
@@ -165,20 +165,20 @@ class _Sieve:
 
     def _forget(self, total: str) -> None:
         """Keep only the wanted elements of `total`, in order."""
-        shader, wanted = self.shader, self.sieving.wanted
+        shader, limit = self.shader, self.sieving.limit
         positions = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
         keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in positions]
         values = [shader.var("u32", f"scratch[{at} + {_TILE.size}u]") for at in positions]
         shader.emit("workgroupBarrier();")
         sort_tile(shader, _TILE, keys, values, str, "0u", "32u")
         for at, key, value in zip(positions, keys, values, strict=True):
-            with shader.block(f"if ({at} < {wanted}u)"):
+            with shader.block(f"if ({at} < {limit}u)"):
                 shader.emit(f"scratch[{at}] = {key};")
                 shader.emit(f"scratch[{at} + {_TILE.size}u] = {value};")
         shader.emit("workgroupBarrier();")
-        shader.emit(f"{self.count} = min({total}, {wanted}u);")
-        shader.emit(f"{self.accepts_ties} = {total} < {wanted}u;")
-        shader.emit(f"if (!{self.accepts_ties}) {{ {self.threshold} = scratch[{wanted - 1}u]; }}")
+        shader.emit(f"{self.count} = min({total}, {limit}u);")
+        shader.emit(f"{self.accepts_ties} = {total} < {limit}u;")
+        shader.emit(f"if (!{self.accepts_ties}) {{ {self.threshold} = scratch[{limit - 1}u]; }}")
 
 
 # The greatest elements of rows, and their indices.
@@ -204,7 +204,7 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: 
     words = key_words(operand.dtype)
     if rows.size > SHORT and k <= MOST and len(words) == 1:
         return Routine(tuple(_choose(rows, words[0], k, capabilities, workspaces)), tuple(workspaces.sizes))
-    sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
+    sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, count=k)
     dispatches = sort_rows(sorting, capabilities, workspaces)
     return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, capabilities)), tuple(workspaces.sizes))
 

@@ -87,10 +87,10 @@ class AxisSpan(NamedTuple):
     def vector(self, index: Affine) -> Affine | None:
         """Return the index of the vector that the lanes' elements form, or None."""
         rest = dict(index.terms)
-        wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
+        strides = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
             self.lanes == 1
-            or any(rest.pop(a, 0) != c for a, c in wanted.items())
+            or any(rest.pop(a, 0) != c for a, c in strides.items())
             or any(c % self.lanes for c in (*rest.values(), index.offset))
         ):
             return None
@@ -377,11 +377,11 @@ class LaneScope(Scope[Texts, Numbers]):
         """Return the conjunction of conditions, lane by lane."""
         if ("false",) in conditions:
             return ("false",)
-        wanted = list(dict.fromkeys([c for c in conditions if c != ("true",)]))
-        if not wanted:
+        distinct = list(dict.fromkeys([c for c in conditions if c != ("true",)]))
+        if not distinct:
             return ("true",) if conditions else ()
-        count = max(map(len, wanted))
-        lanes = [[c[k % len(c)] for c in wanted] for k in range(count)]
+        count = max(map(len, distinct))
+        lanes = [[c[k % len(c)] for c in distinct] for k in range(count)]
         return tuple([terms[0] if len(terms) == 1 else " && ".join(f"({c})" for c in terms) for terms in lanes])
 
     def _condition(self, condition: Range) -> Texts:

@@ -308,7 +308,7 @@ class WorkgroupReduction:
 
         `states` has one for each lane.
         """
-        left, per_row = states, self.team.per_row
+        partial, per_row = states, self.team.per_row
         if len(states) == 1 and can_shuffle(accumulator):
             ((x,),) = states
             if self._is_in_subgroup:
@@ -317,9 +317,9 @@ class WorkgroupReduction:
                 return [(self._over_subgroups(accumulator, x),)]
         while per_row > 1:
             rest = 1 if per_row <= _ONCE else 1 << (per_row.bit_length() - 1) // 2
-            left = self._combine_to(accumulator, left, per_row, rest)
+            partial = self._combine_to(accumulator, partial, per_row, rest)
             per_row = rest
-        return left
+        return partial
 
     @property
     def _is_in_subgroup(self) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import restricted, without_empty_axes
 from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.subkernels import restricted, without_empty_axes
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import NodeBuilder, RowPass, closure, reductions, restricted, row_passes
+from volta_fn.codegen.loops import RowPass, reductions, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
+from volta_fn.compiler.ir.subkernels import NodeBuilder, closure, restricted
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team
@@ -107,13 +108,13 @@ class _RowEmitter:
         """Emit stores in some scopes, if all conditions hold."""
         if not stores:
             return
-        wanted = [c for c in conditions if c is not None]
-        if not wanted:
+        present = [c for c in conditions if c is not None]
+        if not present:
             for s in stores:
                 for scope in scopes:
                     scope.store(s)
             return
-        with self.shader.block(f"if ({' && '.join(wanted)})"):
+        with self.shader.block(f"if ({' && '.join(present)})"):
             for s in stores:
                 for scope in scopes:
                     scope.child({}).store(s)

@@ -168,15 +168,15 @@ def _accesses(analysis: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
     return [*loads, *zip(analysis.store_offsets, kernel.outputs, strict=True)]
 
 
-def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> AxisSpan:
+def _wider(analysis: KernelAnalysis, span: AxisSpan, forced: bool | None) -> AxisSpan:
     """Return a long span walked by lanes of 16 bytes, if all accesses allow that.
 
-    If `wanted`, so are short spans.
+    If `forced`, so are short spans.
     """
     accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
-    if span.lanes == 1 or (wide.lane_groups < 2 * BUSY and not wanted) or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
+    if span.lanes == 1 or (wide.lane_groups < 2 * BUSY and not forced) or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
         return span
     fits = span.total % wide.lanes == 0 and all(
         b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
@@ -373,13 +373,13 @@ class Crossing(NamedTuple):
     sides: tuple[int, int]
 
 
-def crossing_of(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
+def crossing_of(analysis: KernelAnalysis, axis: int, forced: bool | None = None) -> Crossing | None:
     """Return the loads that cross the stores' axis; None if squares do not help.
 
-    `wanted` forces or forbids squares; by default they are used in large kernels.
+    `forced` requires or forbids squares; by default they are used in large kernels.
     """
     sizes, iterations = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
-    if not (iterations >= _LEAST_FOR_SQUARES if wanted is None else wanted) or sizes[axis] < LANES:
+    if not (iterations >= _LEAST_FOR_SQUARES if forced is None else forced) or sizes[axis] < LANES:
         return None
     axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
     if axis_and_loads is None:

@@ -70,8 +70,8 @@ def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
 
 def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
-    wanted = max(1, min(2 * _FEW // groups, terms // _THIN_CHUNK)) if groups < _FEW else 1
-    length = -(-terms // wanted // _THIN_TOGETHER) * _THIN_TOGETHER
+    slices = max(1, min(2 * _FEW // groups, terms // _THIN_CHUNK)) if groups < _FEW else 1
+    length = -(-terms // slices // _THIN_TOGETHER) * _THIN_TOGETHER
     return length, -(-terms // length)
 
 
@@ -247,8 +247,8 @@ def _together(c: IndexedContraction) -> tuple[int, int]:
 
 def _cut(c: IndexedContraction, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
-    wanted = max(1, min(_ENOUGH // groups, c.k // _CHUNK)) if groups < _TOO_FEW else 1
-    length = -(-c.k // wanted // 4) * 4
+    slices = max(1, min(_ENOUGH // groups, c.k // _CHUNK)) if groups < _TOO_FEW else 1
+    length = -(-c.k // slices // 4) * 4
     return length, -(-c.k // length)
 
 
@@ -257,12 +257,12 @@ def _within(f: Shader, first: str, further: int, size: int) -> str:
     return f.let("u32", f"min({first} + {further}u, {size - 1}u)")
 
 
-def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, left: int = 1) -> None:
+def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, totals: int = 1) -> None:
     """Add up the partial sums of the invocations in `shared`.
 
-    It has an array for each of `count` sums. `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
+    It has an array for each of `count` sums. `totals` of each remain: total i is that of the elements i, i + totals, i + 2 totals, ….
     """
-    with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
+    with f.block(f"for (var half = {invocations // 2}u; half >= {totals}u; half /= 2u)"):
         f.emit("workgroupBarrier();")
         with f.block("if (local < half)"):
             for sum_index in range(count):

@@ -7,29 +7,17 @@ A loop's carry alternates between two buffers, unless an iteration may update it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.emission import Block, Slot, may_share
-from volta_fn.compiler.target import Item, LoweredProgram
+from volta_fn.compiler.emission import Block, CarriedValue, Slot, scan_slots, while_slots
+from volta_fn.compiler.target import Item
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Loop,
-    MovingSlot,
-    Region,
-    Run,
-    While,
-    put_row,
-    range_of,
-    take_row,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Loop, MovingSlot, Region, Run, While, put_row, range_of, take_row
 from volta_fn.targets.wgsl.plans.writer import ControlFlow, Writer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 
@@ -122,29 +110,24 @@ def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequenc
 
 
 def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    condition, body = item.programs
-    condition_constants, body_constants = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
-    jaxpr = body.closed.jaxpr
-    for result, start, out in zip(results, operands[condition_constants + body_constants :], item.results, strict=True):
-        writer.copy(result, start, out.aval.nbytes, block)
+    loop = while_slots(item, operands, results)
+    for carry in loop.carries:
+        writer.copy(carry.result, carry.start, carry.var.aval.nbytes, block)
     region = Region(writer.new_grids(block), 1)
     start_switch = _reserve_switch(writer, region, block, "", (), outer=True)
     around, commands = writer.region, writer.commands
     inner = writer.slots.open_block(block)
     writer.commands, writer.region = [], (region, 0)
     flag = writer.slots.memory(4, inner)
-    writer.body(condition, [*operands[:condition_constants], *results], [flag], inner)
+    writer.body(loop.condition, [*loop.condition_constants, *results], [flag], inner)
     choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"  # a bool is the first byte of its word
     iteration_switch = _reserve_switch(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
-    targets: list[Slot | None] = []
-    for position, result in enumerate(results):
-        var, next_var = jaxpr.invars[body_constants + position], jaxpr.outvars[position]
-        same = next_var is var or may_share(body, var, next_var)
-        targets.append(result if same else writer.slots.memory(var.aval.nbytes, inner))
-    writer.body(body, [*operands[condition_constants : condition_constants + body_constants], *results], targets, inner)
-    for result, target, out in zip(results, targets, item.results, strict=True):
+    targets = [None if carry.in_place else writer.slots.memory(carry.var.aval.nbytes, inner) for carry in loop.carries]
+    written = [target or carry.result for target, carry in zip(targets, loop.carries, strict=True)]
+    writer.body(loop.body, [*loop.body_constants, *results], written, inner)
+    for target, carry in zip(targets, loop.carries, strict=True):
         if target is not None:
-            writer.copy(result, target, out.aval.nbytes, inner)
+            writer.copy(carry.result, target, carry.var.aval.nbytes, inner)
     writer.touch(inner, region.grids, *results)
     writer.slots.close_block(inner)
     iteration = writer.commands
@@ -168,34 +151,19 @@ class _Scan:
 
     def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         self.writer, self.block = writer, block
-        self.body: LoweredProgram = item.programs[0]
-        params = _params(item)
-        self.length: int = params["length"]
-        self.reverse: bool = params["reverse"]
-        consts, carry = params["num_consts"], params["num_carry"]
-        jaxpr = self.body.closed.jaxpr
-        self.consts = list(operands[:consts])
-        self.starts = list(operands[consts : consts + carry])
-        self.xs = list(zip(operands[consts + carry :], [v.aval for v in jaxpr.invars[consts + carry :]], strict=True))
-        self.results = list(results[:carry])
-        self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
-        self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
+        self.scan = scan_slots(item, operands, results)
+        self.length = self.scan.length
         #: The second buffers of the values of the carry that alternate between two, a result and this one.
-        self.alternates = [
-            None if out is var or may_share(self.body, var, out) else writer.slots.memory(var.aval.nbytes, block)
-            for var, out in self.carried
-        ]
+        self.alternates = [None if c.in_place else writer.slots.memory(c.var.aval.nbytes, block) for c in self.scan.carries]
 
     def write(self) -> None:
         """Emit the scan."""
         # The first step reads the initial carry, the others that of the step before; the last one makes the results.
+        for carry in self.scan.carries:
+            if carry.is_constant or not self.length:
+                self.writer.copy(carry.result, carry.start, carry.var.aval.nbytes, self.block)
         if not self.length:
-            for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
-                self.writer.copy(result, start, var.aval.nbytes, self.block)
             return
-        for position, (carried, next_var) in enumerate(self.carried):
-            if next_var is carried:
-                self.writer.copy(self.results[position], self.starts[position], carried.aval.nbytes, self.block)
         self.emit_step(0, 0, None)
         rest = self.length - 1
         steps_per_iteration = 2 if any(other is not None for other in self.alternates) else 1
@@ -216,7 +184,9 @@ class _Scan:
         inner = writer.slots.open_block(self.block)
         for step in range(steps):
             self.emit_step(first + step, steps, number, inner)
-        for slot in [*self.alternates, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
+        scan = self.scan
+        ends = [slot for carry in scan.carries for slot in (carry.result, carry.start)]
+        for slot in [*self.alternates, *ends, *[s for s, _ in (*scan.xs, *scan.ys)], *scan.constants]:
             if slot is not None:
                 writer.touch(inner, slot)
         writer.slots.close_block(inner)
@@ -228,31 +198,18 @@ class _Scan:
         writer = self.writer
         block = writer.slots.open_block(outer or self.block)
         into_results = (self.length - 1 - step) % 2 == 0  # so that the last step is one of these
-        now = [self._carry_in(i, step, into_results) for i in range(len(self.starts))]
-        then = [self._carry_out(i, into_results) for i in range(len(self.starts))]
-        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
-        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
+        carries = [*zip(self.scan.carries, self.alternates, strict=True)]
+        now = [carry.start if step == 0 and not carry.is_constant else _slot_of(carry, other, not into_results) for carry, other in carries]
+        then = [None if carry.is_constant else _slot_of(carry, other, into_results) for carry, other in carries]
+        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.scan.xs]
+        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.scan.ys]
         for row in xs:
             self.emit_copies(row.before)
-        writer.body(self.body, [*self.consts, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
+        writer.body(self.scan.body, [*self.scan.constants, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
         for row in ys:
             self.emit_copies(row.after)
         writer.touch(block, *[r.slot for r in (*xs, *ys)])
         writer.slots.close_block(block)
-
-    def _carry_in(self, position: int, step: int, into_results: bool) -> Slot:
-        var, out = self.carried[position]
-        other = self.alternates[position]
-        if step == 0 and out is not var:
-            return self.starts[position]
-        return other if other is not None and into_results else self.results[position]
-
-    def _carry_out(self, position: int, into_results: bool) -> Slot | None:
-        var, out = self.carried[position]
-        other = self.alternates[position]
-        if out is var:
-            return None
-        return other if other is not None and not into_results else self.results[position]
 
     def emit_copies(self, runs: Sequence[Run]) -> None:
         """Emit copies of rows, at one time."""
@@ -263,7 +220,7 @@ class _Scan:
     def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
         """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
         writer, size = self.writer, aval.nbytes
-        number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
+        number, by = (self.length - 1 - step, -stride) if self.scan.reverse else (step, stride)
         alignment = writer.capabilities.alignment
         strides = () if loop is None else ((loop, by),)
         if not size:
@@ -280,13 +237,13 @@ class _Scan:
         return _Row(copy, (take_row(row, rows, index, size, writer.capabilities),), ())
 
 
+def _slot_of(carry: CarriedValue, other: Slot | None, in_result: bool) -> Slot:
+    """Return the slot that a carry has now: its result's, or the other one of the two."""
+    return carry.result if other is None or in_result else other
+
+
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     _Scan(writer, item, operands, results, block).write()
-
-
-def _params(item: Item) -> dict[str, Any]:
-    assert isinstance(item.node, Equation)
-    return item.node.params
 
 
 CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}

@@ -16,17 +16,7 @@ from volta_fn.compiler.memory_verification import Extent, verify_extents
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
-from volta_fn.targets.wgsl.plans.commands import (
-    SMALL,
-    Command,
-    Loop,
-    Run,
-    While,
-    most_characters_of,
-    runs,
-    size_class,
-    stays_alone,
-)
+from volta_fn.targets.wgsl.plans.commands import SMALL, Command, Loop, Run, While, most_characters_of, runs, size_class, stays_alone
 from volta_fn.targets.wgsl.plans.control_flow import CONTROL_FLOW
 from volta_fn.targets.wgsl.plans.verification import uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.plans.writer import Writer

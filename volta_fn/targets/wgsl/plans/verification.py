@@ -9,22 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from volta_fn.compiler.emission import Slot
-from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.memory_verification import SlotUses
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.compiler.verification import describe
 from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Host,
-    Loop,
-    Run,
-    Submit,
-    While,
-    runs,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 
 if TYPE_CHECKING:
     pass

@@ -15,7 +15,8 @@ import numpy as np
 
 from volta_fn.compiler.emission import Block, ProgramWriter, Slot
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.kernel import Kernel, KernelCall
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, RoutineKey, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
@@ -26,18 +27,7 @@ from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
-from volta_fn.targets.wgsl.plans.commands import (
-    BufferRange,
-    Command,
-    Host,
-    Region,
-    Run,
-    Submit,
-    copy,
-    range_of,
-    stays_alone,
-    subrange,
-)
+from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Region, Run, Submit, copy, range_of, stays_alone, subrange
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.target import kernel_routine
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings

@@ -191,7 +191,7 @@ def find_products(
     marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype, written=True).name
     flag = f"{marks}[{2 + blocks.batch * BLOCK_SWEEPS}u + group]"
-    left = f"{marks}[2u + matrix * {BLOCK_SWEEPS}u + sweep{{}}]"
+    unconverged = f"{marks}[2u + matrix * {BLOCK_SWEEPS}u + sweep{{}}]"
     pitch, count = blocks.pitch, 4 * size * size
     # In the first round of a sweep all columns meet, in others those of one block and of the other.
     steps = f"select({size}u, {2 * size - 1}u, turn == 0u)"
@@ -208,7 +208,7 @@ let matrix = group / {blocks.pairs}u;
 let at = met(turn, group % {blocks.pairs}u);
 if (local == 0u) {{
   goes_on = select(0u, 1u, {state}[matrix * 2u] != R(0));
-  if (sweep > 0u && bitcast<f32>(atomicLoad(&{left.format(" - 1u")})) <= {enough}f) {{ goes_on = 0u; }}
+  if (sweep > 0u && bitcast<f32>(atomicLoad(&{unconverged.format(" - 1u")})) <= {enough}f) {{ goes_on = 0u; }}
   atomicStore(&{flag}, 0u);
 }}
 if (workgroupUniformLoad(&goes_on) == 1u) {{
@@ -225,7 +225,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
     turned[row * {pitch}u + column] = number(select(R(0), R(1), row == column));
   }}
   let most = max_all(greatest_share, local);
-  if (local == 0u) {{ atomicMax(&{left.format("")}, bitcast<u32>(f32(most))); }}
+  if (local == 0u) {{ atomicMax(&{unconverged.format("")}, bitcast<u32>(f32(most))); }}
   if (most > R({enough})) {{
     {tile_rotations(size, pitch, steps, pairing)}
     for (var i = local; i < {count}u; i += STEP) {{
@@ -276,7 +276,7 @@ def apply_products(
     v = shader.buffer(vectors[0], a.dtype, written=True).name if vectors else ""
     flag = f"atomicLoad(&{marks}[{2 + blocks.batch * BLOCK_SWEEPS}u + matrix * {pairs}u + {{}}])"
     down = f"row = place(below, i / {2 * size}u);" if both else ""
-    left = flag.format("strip") if both else "0u"
+    unconverged = flag.format("strip") if both else "0u"
     written(
         shader,
         f"""
@@ -287,7 +287,7 @@ let isMatrix = job < {pairs * strips}u;
 let offset = select(job / {pairs}u - {strips}u, job / {pairs}u, isMatrix) * {2 * size}u;
 let at = met(turn, job % {pairs}u);
 {"let below = met(turn, strip);" if both else ""}
-if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
+if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {unconverged}, isMatrix); }}
 let flagged = workgroupUniformLoad(&flags);
 if (flagged != 0u) {{
   {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}

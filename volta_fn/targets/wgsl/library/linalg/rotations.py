@@ -290,13 +290,13 @@ def _swept_separately(
 ) -> list[Dispatch]:
     shaders = [new() for _ in range(3)]
     begin, sweep, end = shaders
-    scale, left = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
+    scale, unconverged = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
     for shader in (sweep, end):
         shader.buffer(*state, written=True)
-    store = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
+    store = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {unconverged} = select(R(1), R(0), bad); }}"
     written(begin, "\n".join([method.where, method.before(begin), store]))
-    rest = f"let rest = max_all(left, local);\nif (local == 0u) {{ {left} = rest; }}"
-    head = f"if (max_all({left}, local) > {method.enough}) {{"
+    rest = f"let rest = max_all(left, local);\nif (local == 0u) {{ {unconverged} = rest; }}"
+    head = f"if (max_all({unconverged}, local) > {method.enough}) {{"
     written(sweep, "\n".join([method.where, head, method.sweep(sweep), rest, "}"]))
     load = f"let scale = {scale};\nlet bad = scale == R(0);"
     written(end, "\n".join([method.where, load, method.after(end)]))

@@ -19,7 +19,7 @@ from volta_fn.core import device as core_device
 from volta_fn.core.placement import placed_aval
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 #: Prints what a library tells of arrays on a mesh of 4 x 2 devices.
 FACTS = """

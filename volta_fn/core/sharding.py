@@ -1,0 +1,306 @@
+"""Shardings: which elements of an array lie on which device.
+
+Where the CPU is several devices (`core.placement`), an array may be split between them; else a sharding says which device it lies on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from volta_fn.core.device import Device, find_device
+from volta_fn.core.distribution import current
+from volta_fn.core.mesh import AbstractMesh, Mesh
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.lazy_imports import load
+
+
+class _Unconstrained:
+    """The type of `PartitionSpec.UNCONSTRAINED`."""
+
+    def __repr__(self) -> str:
+        return "UNCONSTRAINED"
+
+    def __reduce__(self) -> str:
+        return "PartitionSpec.UNCONSTRAINED"
+
+
+class PartitionSpec:
+    """The mesh axis, or axes, that splits each dimension of an array; or None.
+
+    >>> import volta_fn as vf
+    >>> vf.P("data", None, ("model", "stage"))
+    P('data', None, ('model', 'stage'))
+    """
+
+    __slots__ = ("partitions", "reduced", "unreduced")
+    #: An entry of `with_sharding_constraint` that leaves a dimension as it is.
+    UNCONSTRAINED: ClassVar[Any] = _Unconstrained()
+
+    def __init__(self, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()) -> None:
+        self.partitions = tuple(map(_canonical, partitions))
+        #: Accepted for compatibility: arrays here are always reduced.
+        self.unreduced, self.reduced = frozenset(unreduced), frozenset(reduced)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.partitions[index]
+
+    def index(self, value: Any) -> int:
+        """Return the first dimension with an entry; raise `ValueError` without one."""
+        return self.partitions.index(value)
+
+    def count(self, value: Any) -> int:
+        """Return the number of dimensions with an entry."""
+        return self.partitions.count(value)
+
+    def update(self, **changes: Any) -> PartitionSpec:
+        """Return a spec with other `partitions`, `unreduced` or `reduced` axes.
+
+        >>> import volta_fn as vf
+        >>> vf.P("data").update(partitions=("data", None))
+        P('data', None)
+        """
+        fields = {"partitions": self.partitions, "unreduced": self.unreduced, "reduced": self.reduced}
+        if unknown := changes.keys() - fields.keys():
+            raise ArgumentTypeError(f"a PartitionSpec has no {sorted(unknown)}; it has {sorted(fields)}")
+        partitions, *axes = (fields | changes).values()
+        return PartitionSpec(*partitions, unreduced=axes[0], reduced=axes[1])
+
+    def __eq__(self, other: object) -> bool:
+        return self.partitions == (other.partitions if isinstance(other, PartitionSpec) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.partitions)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self.partitions))})"
+
+    def axes_of(self, dimension: int) -> tuple[Any, ...]:
+        """Return the names of the axes that split a dimension."""
+        entry = self.partitions[dimension] if dimension < len(self) else None
+        is_free = entry is None or entry is PartitionSpec.UNCONSTRAINED
+        return () if is_free else entry if isinstance(entry, tuple) else (entry,)
+
+    def names(self) -> list[Any]:
+        """Return the names of all axes, in order."""
+        return [name for dimension in range(len(self)) for name in self.axes_of(dimension)]
+
+
+def _canonical(entry: Any) -> Any:
+    """Return an entry of a spec: None, a name, or a tuple of several names."""
+    if not isinstance(entry, (tuple, list)):
+        return entry
+    return None if not entry else entry[0] if len(entry) == 1 else tuple(entry)
+
+
+class Sharding:
+    """The distribution of an array over devices."""
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The devices."""
+        raise NotImplementedError
+
+    @property
+    def addressable_devices(self) -> set[Device]:
+        """The devices: all belong to this process."""
+        return self.device_set
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """True: all devices belong to this process."""
+        return True
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device would hold all of an array."""
+        return True
+
+    @property
+    def has_addressable_devices(self) -> bool:
+        """Whether some devices belong to this process."""
+        return bool(self.addressable_devices)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """Raise `ShapeError` if an array of this shape cannot have the sharding."""
+        self.shard_shape(aval_shape)
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices."""
+        return len(self.device_set)
+
+    _memory_kind: str | None = None
+
+    @property
+    def memory_kind(self) -> str:
+        """The requested kind of memory; devices have only one."""
+        return self._memory_kind or "device"
+
+    def with_memory_kind(self, kind: str) -> Self:
+        """Return the same sharding, labelled with another kind of memory."""
+        sharding = copy.copy(self)
+        sharding._memory_kind = kind
+        return sharding
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one shard of an array."""
+        return tuple(global_shape)
+
+    def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
+        """Return the indices of an array's elements that each device holds."""
+        indices: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
+        return indices
+
+    addressable_devices_indices_map = devices_indices_map
+
+    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
+        """Return True if both place an array's elements alike."""
+        shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
+        return self.device_set == other.device_set and self.shard_shape(shape) == other.shard_shape(shape)
+
+
+@dataclass(frozen=True)
+class AbstractDevice:
+    """The kind of a mesh's devices: its name, the cores of each, and the platform."""
+
+    device_kind: str
+    num_cores: int | None
+    platform: str
+
+
+def make_single_device_sharding(device: str | Device, *, memory_kind: str | None = None) -> SingleDeviceSharding:
+    """Return the sharding of arrays on a device."""
+    return SingleDeviceSharding(device, memory_kind=memory_kind)
+
+
+class SingleDeviceSharding(Sharding):
+    """The sharding of arrays on one device."""
+
+    def __init__(self, device: str | Device, *, memory_kind: str | None = None) -> None:
+        self.device = find_device(device)
+        self._memory_kind = memory_kind
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The device."""
+        return {self.device}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SingleDeviceSharding) and other.device is self.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+    def __repr__(self) -> str:
+        return f"SingleDeviceSharding(device={self.device!r})"
+
+
+class NamedSharding(Sharding):
+    """An array's dimensions split along axes of a mesh.
+
+    Raises `ArgumentError` if the mesh lacks an axis, or one splits two dimensions.
+
+    >>> import volta_fn as vf
+    >>> vf.NamedSharding(vf.make_mesh((1,), ("data",)), vf.P("data")).shard_shape((8, 2))
+    (8, 2)
+    """
+
+    def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
+        if not isinstance(spec, PartitionSpec):
+            raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
+        self._mesh: Any = mesh
+        self._spec = spec
+        self._memory_kind = memory_kind
+        names = spec.names()
+        if unknown := [n for n in names if n not in mesh.axis_names]:
+            raise ArgumentError(f"{spec} names the axes {unknown}, but the mesh has {mesh.axis_names}")
+        if len({*names}) < len(names):
+            raise ArgumentError(f"{spec} names an axis twice")
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh."""
+        return self._mesh
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The axes that split each dimension."""
+        return self._spec
+
+    @property
+    def replicated_axes(self) -> frozenset[Any]:
+        """The names of the axes along which all devices hold the same elements."""
+        return frozenset(self.mesh.axis_names) - frozenset(self.spec.names())
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The devices of the mesh."""
+        return {*self.mesh.devices.flat}
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all devices belong to this process."""
+        return self.mesh.processes is None
+
+    def own_shard(self, x: Any) -> Any:
+        """Return the shard of an array that belongs to this process."""
+        grid = self.mesh.processes
+        if grid is None:
+            return x
+        self.shard_shape(x.shape)
+        slices = []
+        for dimension, size in enumerate(x.shape):
+            names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
+            group = grid.group(names, current().rank) if names else (current().rank,)
+            length, position = size // len(group), group.index(current().rank)
+            slices.append(slice(position * length, (position + 1) * length))
+        return x[tuple(slices)]
+
+    @property
+    def mesh_size(self) -> int:
+        """The number of positions in the mesh."""
+        return self.mesh.size
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device would hold all of an array."""
+        return all(self.mesh.shape[name] == 1 for name in self.spec.names())
+
+    def update(self, **kwargs: Any) -> NamedSharding:
+        """Return a sharding with another `mesh`, `spec` or `memory_kind`.
+
+        Raises `ArgumentTypeError` for other names.
+        """
+        fields = {"mesh": self.mesh, "spec": self.spec, "memory_kind": self._memory_kind}
+        if unknown := kwargs.keys() - fields.keys():
+            raise ArgumentTypeError(f"a NamedSharding has no {sorted(unknown)}; it has {sorted(fields)}")
+        mesh, spec, memory_kind = (fields | kwargs).values()
+        return NamedSharding(mesh, spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec), memory_kind=memory_kind)
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one shard; raise `ShapeError` if the axes do not divide it."""
+        if len(self.spec) > len(global_shape):
+            raise ShapeError(f"{self.spec} has more dimensions than an array of shape {tuple(global_shape)}")
+        counts = [math.prod(self.mesh.shape[name] for name in self.spec.axes_of(i)) for i in range(len(global_shape))]
+        if any(size % count for size, count in zip(global_shape, counts, strict=True)):
+            raise ShapeError(f"{self.spec} on {self.mesh} splits dimensions in {counts}, which does not divide {tuple(global_shape)}")
+        return tuple([size // count for size, count in zip(global_shape, counts, strict=True)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedSharding) and (other.mesh, other.spec) == (self.mesh, self.spec)
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, self.spec))
+
+    def __repr__(self) -> str:
+        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
