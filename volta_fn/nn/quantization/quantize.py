@@ -12,7 +12,7 @@ from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.conv import Conv1d, Conv2d, Conv3d
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module
-from volta_fn.nn.quantization.quantized_array import QuantizedArray, Scheme, quantize_array
+from volta_fn.nn.quantization.quantized_array import Scheme, WeightArray, quantize_array
 from volta_fn.primitives.quantized import SCHEMES
 
 __all__ = ["dequantize", "quantize"]
@@ -134,7 +134,7 @@ def map_weights(
         weights = {field: getattr(value, field) for field in how.fields}
         prefix = f"{name}." if name else ""
         return value.replace(
-            **{field: function(prefix + field, w, chosen, of_layer) for field, w in weights.items() if not isinstance(w, QuantizedArray)}
+            **{field: function(prefix + field, w, chosen, of_layer) for field, w in weights.items() if not isinstance(w, WeightArray)}
         )
 
     result = _map_layers(layer, model)
@@ -164,6 +164,6 @@ def dequantize(model: T, dtype: Any = None) -> T:
     Linear(weight: f32[64,8], bias: f32[8])
     """
     target = None if dtype is None else dtypes.as_dtype(dtype)
-    is_quantized = lambda value: isinstance(value, QuantizedArray)  # noqa: E731
+    is_quantized = lambda value: isinstance(value, WeightArray)  # noqa: E731
     result: T = tree.map(lambda value: value.dequantize(target) if is_quantized(value) else value, model, is_leaf=is_quantized)
     return result
