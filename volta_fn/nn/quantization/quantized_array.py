@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.nn.quantization.rounding import encoded, groups_of, rows_of, scales_by_range
+from volta_fn.nn.quantization.rounding import encoded, groups_of, rows_of, scales_by_error, scales_by_range
 from volta_fn.primitives.quantized import CODES, LARGEST, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
@@ -269,8 +269,8 @@ def quantize_array(
     """Quantise an array to numbers that share scales group by group.
 
     Symmetric groups divide their range by the number of largest magnitude, which one of 4 bits represents by its only code of magnitude 8
-    (as GGML's Q4_0 does); others divide the range from their smallest to their largest number. Scales are rounded to `scale_dtype` before
-    numbers are divided by them. It is a function of arrays, for `jit` and `vmap`, too.
+    (as GGML's Q4_0 does); others divide the range from their smallest to their largest number, or with 4 bits a part of it: the one whose
+    squares of errors are least. Scales are rounded to `scale_dtype` before numbers are divided by them. It is a function of arrays, for `jit` and `vmap`, too.
 
     Args:
         x: floats, all finite.
@@ -334,6 +334,9 @@ def _codes(x: Array, layout: QuantizedLayout, symmetric: bool, dtype: np.dtype) 
         empty = vnp.zeros((*x.shape[:-1], layout.groups), dtype)
         return vnp.zeros((*x.shape[:-1], layout.width), CODES[layout.scheme]), empty, None if symmetric else empty
     groups = groups_of(x, layout)
-    scales = scales_by_range(groups, layout.scheme, symmetric, dtype)
+    if layout.scheme == "int4" and not symmetric:
+        scales = scales_by_error(groups, vnp.ones(()), layout.scheme, symmetric, dtype)
+    else:
+        scales = scales_by_range(groups, layout.scheme, symmetric, dtype)
     data = encoded(rows_of(scales.values(groups, layout.scheme), layout), layout)
     return data, scales.scales.astype(dtype), None if scales.offsets is None else scales.offsets.astype(dtype)
