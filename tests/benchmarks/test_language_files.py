@@ -45,6 +45,22 @@ def test_the_table_has_the_perplexity_of_each_kind() -> None:
     assert (mixed.mlp.down_proj.weight.scheme, mixed.mlp.up_proj.weight.scheme) == ("int8", "int4")
 
 
+def test_calibrated_kinds_lose_less_than_rounded_ones() -> None:
+    model, rng = small_model(), np.random.default_rng(1)
+    calibration = rng.integers(0, 90, (6, 32)).astype(np.int32)
+    new = rng.integers(0, 90, (4, 32)).astype(np.int32)
+    error = lambda name: float(np.square(np.asarray(perplexity.quantized(model, name, calibration)(new) - model(new))).mean())
+    assert error("GPTQ: int4, groups of 32") < 0.8 * error("int4, groups of 32")
+
+
+def test_texts_of_evaluation_and_calibration_differ() -> None:
+    evaluation, calibration = perplexity.evaluation_text(), perplexity.calibration_text()
+    assert min(len(evaluation), len(calibration)) > 100_000
+    lines = {line for line in calibration.splitlines() if len(line) > 60}
+    first = [line for line in evaluation[:20_000].splitlines() if len(line) > 60]  # the windows of the table
+    assert len(first) > 100 and not lines.intersection(first)
+
+
 def test_gguf_files_are_rewritten_and_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"

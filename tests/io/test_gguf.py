@@ -115,9 +115,24 @@ def test_formats_that_do_not_fit(tmp_path: Path) -> None:
             io.save_gguf(tmp_path / "a.gguf", tensors, formats=formats)
 
 
+@pytest.mark.parametrize(("group_size", "symmetric"), [(64, True), (None, True), (64, False), (32, False)])
+def test_blocks_of_larger_groups_share_their_scale(tmp_path: Path, group_size: int | None, symmetric: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 160)).astype(np.float32)
+    options: dict[str, Any] = {"group_size": group_size, "symmetric": symmetric, "scale_dtype": "float16"}
+    for scheme in ["int4", "int8"][: 1 + symmetric]:
+        w = nn.quantize_array(x, scheme, **options)  # type: ignore[arg-type]  # one of two
+        io.save_gguf(tmp_path / "a.gguf", {"w": w})
+        again = io.open_gguf(tmp_path / "a.gguf")["w"]
+        assert again.group_size == 32
+        np.testing.assert_allclose(again.dequantize(), w.dequantize(), rtol=1e-6, atol=1e-7 if symmetric else 5e-3)
+
+
 def test_errors(tmp_path: Path) -> None:
     x = np.ones((2, 64), np.float32) / 3
-    for w in (nn.quantize_array(x, "int8"), nn.quantize_array(x, "nf4", group_size=32), nn.quantize_array(x, "int4", group_size=32).T):
+    for w in (
+        nn.quantize_array(x, "int8", group_size=16), nn.quantize_array(x, "nf4", group_size=32), nn.quantize_array(x, "int4", group_size=32).T,
+        nn.quantize_array(x[:, :40], "int8"),
+    ):  # fmt: skip
         with pytest.raises(ArgumentError, match="group_size=32"):
             io.save_gguf(tmp_path / "a.gguf", {"w": w})
     with pytest.raises(DTypeError, match="scale_dtype"):

@@ -13,7 +13,7 @@ import volta_fn as vf
 from tests.nn.language import families
 from volta_fn import io, nn
 from volta_fn import numpy as vnp
-from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError, StateDictError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError
 
 gguf = pytest.importorskip("gguf")
 
@@ -21,7 +21,7 @@ gguf = pytest.importorskip("gguf")
 ARCHITECTURES = {
     "llama": "llama", "llama_biased": "llama", "llama3": "llama", "llama_linear": "llama", "mixtral": "llama", "qwen2": "qwen2",
     "qwen2_yarn": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma": "gemma", "gemma2": "gemma2",
-    "gemma3": "gemma3", "phi3": "phi3", "phi3_longrope": "phi3",
+    "gemma3": "gemma3", "phi2": "phi2", "phi3": "phi3", "phi3_longrope": "phi3",
 }  # fmt: skip
 #: What files cannot tell and llama.cpp fixes: entries of config.json that would differ from it.
 FIXED: dict[str, dict[str, Any]] = {
@@ -73,9 +73,9 @@ def write_gguf(path: Path, name: str, arrays: dict[str, np.ndarray], kind: str |
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    (writer.add_layer_norm_eps if name == "phi2" else writer.add_layer_norm_rms_eps)(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters.rope_theta)
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters.partial_rotary_factor))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
@@ -173,6 +173,83 @@ def test_logits_are_those_of_the_folder(tmp_path: Path, name: str, kind: str | N
     logits = np.asarray(expected(tokens))
     np.testing.assert_allclose(model(tokens), logits, rtol=2e-4, atol=2e-4 * np.abs(logits).max())
     np.testing.assert_array_equal(nn.generate(model, [5, 6], 3), nn.generate(expected, [5, 6], 3))
+
+
+def test_phi_2_with_projections_in_one_matrix(tmp_path: Path) -> None:
+    arrays = folder_of("phi2", tmp_path)
+    write_gguf(tmp_path / "three.gguf", "phi2", arrays, "Q8_0")
+    file = io.open_gguf(tmp_path / "three.gguf")
+    tensors = {name: x.dequantize() if isinstance(x, nn.QuantizedArray) else x for name, x in file.items()}
+    for layer, part in [(i, part) for i in range(file.metadata["phi2.block_count"]) for part in ("weight", "bias")]:
+        tensors[f"blk.{layer}.attn_qkv.{part}"] = vnp.concatenate([tensors.pop(f"blk.{layer}.attn_{x}.{part}") for x in "qkv"])
+    matrices = {name: "Q8_0" for name, x in tensors.items() if x.ndim > 1}
+    io.save_gguf(tmp_path / "one.gguf", tensors, file.metadata, formats=matrices)
+    models = [io.load_pretrained(tmp_path / f"{name}.gguf") for name in ("three", "one")]
+    logits = [np.asarray(model(vnp.asarray(families.TOKENS))) for model in models]
+    np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5, atol=1e-4)
+    assert isinstance(models[1].model.layers[0].self_attn.k_proj.weight, nn.QuantizedArray)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_files_are_written_as_by_llama_cpp(tmp_path: Path, name: str) -> None:
+    arrays = folder_of(name, tmp_path)
+    write_gguf(tmp_path / "theirs.gguf", name, arrays, None)
+    model = io.load_pretrained(tmp_path)
+    tokenizer = {"tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    io.save_gguf_model(tmp_path / "ours.gguf", model, metadata=tokenizer)
+    ours, theirs = (io.open_gguf(tmp_path / f"{x}.gguf") for x in ("ours", "theirs"))
+    assert set(ours) == set(theirs)
+    for key in theirs:
+        assert ours[key].dtype == theirs[key].dtype == np.float32
+        np.testing.assert_allclose(ours[key].reshape(theirs[key].shape), theirs[key], rtol=1e-6, err_msg=key)
+    left_out = ("attn_factor", "original_context_length", "expert_feed_forward_length")  # where they are what is the default
+    for key, value in theirs.metadata.items():
+        if not key.endswith(left_out) or key in ours.metadata:
+            assert ours.metadata[key] == (pytest.approx(value) if isinstance(value, float) else value), key
+    tokens = vnp.asarray(families.TOKENS)
+    logits = np.asarray(model(tokens))
+    again = io.load_pretrained(tmp_path / "ours.gguf")
+    np.testing.assert_allclose(again(tokens), logits, rtol=2e-4, atol=2e-4 * np.abs(logits).max())
+    np.testing.assert_allclose(io.load_pretrained(tmp_path / "theirs.gguf")(tokens), again(tokens), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "phi2"])
+def test_quantised_models_are_written(tmp_path: Path, name: str) -> None:
+    folder_of(name, tmp_path)
+    model = io.load_pretrained(tmp_path)
+    tokens = vnp.asarray(families.TOKENS)
+    for scheme, groups in (("int4", 32), ("int8", None), ("int4", 64)):
+        small: Any = nn.quantize(model, scheme, group_size=groups, scale_dtype="float16", where=lambda path, _: not path.endswith("mlp.gate"))
+        io.save_gguf_model(tmp_path / "small.gguf", small)
+        again = io.load_pretrained(tmp_path / "small.gguf")
+        weight = again.model.layers[0].self_attn.q_proj.weight
+        assert isinstance(weight, nn.QuantizedArray) and (weight.scheme, weight.group_size) == (scheme, 32)
+        np.testing.assert_allclose(again(tokens), small(tokens), rtol=1e-4, atol=1e-4 * float(vnp.abs(small(tokens)).max()))
+    io.save_gguf_model(tmp_path / "rounded.gguf", model.stack() if name == "llama" else model, format="Q4_K")
+    formats = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "rounded.gguf").tensors}
+    assert formats["token_embd.weight"] == "Q8_0" and formats["output_norm.weight"] == "F32"  # 64 numbers are no block of Q4_K
+    for one, other in zip(io.state_dict(model).values(), io.state_dict(nn.dequantize(io.load_pretrained(tmp_path / "rounded.gguf"))).values(), strict=True):
+        assert vnp.abs(one - other).max() <= 0.005 * vnp.abs(one).max()
+
+
+def test_models_that_files_cannot_hold(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "vocab_size": 32, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    }  # fmt: skip
+    path = tmp_path / "model.gguf"
+
+    def model_of(**options: Any) -> nn.CausalLM:
+        return nn.CausalLM.init(vf.random.key(0), nn.CausalLMConfig.from_json({**sizes, **options}))
+
+    with pytest.raises(ArgumentError, match=r"cannot tell query_pre_attn_scalar = 99"):
+        io.save_gguf_model(path, model_of(model_type="gemma2", head_dim=16, query_pre_attn_scalar=99))
+    with pytest.raises(ArgumentError, match="dynamic"):
+        io.save_gguf_model(path, model_of(model_type="llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0}))
+    with pytest.raises(ArgumentError, match="groups of a multiple of 32"):
+        io.save_gguf_model(path, nn.quantize(model_of(model_type="llama"), "nf4", scale_dtype="float16"))
+    with pytest.raises(ArgumentTypeError, match="CausalLM"):
+        io.save_gguf_model(path, {"w": vnp.ones((2, 32))})  # type: ignore[arg-type]  # to be refused
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])

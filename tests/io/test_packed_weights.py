@@ -48,6 +48,31 @@ def test_gptq(bits: Any, zero_shift: int) -> None:
     np.testing.assert_array_equal(io.from_gptq(*[vf.numpy.asarray(a) for a in arrays], bits=bits, zero_shift=zero_shift).data, w.data)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gptq_in_the_order_of_activations(bits: Any) -> None:
+    codes, zeros, scales, _ = matrix(bits)
+    group = np.random.default_rng(0).permutation(np.arange(64) // 32).astype(np.int32)
+    expected = (codes - zeros[group]) * scales[group].astype(np.float64)
+    w = io.from_gptq(packed(codes, 0, bits), packed(zeros - 1, 1, bits), scales, group, bits=bits)
+    assert isinstance(w, nn.PermutedArray) and (w.shape, w.T.shape, w.dtype) == ((64, 16), (16, 64), np.float16)
+    np.testing.assert_allclose(w.dequantize("float32"), expected, rtol=1e-6, atol=1e-5)
+    x = np.random.default_rng(1).normal(size=(2, 3, 64)).astype(np.float32)
+    np.testing.assert_allclose(vf.jit(nn.Linear(w))(x), x @ expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(nn.Projection(w.T)(x), x @ expected, rtol=1e-4, atol=1e-3)
+    back = np.random.default_rng(2).normal(size=(5, 16)).astype(np.float32)
+    np.testing.assert_allclose(back @ w.T, back @ expected.T, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(w @ back.T, expected @ back.T, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(w.T.take(vf.numpy.array([3, 1])), expected.T[[3, 1]], rtol=1e-2, atol=1e-2)
+    gradient = vf.grad(lambda x: (x @ w).sum())(vf.numpy.asarray(x))
+    np.testing.assert_allclose(gradient, np.broadcast_to(expected.sum(1), x.shape), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(nn.dequantize(nn.Linear(w)).weight, expected, rtol=2e-3)
+    for x in (np.ones((2, 63), np.float32), np.ones((), np.float32)):
+        with pytest.raises(ShapeError, match="64"):
+            x @ w
+    with pytest.raises(ShapeError, match="order"):
+        nn.PermutedArray(w.array, vf.numpy.arange(63))
+
+
 def test_awq() -> None:
     codes, zeros, scales, expected = matrix(4)
     order = [0, 2, 4, 6, 1, 3, 5, 7]
@@ -74,8 +99,8 @@ def test_a_state_dict() -> None:
 def test_errors() -> None:
     codes, zeros, scales, _ = matrix(4)
     arrays = packed(codes, 0, 4), packed(zeros, 1, 4), scales
-    with pytest.raises(ArgumentError, match="desc_act"):
-        io.from_gptq(*arrays, np.arange(64)[::-1] // 32)
+    with pytest.raises(ShapeError, match="g_idx"):
+        io.from_gptq(*arrays, np.minimum(np.arange(64) // 31, 1))
     with pytest.raises(ArgumentError, match="bits"):
         io.from_gptq(*arrays, bits=3)  # type: ignore[arg-type]  # to be refused
     with pytest.raises(ShapeError, match="groups"):

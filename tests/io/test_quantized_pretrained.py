@@ -68,6 +68,7 @@ def write_packed(folder: Path, method: str, bits: int = 4, model_type: str = "ll
         codes, zeros = rng.integers(0, 2**bits, (size, out)), rng.integers(1, 2**bits, (size // GROUP, out))
         scales = rng.uniform(0.01, 0.02, zeros.shape).astype(np.float16)
         group = np.arange(size) // GROUP
+        group = rng.permutation(group) if options.get("desc_act") else group
         plain[key] = ((codes - zeros[group]) * scales[group].astype(np.float32)).T.astype(np.float32)
         name = key.removesuffix(".weight")
         del state[key]
@@ -109,6 +110,25 @@ def test_packed_weights_are_those_of_the_numbers_that_they_stand_for(tmp_path: P
     logits = np.asarray(expected(TOKENS))
     np.testing.assert_allclose(model(TOKENS), logits, rtol=1e-4, atol=1e-4 * np.abs(logits).max())
     np.testing.assert_array_equal(nn.generate(model, [5, 6, 7], 5), nn.generate(expected, [5, 6, 7], 5))
+
+
+def test_groups_of_activations_order(tmp_path: Path) -> None:
+    expected = write_packed(tmp_path, "gptq", desc_act=True)
+    model = io.load_pretrained(tmp_path)
+    weight = model.model.layers[1].mlp.down_proj.weight
+    assert isinstance(weight, nn.PermutedArray) and weight.shape == (64, 128)
+    logits = np.asarray(expected(TOKENS))
+    np.testing.assert_allclose(model(TOKENS), logits, rtol=1e-4, atol=1e-4 * np.abs(logits).max())
+    np.testing.assert_array_equal(nn.generate(model, [5, 6, 7], 5), nn.generate(expected, [5, 6, 7], 5))
+    io.save_pretrained(tmp_path / "again", model)
+    again = io.load_pretrained(tmp_path / "again")
+    assert isinstance(again.model.layers[1].mlp.down_proj.weight, nn.PermutedArray)
+    np.testing.assert_array_equal(again(TOKENS), model(TOKENS))
+    assert io.load_pretrained(tmp_path, dtype="bfloat16").model.layers[0].self_attn.q_proj.weight.dtype == "bfloat16"
+    experts = tmp_path / "experts"
+    write_packed(experts, "gptq", model_type="mixtral", desc_act=True)
+    with pytest.raises(ArgumentError, match="desc_act"):
+        io.load_pretrained(experts)
 
 
 @pytest.mark.parametrize(

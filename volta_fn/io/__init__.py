@@ -25,6 +25,7 @@ from volta_fn.io.files import save_safetensors as save_safetensors
 from volta_fn.io.gguf import GGUFFile as GGUFFile
 from volta_fn.io.gguf import open_gguf as open_gguf
 from volta_fn.io.gguf import save_gguf as save_gguf
+from volta_fn.io.gguf_models import save_gguf_model as save_gguf_model
 from volta_fn.io.loggers import CSVLogger as CSVLogger
 from volta_fn.io.loggers import TensorBoardLogger as TensorBoardLogger
 from volta_fn.io.mapper import StateDictMapper as StateDictMapper

@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn.core.aval import Typed
 from volta_fn.errors import ArgumentError, ShapeError, StateDictError
 from volta_fn.io.state_dict import on_host, sharing
+from volta_fn.nn.quantization.permuted_array import PermutedArray
 from volta_fn.nn.quantization.quantized_array import QuantizedArray
 from volta_fn.primitives.quantized import pack_nibbles
 
@@ -22,8 +23,13 @@ from volta_fn.primitives.quantized import pack_nibbles
 _AWQ_POSITIONS = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def from_gptq(qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, bits: Literal[4, 8] = 4, zero_shift: int = 1) -> QuantizedArray:
+def from_gptq(
+    qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, bits: Literal[4, 8] = 4, zero_shift: int = 1
+) -> QuantizedArray | PermutedArray:
     """Return a weight that GPTQ has packed, of shape (in, out).
+
+    It is an `nn.QuantizedArray` if the rows of a group are neighbours, else ("desc_act") an `nn.PermutedArray`, which multiplies its input in
+    the order of the groups.
 
     Args:
         qweight: int32 of shape (in * bits / 32, out).
@@ -34,14 +40,25 @@ def from_gptq(qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, bits
         zero_shift: what is to be added to the stored zero points: 1, or 0 in version 2 of the format.
 
     Raises:
-        ArgumentError: other bits, or groups whose rows are not consecutive ("desc_act"): such a weight needs its input reordered.
-        ShapeError: the shapes do not fit each other.
+        ArgumentError: other bits.
+        ShapeError: the shapes do not fit each other, or groups have different sizes.
     """
     if bits not in (4, 8):
         raise ArgumentError(f"from_gptq: bits are 4 or 8, got {bits!r}")
     by_row = _unpacked(_words("qweight", qweight).T, bits)  # (out, in)
     zeros = _unpacked(_words("qzeros", qzeros), bits) + zero_shift
-    return _quantized("from_gptq", by_row, zeros, scales, g_idx, bits)
+    if g_idx is None:
+        return _quantized("from_gptq", by_row, zeros, scales, bits)
+    group = on_host(g_idx) if isinstance(g_idx, Typed) else np.asarray(g_idx)
+    size = by_row.shape[1]
+    if group.shape != (size,) or not np.array_equal(np.sort(group), np.arange(size) // max(size // max(len(zeros), 1), 1)):
+        raise ShapeError(
+            f"from_gptq: g_idx has the group of each of {size} rows, and {len(zeros)} groups as many rows each, got {group!r:.80} of shape "
+            f"{group.shape}"
+        )
+    order = np.argsort(group, kind="stable").astype(np.int32)
+    array = _quantized("from_gptq", by_row[:, order], zeros, scales, bits)
+    return array if np.array_equal(order, np.arange(size)) else PermutedArray(array, sharing(order))
 
 
 def from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedArray:
@@ -56,7 +73,7 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedArray:
     """
     codes, zeros = (_unpacked(_words(name, words), 4) for name, words in (("qweight", qweight), ("qzeros", qzeros)))
     codes, zeros = (x.reshape(x.shape[0], -1, 8)[..., _AWQ_POSITIONS].reshape(x.shape) for x in (codes, zeros))
-    return _quantized("from_awq", codes.T, zeros, scales, None, 4)
+    return _quantized("from_awq", codes.T, zeros, scales, 4)
 
 
 def unpack_weights(state: Mapping[str, Any], method: Literal["gptq", "awq"], **options: Any) -> dict[str, Any]:
@@ -103,7 +120,7 @@ def _unpacked(words: np.ndarray, bits: int) -> np.ndarray:
     return codes.reshape(words.shape[0], -1).astype(np.int32)
 
 
-def _quantized(caller: str, codes: np.ndarray, zeros: np.ndarray, scales: Any, g_idx: Any, bits: int) -> QuantizedArray:
+def _quantized(caller: str, codes: np.ndarray, zeros: np.ndarray, scales: Any, bits: int) -> QuantizedArray:
     """Return the array of codes (out, in) with zero points and scales (groups, out)."""
     by_group = on_host(scales) if isinstance(scales, Typed) else np.asarray(scales)
     out, size = codes.shape
@@ -114,13 +131,6 @@ def _quantized(caller: str, codes: np.ndarray, zeros: np.ndarray, scales: Any, g
             f"got scales {by_group.shape} and zero points {zeros.shape}"
         )
     group_size = size // groups
-    if g_idx is not None:
-        order = on_host(g_idx) if isinstance(g_idx, Typed) else np.asarray(g_idx)
-        if not np.array_equal(order, np.arange(size) // group_size):
-            raise ArgumentError(
-                f"{caller}: rows of a group are not consecutive (the checkpoint was made with desc_act=True); sort the rows and the "
-                "input's features by g_idx first"
-            )
     middle = 8 if bits == 4 else 128
     offsets = by_group.T.astype(np.float32) * (middle - zeros.T)
     data = pack_nibbles(codes) if bits == 4 else (codes - 128).astype(np.int8)

@@ -24,7 +24,8 @@ from volta_fn.io.packed_weights import unpack_weights
 from volta_fn.io.state_dict import dotted, load_state_dict, state_dict
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantization.permuted_array import PermutedArray
+from volta_fn.nn.quantization.quantized_array import QuantizedArray, WeightArray
 from volta_fn.transforms.make_jaxpr import eval_shape
 
 #: Names in files of parts of names here, where they differ, by `model_type`.
@@ -106,6 +107,8 @@ def load_pretrained(source: str | os.PathLike[str] | GGUFFile, *, dtype: Any = N
 
 
 def _converted(value: Any, dtype: np.dtype) -> Any:
+    if isinstance(value, PermutedArray):
+        return replace(value, array=_converted(value.array, dtype))
     return replace(value, dtype=dtype) if isinstance(value, QuantizedArray) else value.astype(dtype)
 
 
@@ -123,7 +126,7 @@ def _with_kinds_of(state: Mapping[str, Any], template: Any) -> Any:
 
     def changed(path: tree.KeyPath, leaf: Any) -> Any:
         value = state.get(dotted(path))
-        if not isinstance(value, QuantizedArray):
+        if not isinstance(value, WeightArray):
             return ShapeDtypeStruct(leaf.shape, leaf.dtype if value is None else value.dtype)
         if value.shape != leaf.shape:
             raise StateDictError(f"load_pretrained: {dotted(path)} has shape {leaf.shape}, the file has {value!r}")
@@ -161,7 +164,7 @@ def _unpacked(folder: Path, files: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ArgumentError(f"{path}: AWQ's weights have 4 bits, got {bits!r}")
     shift = 0 if how.get("checkpoint_format") == "gptq_v2" else 1
     unpacked = unpack_weights(files, method, **({"bits": bits, "zero_shift": shift} if method == "gptq" else {}))
-    return {name: value.T if isinstance(value, QuantizedArray) else value for name, value in unpacked.items()}
+    return {name: value.T if isinstance(value, WeightArray) else value for name, value in unpacked.items()}
 
 
 def _quantized(path: Path, files: Mapping[str, Any], weights: Any) -> dict[str, Any]:
@@ -181,6 +184,9 @@ def _quantized(path: Path, files: Mapping[str, Any], weights: Any) -> dict[str, 
             arrays[name] = QuantizedArray(data, scales, files.get(f"{name}.offsets"), **chosen)
         except (KeyError, TypeError, ValueError) as error:
             raise StateDictError(f"{path}: the quantised array {name!r} is not complete: {error}") from error
+    for name in [name for name in weights if f"{name.removesuffix('.array')}.order" in arrays]:
+        prefix = name.removesuffix(".array")
+        arrays[prefix] = PermutedArray(arrays.pop(name), arrays.pop(f"{prefix}.order"))
     return arrays
 
 
@@ -239,6 +245,8 @@ def _from_file(config: CausalLMConfig, files: Mapping[str, Any]) -> dict[str, An
         if absent:
             raise StateDictError(f"load_pretrained: the file has no {absent[0]}, one of {len(absent)} missing arrays of experts")
         rows = [[files[experts[f"{prefix}.{e}.{part}.weight"]] for part in (gate, up, down)] for e in range(config.num_experts)]
+        if any(isinstance(x, PermutedArray) for row in rows for x in row):
+            raise ArgumentError(f"load_pretrained: groups of {prefix} are no neighbours (desc_act=True), which experts do not support")
         try:
             halves = [tree.map(lambda *parts: vnp.concatenate(parts), *row[:2]) for row in rows]
             arrays[f"{prefix}.gate_up_proj"] = tree.map(lambda *parts: vnp.stack(parts), *halves)

@@ -29,6 +29,8 @@ from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
 from volta_fn.nn.quantization.fake_quant import *
+from volta_fn.nn.quantization.gptq import *
+from volta_fn.nn.quantization.permuted_array import *
 from volta_fn.nn.quantization.quantize import *
 from volta_fn.nn.quantization.quantized_array import *
 from volta_fn.nn.recurrent import *

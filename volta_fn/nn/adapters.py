@@ -16,7 +16,7 @@ from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantization.quantized_array import WeightArray
 from volta_fn.primitives.barriers import stop_gradient
 
 __all__ = ["LoRA", "lora", "lora_filter", "merge_lora"]
@@ -103,7 +103,7 @@ class LoRA(Module):
 
 def _rows(layer: Linear | Projection) -> Array:
     """Return a layer's weight as floats of shape (out_features, in_features)."""
-    weight = layer.weight.dequantize() if isinstance(layer.weight, QuantizedArray) else layer.weight
+    weight = layer.weight.dequantize() if isinstance(layer.weight, WeightArray) else layer.weight
     return weight.T if isinstance(layer, Linear) else weight
 
 

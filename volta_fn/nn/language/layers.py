@@ -19,7 +19,7 @@ from volta_fn.nn.language.rotary import Rotation
 from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantization.quantized_array import WeightArray
 from volta_fn.nn.transformer.multi_head_attention import KeysValues, rotate_pairs
 from volta_fn.primitives.call import Window
 from volta_fn.primitives.contraction import product_dtype
@@ -78,7 +78,7 @@ class Projection(Module):
         """
         value = as_value(x)
         check_features("Projection", value, self.weight.shape[1])
-        if isinstance(self.weight, QuantizedArray):
+        if isinstance(self.weight, WeightArray):
             product = _quantized_product(value, self.weight, preferred_element_type)
         else:
             numbers = (((value.ndim - 1,), (1,)), ((), ()))
@@ -86,7 +86,7 @@ class Projection(Module):
         return product if self.bias is None else product + self.bias
 
 
-def _quantized_product(x: Array, weight: QuantizedArray, dtype: Any) -> Array:
+def _quantized_product(x: Array, weight: WeightArray, dtype: Any) -> Array:
     """Return x @ weightᵀ in a dtype that is no narrower, or None for that of `x`.
 
     A product with a quantised weight has the dtype of its other operand, which is widened here for a wider result.

@@ -101,6 +101,12 @@ def _llama3(rope: RopeParameters, plain: np.ndarray) -> np.ndarray:
     return (1 - share) * stretched + share * plain
 
 
+def llama3_factors(rope: RopeParameters, features: int) -> np.ndarray:
+    """Return the factors of wavelengths of "llama3" positions, one for each pair."""
+    plain = rope.rope_theta ** -(np.arange(0, features, 2) / max(features, 1))
+    return plain / _llama3(rope, plain)
+
+
 def _yarn(rope: RopeParameters, features: int, plain: np.ndarray) -> np.ndarray:
     """Stretch pairs that turn seldom within the original length (Peng et al. 2023)."""
 

@@ -16,7 +16,7 @@ from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer
 from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantization.quantized_array import WeightArray
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax
 
@@ -128,7 +128,7 @@ class Embedding(Module):
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}")
         weight = self.weight
-        if isinstance(weight, QuantizedArray):
+        if isinstance(weight, WeightArray):
             return weight.take(numbers)
         if self.padding_idx is not None:
             row = stop_gradient(weight[self.padding_idx])

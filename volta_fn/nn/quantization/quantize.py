@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from volta_fn import dtypes, tree
@@ -12,7 +12,7 @@ from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.conv import Conv1d, Conv2d, Conv3d
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module
-from volta_fn.nn.quantization.quantized_array import QuantizedArray, Scheme, quantize_array
+from volta_fn.nn.quantization.quantized_array import Scheme, WeightArray, quantize_array
 from volta_fn.primitives.quantized import SCHEMES
 
 __all__ = ["dequantize", "quantize"]
@@ -96,11 +96,29 @@ def quantize(
       out_size=8
     )
     """
-    if scheme not in SCHEMES or embeddings not in (*SCHEMES, "default"):
-        raise ArgumentError(f"quantize: the scheme is one of {list(SCHEMES)}, got {(scheme if scheme not in SCHEMES else embeddings)!r}")
-    of_embeddings = ("int8" if scheme in _FOUR_BITS else scheme) if embeddings == "default" else embeddings
+    options = {"group_size": group_size, "symmetric": symmetric, "scale_dtype": scale_dtype, "activations": activations}
     if activations is not None and (activations != "int8" or scheme != "int8" or not symmetric or group_size not in (None, "default")):
         raise ArgumentError("quantize: activations='int8' needs the scheme 'int8', symmetric, with group_size=None")
+    return map_weights("quantize", lambda _, weight, chosen, how: quantize_array(weight, chosen, **how), model, scheme, where, embeddings, options)
+
+
+def map_weights(
+    caller: str,
+    function: Callable[[str, Any, Scheme, dict[str, Any]], Any],
+    model: T,
+    scheme: Scheme,
+    where: Callable[[str, Module], bool] | None,
+    embeddings: Scheme | Literal["default"],
+    options: Mapping[str, Any],
+) -> T:
+    """Replace the weights that `quantize` quantises by what a function returns.
+
+    It gets the name of a weight, the weight, its scheme, and the options of `quantize_array` for it, of which `options` has those of the
+    model. Errors are those of `quantize`.
+    """
+    if scheme not in SCHEMES or embeddings not in (*SCHEMES, "default"):
+        raise ArgumentError(f"{caller}: the scheme is one of {list(SCHEMES)}, got {(scheme if scheme not in SCHEMES else embeddings)!r}")
+    of_embeddings: Scheme = ("int8" if scheme in _FOUR_BITS else scheme) if embeddings == "default" else embeddings
     count = 0
 
     def layer(name: str, value: Module) -> Module:
@@ -109,21 +127,19 @@ def quantize(
         if how is None or scheme not in how.schemes or (where is not None and not where(name, value)):
             return value
         count += 1
-        options: dict[str, Any] = {
-            "axis": how.axis, "group_size": group_size, "symmetric": symmetric, "scale_dtype": scale_dtype,
-            "activations": activations if how.integers else None,
-        }  # fmt: skip
+        of_layer = {**options, "axis": how.axis, "activations": options["activations"] if how.integers else None}
         chosen = of_embeddings if isinstance(value, Embedding) else scheme
         if chosen != scheme:  # sizes of groups and offsets are those of `scheme`
-            options |= {"group_size": "default", "symmetric": True}
+            of_layer |= {"group_size": "default", "symmetric": True}
         weights = {field: getattr(value, field) for field in how.fields}
+        prefix = f"{name}." if name else ""
         return value.replace(
-            **{field: quantize_array(w, chosen, **options) for field, w in weights.items() if not isinstance(w, QuantizedArray)}
+            **{field: function(prefix + field, w, chosen, of_layer) for field, w in weights.items() if not isinstance(w, WeightArray)}
         )
 
     result = _map_layers(layer, model)
     if not count:
-        raise ArgumentError(f"quantize: no layer of the model is quantised to {scheme!r}; look at `where`, and at its layers' types")
+        raise ArgumentError(f"{caller}: no layer of the model is quantised to {scheme!r}; look at `where`, and at its layers' types")
     return result
 
 
@@ -148,6 +164,6 @@ def dequantize(model: T, dtype: Any = None) -> T:
     Linear(weight: f32[64,8], bias: f32[8])
     """
     target = None if dtype is None else dtypes.as_dtype(dtype)
-    is_quantized = lambda value: isinstance(value, QuantizedArray)  # noqa: E731
+    is_quantized = lambda value: isinstance(value, WeightArray)  # noqa: E731
     result: T = tree.map(lambda value: value.dequantize(target) if is_quantized(value) else value, model, is_leaf=is_quantized)
     return result

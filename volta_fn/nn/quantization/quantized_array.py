@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -15,7 +16,8 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, SCHEMES, QuantizedLayout, dequantized, quantized_dot
+from volta_fn.nn.quantization.rounding import encoded, groups_of, rows_of, scales_by_error, scales_by_range
+from volta_fn.primitives.quantized import CODES, LARGEST, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["QuantizedArray", "quantize_array"]
@@ -31,8 +33,41 @@ Scheme = Literal["int8", "int4", "nf4", "fp8"]
 _GROUP_SIZES: dict[str, int | None] = {"int8": None, "fp8": None, "int4": 64, "nf4": 64}
 
 
+class WeightArray(Typed, ABC):
+    """What takes the place of a layer's weight: an array by how it multiplies."""
+
+    __array_ufunc__ = None  # so that NumPy arrays leave ``x @ w`` to it
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    @abstractmethod
+    def T(self) -> Self:
+        """The transpose of a matrix."""
+
+    @abstractmethod
+    def dequantize(self, dtype: Any = None) -> Array:
+        """Return the numbers as floats, of `self.dtype` unless another is given."""
+
+    @abstractmethod
+    def take(self, indices: Any) -> Array:
+        """Return entries along the first axis as floats, as `numpy.take` does."""
+
+    @abstractmethod
+    def __rmatmul__(self, other: Any) -> Array:
+        """Return ``other @ self``."""
+
+    def __matmul__(self, other: Any) -> Array:
+        """Return ``self @ other``, in the dtype of `other`."""
+        x = as_value(other)
+        return self.T.__rmatmul__(x) if x.ndim == 1 else vnp.swapaxes(self.T.__rmatmul__(vnp.swapaxes(x, -1, -2)), -1, -2)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class QuantizedArray(Typed):
+class QuantizedArray(WeightArray):
     """An array of numbers of 8 or 4 bits, with a scale for each group of them.
 
     A group is some consecutive numbers along the axes that products sum over; its numbers are ``value(code) * scale``, or
@@ -60,8 +95,6 @@ class QuantizedArray(Typed):
     >>> (vf.numpy.ones((2, 64)) @ w).shape, w.data.nbytes
     ((2, 3), 96)
     """
-
-    __array_ufunc__ = None  # so that NumPy arrays leave ``x @ w`` to it
 
     data: Any
     scales: Any
@@ -105,11 +138,6 @@ class QuantizedArray(Typed):
         lead = tuple(self.data.shape[:-1])
         shape = (*lead[:-1], *self.inner, lead[-1]) if self.rows_last else (*lead, *self.inner)
         return ShapedArray(shape, self.dtype)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -165,11 +193,6 @@ class QuantizedArray(Typed):
         if self.activations is not None and self.rows_last:
             return _int8_product(x, self.data, self.scales)
         return quantized_dot(x, *self._arrays(), self.layout, transposed=not self.rows_last)
-
-    def __matmul__(self, other: Any) -> Array:
-        """Return ``self @ other``, in the dtype of `other`."""
-        x = as_value(other)
-        return self.T.__rmatmul__(x) if x.ndim == 1 else vnp.swapaxes(self.T.__rmatmul__(vnp.swapaxes(x, -1, -2)), -1, -2)
 
     def __repr__(self) -> str:
         try:
@@ -246,8 +269,8 @@ def quantize_array(
     """Quantise an array to numbers that share scales group by group.
 
     Symmetric groups divide their range by the number of largest magnitude, which one of 4 bits represents by its only code of magnitude 8
-    (as GGML's Q4_0 does); others divide the range from their smallest to their largest number. Scales are rounded to `scale_dtype` before
-    numbers are divided by them. It is a function of arrays, for `jit` and `vmap`, too.
+    (as GGML's Q4_0 does); others divide the range from their smallest to their largest number, or with 4 bits a part of it: the one whose
+    squares of errors are least. Scales are rounded to `scale_dtype` before numbers are divided by them. It is a function of arrays, for `jit` and `vmap`, too.
 
     Args:
         x: floats, all finite.
@@ -280,7 +303,7 @@ def quantize_array(
         raise ArgumentError(f"quantize_array: {scheme} is symmetric; use 'int8' or 'int4' for offsets, or symmetric=True")
     if isinstance(value, ConcreteArray) and current_trace() is EVAL and not bool(vnp.isfinite(value).all()):
         raise ArgumentError("quantize_array: some numbers are not finite; no scale represents them")
-    rows, inner, rows_last = _as_rows(value, axis)
+    rows, inner, rows_last = as_rows(value, axis)
     size = rows.shape[-1]
     chosen = _GROUP_SIZES[scheme] if group_size == "default" else group_size
     chosen = max(size, 1) if chosen is None else chosen
@@ -291,7 +314,7 @@ def quantize_array(
     return QuantizedArray(data, scales, offsets, scheme, inner, layout.group_size, rows_last, value.dtype, activations)
 
 
-def _as_rows(x: Array, axis: int | tuple[int, ...]) -> tuple[Array, tuple[int, ...], bool]:
+def as_rows(x: Array, axis: int | tuple[int, ...]) -> tuple[Array, tuple[int, ...], bool]:
     """Return an array as rows of the numbers along `axis`.
 
     Also the sizes of these axes, and whether the axis of the rows was the last.
@@ -307,39 +330,13 @@ def _as_rows(x: Array, axis: int | tuple[int, ...]) -> tuple[Array, tuple[int, .
 
 
 def _codes(x: Array, layout: QuantizedLayout, symmetric: bool, dtype: np.dtype) -> tuple[Array, Array, Array | None]:
-    lead, missing = x.shape[:-1], layout.groups * layout.group_size - layout.size
     if not x.size:
-        empty = vnp.zeros((*lead, layout.groups), dtype)
-        return vnp.zeros((*lead, layout.width), CODES[layout.scheme]), empty, None if symmetric else empty
-    padded = vnp.pad(x, [*[(0, 0)] * len(lead), (0, missing)], "edge") if missing else x
-    groups = padded.reshape((*lead, layout.groups, layout.group_size))
-    low, high = vnp.min(groups, -1), vnp.max(groups, -1)
-    steps = {"int8": 255.0, "int4": 15.0}
-    if not symmetric:
-        scales = ((high - low) / steps[layout.scheme]).astype(dtype)
-        lowest = -128.0 if layout.scheme == "int8" else -8.0
-        offsets = (low - lowest * scales.astype("float32")).astype(dtype)
-        shifted = groups - offsets.astype("float32")[..., None]
+        empty = vnp.zeros((*x.shape[:-1], layout.groups), dtype)
+        return vnp.zeros((*x.shape[:-1], layout.width), CODES[layout.scheme]), empty, None if symmetric else empty
+    groups = groups_of(x, layout)
+    if layout.scheme == "int4" and not symmetric:
+        scales = scales_by_error(groups, vnp.ones(()), layout.scheme, symmetric, dtype)
     else:
-        extreme = vnp.where(-low > high, low, high)  # with its sign
-        scales = (extreme / -8.0 if layout.scheme == "int4" else vnp.abs(extreme) / LARGEST[layout.scheme]).astype(dtype)
-        offsets, shifted = None, groups
-    step = scales.astype("float32")[..., None]
-    ratios = (shifted / vnp.where(step == 0, 1.0, step)).reshape((*lead, -1))[..., : layout.size]
-    return _encoded(ratios, layout), scales, offsets
-
-
-def _encoded(x: Array, layout: QuantizedLayout) -> Array:
-    """Return the codes of numbers in units of their scales."""
-    if layout.scheme == "int8":
-        return vnp.clip(vnp.round(x), -128, 127).astype("int8")
-    if layout.scheme == "fp8":
-        return lax.bitcast_convert_type(vnp.clip(x, -LARGEST["fp8"], LARGEST["fp8"]).astype("float8_e4m3fn"), "uint8")
-    if layout.scheme == "int4":
-        codes = (vnp.clip(vnp.round(x), -8, 7) + 8).astype("uint8")
-    else:
-        middles = (NF4_VALUES[1:] + NF4_VALUES[:-1]) / 2
-        codes = sum([(x > middle).astype("uint8") for middle in middles], start=vnp.zeros(x.shape, "uint8"))
-    padded = vnp.pad(codes, [*[(0, 0)] * (x.ndim - 1), (0, 2 * layout.width - layout.size)])
-    halves = padded.reshape((*x.shape[:-1], layout.width // 16, 2, 16))
-    return (halves[..., 0, :] | (halves[..., 1, :] << 4)).reshape((*x.shape[:-1], layout.width))
+        scales = scales_by_range(groups, layout.scheme, symmetric, dtype)
+    data = encoded(rows_of(scales.values(groups, layout.scheme), layout), layout)
+    return data, scales.scales.astype(dtype), None if scales.offsets is None else scales.offsets.astype(dtype)
