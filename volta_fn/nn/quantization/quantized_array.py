@@ -17,6 +17,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
+from volta_fn.tree.registry import FIELDS
 
 __all__ = ["QuantizedArray", "quantize_array"]
 
@@ -204,6 +205,7 @@ def _unflatten(static: Sequence[Any], children: Sequence[Any]) -> QuantizedArray
 
 
 tree.register_pytree_with_keys(QuantizedArray, _flatten, _unflatten)
+FIELDS[QuantizedArray] = _DATA, _STATIC
 
 
 # Products in 8-bit integers: rows of x get a scale each.
