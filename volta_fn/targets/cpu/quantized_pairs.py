@@ -37,7 +37,7 @@ _FEW_ROWS, _ROWS = 4, 8
 #: Chunks that are written out one after another, each with sums of its own.
 _UNROLLED = 2
 #: Bytes by which codes are prefetched.
-_AHEAD = 8 << 10
+_AHEAD = 16 << 10
 #: Bytes of weights that a task reads, about, and nanoseconds for a byte.
 _TASK_BYTES, _BYTE_NS = 1 << 17, 0.03
 
