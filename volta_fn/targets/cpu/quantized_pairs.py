@@ -5,8 +5,8 @@ Where the CPU multiplies pairs of bfloat16 and sums them in float32 (`vdpbf16ps`
 shifted so that some bits of each word are an index, and the numbers of x are put into the order in which lookups deliver weights, once for
 all rows of the matrix. The products of a group are multiplied by its scale, and its offset by the sum of the group's x.
 
-x is a sum of one bfloat16 (bfloat16), two (float16) or three (float32), so that products are exact and sums those of float32. Where x is
-infinite, the result may be NaN; numbers below 1.2e-38 count as zeros, in x and in sums.
+x is bfloat16, products are exact, and sums those of float32. Where x is infinite, the result may be NaN; numbers below 1.2e-38 count as
+zeros, in x and in sums.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, first_lanes, load, prefetch, read, write
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-#: How many bfloat16 numbers x is the sum of, by its dtype.
-_TERMS = {"bfloat16": 1, "float16": 2, "float32": 3}
 #: The bytes of codes that are looked up together, and the words of 16 bits and the sums of pairs that these are.
 _BYTES, _WORDS, _LANES = 64, 32, 16
 _WORD_VECTOR, _PAIR_VECTOR = vector_of("i16", _WORDS), vector_of("bfloat", _WORDS)
-#: Rows of x of three terms for which this is faster than products in float32, and the most rows at a time.
-_FEW_ROWS, _ROWS = 4, 8
+#: The most rows of x for which two lookups a number of 4 bits are faster than products in float32, and the most rows at a time.
+_FEW_ROWS, _ROWS = 2, 8
 #: Chunks that are written out one after another, each with sums of its own.
 _UNROLLED = 2
 #: Bytes by which codes are prefetched.
@@ -77,17 +75,12 @@ def _order(layout: QuantizedLayout) -> list[list[int]]:
 
 def suits(avals: Sequence[ShapedArray], layout: QuantizedLayout) -> bool:
     """Return True if products by pairs are faster, of operands with a routine."""
-    cpu, terms = host(), _TERMS.get(avals[0].dtype.name)
-    if not (cpu.triple.startswith("x86") and cpu.vector_bytes == 64 and cpu.has("avx512bf16") and terms):
+    cpu, x = host(), avals[0]
+    if not (cpu.triple.startswith("x86") and cpu.vector_bytes == 64 and cpu.has("avx512bf16") and x.dtype == _BFLOAT16):
         return False
     chunk = _BYTES * (2 if layout.is_packed else 1)
-    shared = layout.groups == 1 or layout.group_size % chunk == 0 or (chunk % layout.group_size == 0 and chunk // layout.group_size <= 4)
-    faster = {
-        "int4": terms < 3 or avals[0].shape[-2] <= _FEW_ROWS,
-        "nf4": terms < 3,
-        "int8": terms == 1,
-    }
-    return shared and faster.get(layout.scheme, False)
+    whole = layout.groups == 1 or layout.group_size % chunk == 0 or (chunk % layout.group_size == 0 and chunk // layout.group_size <= 4)
+    return whole and (layout.scheme in ("int4", "int8") or (layout.scheme == "nf4" and x.shape[-2] <= _FEW_ROWS))
 
 
 def write_products(writer: RoutineWriter, avals: Sequence[ShapedArray], layout: QuantizedLayout) -> int:
@@ -100,8 +93,8 @@ def write_products(writer: RoutineWriter, avals: Sequence[ShapedArray], layout: 
 class _PairProducts:
     """The writer of products by pairs.
 
-    Buffers are x, the codes, scales, perhaps offsets, the result, and a workspace with the rows of x by chunks: the parts of each term and,
-    if there are offsets, the sums of the numbers that a lane has.
+    Buffers are x, the codes, scales, perhaps offsets, the result, and a workspace with the rows of x by chunks: their parts and, if there
+    are offsets, the sums of the numbers that a lane has.
     """
 
     def __init__(self, avals: Sequence[ShapedArray], layout: QuantizedLayout) -> None:
@@ -112,14 +105,13 @@ class _PairProducts:
         self.work: ComputeType = work
         self.stack = 1 if self.data.ndim == 2 else self.data.shape[0]
         self.rows, self.outputs = self.x.shape[-2], self.data.shape[-2]
-        self.terms = _TERMS[self.x.dtype.name]
         self.lookups, self.order = _lookups(layout.scheme), _order(layout)
         self.has_offsets = len(self.by_group) == 2
         #: Numbers of a chunk, and chunks of a row.
         self.numbers = len(self.order) * _WORDS
         self.chunks = -(-layout.width // _BYTES)
         #: Vectors of a chunk of x, and bytes of a row of it.
-        self.vectors = self.terms * len(self.order) + self.has_offsets
+        self.vectors = len(self.order) + self.has_offsets
         self.row_bytes = self.chunks * self.vectors * _BYTES
         self.workspace = math.prod(self.x.shape[:-1]) * self.row_bytes
         self.out = 2 + len(self.by_group)
@@ -162,41 +154,16 @@ class _PairProducts:
         """Emit the parts of a chunk of which `count` numbers exist; others are zeros."""
         itemsize, numbers = self.x.dtype.itemsize, self.numbers
         place = f.at(source, f"[{numbers * itemsize} x i8]", chunk)
-        if self.terms == 1:
-            terms = [load(f, "i16", itemsize, place, numbers, first_lanes(count, numbers))]
-        else:
-            terms = self._terms(f, read(f, self.work, self.x.dtype, place, numbers, first_lanes(count, numbers)))
+        x = load(f, "i16", itemsize, place, numbers, first_lanes(count, numbers))
         target = f.at(target, f"[{self.vectors * _BYTES} x i8]", chunk)
         total, ones = self.work.zero(), _words([1.0] * _WORDS)
-        for number, (term, order) in enumerate(itertools.product(terms, self.order)):
-            part = f.shuffle(term, order)
+        for number, order in enumerate(self.order):
+            part = f.shuffle(x, order)
             f.store(part, f.at(target, f"[{_BYTES} x i8]", i64(number)), 4)
             if self.has_offsets:
                 total = _add_pairs(f, ones, part, total)
         if self.has_offsets:
             f.store(total, f.at(target, f"[{_BYTES} x i8]", i64(self.vectors - 1)), 4)
-
-    def _terms(self, f: Function, x: Value) -> list[Value]:
-        """Emit the bfloat16 numbers whose sum is x, as words.
-
-        Each has the upper bits of what the ones before leave.
-        """
-        lanes = self.numbers
-        words, floats, short = (vector_of(type_, lanes) for type_ in ("i32", "float", "i16"))
-
-        def splat(number: int) -> Value:
-            return f.splat(Value("i32", str(number)), lanes)
-
-        terms = []
-        for number in range(self.terms):
-            upper = f.binary("and", f.cast("bitcast", x, words), splat(-(1 << 16)))
-            if number == 0:  # NaN stays NaN
-                upper = f.select(f.compare("fcmp uno", x, x), splat(0x7FC00000), upper)
-            terms.append(f.cast("trunc", f.binary("lshr", upper, splat(16)), short))
-            part = f.cast("bitcast", upper, floats)
-            zeros = Value(floats, "zeroinitializer")
-            x = f.select(f.compare("fcmp ueq", part, x), zeros, f.binary("fsub", x, part))  # infinity has no rest
-        return terms
 
     # products
 
@@ -255,9 +222,8 @@ class _PairProducts:
         totals = []
         for i, total in enumerate(sums):
             products = self.work.zero()
-            for term in range(self.terms):
-                for lookup, weight in zip(self.lookups, weights, strict=True):
-                    products = _add_pairs(f, weight, vector(i, term * len(self.order) + lookup.part, _WORD_VECTOR), products)
+            for lookup, weight in zip(self.lookups, weights, strict=True):
+                products = _add_pairs(f, weight, vector(i, lookup.part, _WORD_VECTOR), products)
             total = self.work.multiply_add(f, products, by_lane[0], total)
             if self.has_offsets:
                 total = self.work.multiply_add(f, vector(i, self.vectors - 1, self.work.vector), by_lane[1], total)
