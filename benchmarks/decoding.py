@@ -1,6 +1,6 @@
 """Decode tokens with language models of random weights, beside PyTorch.
 
-    python -m benchmarks.decoding [--model smollm qwen] [--rows 1 2 4 8] [--layout torch|linear]
+    python -m benchmarks.decoding [--model smollm2-135m qwen2.5-0.5b] [--rows 1 2 4 8] [--layout torch|linear]
 
 The models have the shapes of SmolLM2-135M and Qwen2.5-0.5B, weights in bfloat16, and a cache of 1,024 keys. A token of a batch reads all
 weights once, so the figure beside the milliseconds is the weights' bytes a second, as a fraction of what summing an array of 512 MB reads.

@@ -18,6 +18,7 @@ from tests.targets.products import expected as product_of
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES, evaluation_of
 from volta_fn.primitives.call import Form
+from volta_fn.primitives.quantized import decode
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 _MOVED = frozenset({"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "pad"})
@@ -58,6 +59,8 @@ def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
     with np.errstate(all="ignore"):
         if name == "dot_general":
             return [_product(problem, inputs)]
+        if name == "quantized_dot":
+            return [_quantized_product(problem, inputs)]
         if name == "conv_general_dilated":
             return [_convolution(problem, inputs)]
         if name.startswith("attention"):
@@ -133,6 +136,16 @@ def _product(problem: Problem, inputs: list[np.ndarray]) -> Want:
     scale = product_of(_sizes(lhs), _sizes(rhs), dims, np.float64)
     value = product_of(_wide(lhs), _wide(rhs), dims, np.complex128 if dtype in dtypes.COMPLEX else np.float64)
     return _bounded(value, scale, terms, dtype, _are_small(problem))
+
+
+def _quantized_product(problem: Problem, inputs: list[np.ndarray]) -> Want:
+    x, data, *by_group = inputs
+    layout, ((_, dtype),) = problem.params["layout"], problem.outputs
+    values = decode(data, layout).astype(np.float64)
+    scales, *offsets = [np.repeat(a.astype(np.float64), layout.group_size, -1)[..., : layout.size] for a in by_group]
+    terms = [values * scales, *offsets]
+    scale = _sizes(x) @ sum(map(_sizes, terms)).swapaxes(-1, -2)
+    return _bounded(_wide(x) @ sum(terms).swapaxes(-1, -2), scale, layout.size, dtype, exact=False)
 
 
 def _convolution(problem: Problem, inputs: list[np.ndarray]) -> Want:

@@ -149,4 +149,5 @@ FAMILY_OF = {
     **dict.fromkeys(("eig", "hessenberg", "schur", "tridiagonal", "householder_product", "tridiagonal_solve"), "condensed"),
     "fft": "fourier",
     "pad": "pad",
+    "quantized_dot": "quantized",
 }

@@ -194,6 +194,11 @@ CHOICES: dict[str, Choices] = {
     ],
     "linalg": [*_STACKS, *each("lapack.factorizations", LARGE=(0,))],
     "condensed": _STACKS,
+    "quantized": [
+        Choice("by numbers", {"quantized_pairs:suits": constant(False)}),
+        *each("quantized", _TASK_BYTES=(1,), _ROWS=(1, 3), _MOST_CHAINS=(1, 2), _UNROLLED=(1,), _SUMS=({32: 2, 16: 2},)),
+        *each("quantized_pairs", _TASK_BYTES=(1,), _ROWS=(1, 3), _UNROLLED=(1, 3), _FEW_ROWS=(0, _BIG)),
+    ],
 }  # fmt: skip
 
 #: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed

@@ -20,6 +20,7 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import Axes, Form, Window
 from volta_fn.primitives.convolution import window_counts
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.quantized import BLOCK, CODES, QuantizedLayout
 from volta_fn.targets.numpy import backend as _kernels  # noqa: F401  # declares all primitives
 
 Rng = np.random.Generator
@@ -103,6 +104,7 @@ def problem(text: str) -> Problem:
         "Form": Form,
         "Axes": Axes,
         "Window": Window,
+        "QuantizedLayout": QuantizedLayout,
     }
     return eval(text, {**names, "ScatterDimensionNumbers": ScatterDimensionNumbers, "MODE": GatherScatterMode, "dtype": np.dtype})
 
@@ -420,6 +422,27 @@ def products(rng: Rng, room: int) -> Problem:
     )
 
 
+def quantized_products(rng: Rng, room: int) -> Problem:
+    """A product of few rows with a quantised matrix: groups of all sizes that layers have, and one for a whole row."""
+    scheme, lead = pick(rng, list(CODES)), pick(rng, [(), (), (), (2,)])
+    size = pick(rng, [1, 5, 31, 32, 33, 64, 70, 96, 100, 127, 128, 160, 256, 300, 576, 1000])
+    group = pick(rng, [size, *[n for n in (16, BLOCK, 64, 96, 128, 256) if n < size and (scheme in ("int8", "fp8") or n % BLOCK == 0)]])
+    layout = QuantizedLayout(scheme, size, group)
+    rows = pick(rng, [1, 1, 1, 2, 3, 4, 5, 8, 9, 17, 32])
+    outputs = int(rng.integers(1, 1 + max(1, min(room, 1 << 16) // (size * rows))))
+    floats = ("float16", "bfloat16", "float32")
+    by_group = (*lead, outputs, layout.groups)
+    return Problem(
+        "quantized_dot",
+        (
+            operand(rng, (*lead, rows, size), pick(rng, floats)),
+            operand(rng, (*lead, outputs, layout.width), CODES[scheme].name, ("normal",)),
+            *[operand(rng, by_group, pick(rng, floats)) for _ in range(1 + int(rng.integers(2)))],
+        ),
+        {"layout": layout, "transposed": False},
+    )
+
+
 def convolutions(rng: Rng, room: int) -> Problem:
     """A convolution of any form, of which some are those of layers and of their gradients."""
     while True:
@@ -573,10 +596,10 @@ def condensed(rng: Rng, room: int) -> Problem:
 FAMILIES: dict[str, Callable[[Rng, int], Problem]] = {
     "cumulative": cumulative, "sort": sorts, "top_k": top_k, "window": windows, "gather": gathers, "scatter": scatters,
     "dynamic_slice": dynamic_slices, "product": products, "convolution": convolutions, "fourier": transforms, "linalg": factorisations,
-    "condensed": condensed, "attention": attention, "pad": paddings,
+    "condensed": condensed, "attention": attention, "pad": paddings, "quantized": quantized_products,
 }  # fmt: skip
 #: Those of a target: the others are kernels there, or products.
 FAMILIES_OF = {
     "cpu": tuple(f for f in FAMILIES if f != "pad"),
-    "wgsl": tuple(f for f in FAMILIES if f not in ("fourier", "condensed")),
+    "wgsl": tuple(f for f in FAMILIES if f not in ("fourier", "condensed", "quantized")),
 }

@@ -12,6 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
+from volta_fn.tree.matching import matcher
 
 KEY = vf.random.key(0)
 
@@ -336,3 +337,22 @@ def test_prints_hyper_parameters_that_are_not_the_defaults():
     assert repr(Several(1, 1, (1, 1))) == "Several(size=1, pair=(1, 1))"
     conv = nn.Conv2d.init(KEY, 1, 1, 2)
     assert repr(conv) == "Conv2d(weight: f32[1,1,2,2], bias: f32[1])"
+
+
+def test_generated_code_reads_the_leaves_of_modules() -> None:
+    """Jitted functions find their program by code that reads the fields; a module of another structure does not pass for this one."""
+    network = make_network()
+    model = {"network": network, "scale": Scale(vf.numpy.ones(2), 3), "quantised": nn.quantize(network, "int8")}
+    match = matcher(vf.tree.structure(model), model)
+    assert match is not None
+    leaves = match(model)
+    assert leaves is not None and all(x is y for x, y in zip(leaves, vf.tree.leaves(model), strict=True))
+    for name, other in (("scale", Scale(vf.numpy.ones(2), 2)), ("quantised", network), ("network", network.replace(nothing=network.first))):
+        assert match(model | {name: other}) is None
+
+
+def test_jit_distinguishes_modules_by_hyper_parameters() -> None:
+    call = vf.jit(lambda layer, x: layer(x))
+    for _ in range(3):
+        for power in (1, 2, 3):
+            np.testing.assert_array_equal(call(Scale(vf.numpy.full(2, 3.0), power), np.ones(2, np.float32)), np.full(2, 3.0**power))

@@ -29,6 +29,7 @@ from volta_fn.core import html
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
+from volta_fn.tree.registry import FIELDS
 
 __all__ = ["Module", "apply", "parameter_count", "static"]
 
@@ -115,6 +116,8 @@ class Module:
             lambda module: ([(keys.get(name) or tree.GetAttrKey(name), c) for name, c in module.children().items()], module._structure()),
             cls._rebuild,
         )
+        if cls.children is Module.children and cls._structure is Module._structure:
+            FIELDS[cls] = cls._data, cls._static
 
     def __post_init__(self) -> None:
         for name in self._data:

@@ -111,7 +111,7 @@ NAMESPACE = "volta_fn"
 
 C = TypeVar("C", bound=type)
 
-#: The attributes of registered dataclasses that are children, and those that are static.
+#: The attributes that are children, and those that are static, of classes that are no more than these: dataclasses and modules.
 FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
 

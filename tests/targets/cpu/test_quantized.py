@@ -11,7 +11,7 @@ from tests.targets.cpu.running import run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.quantized import CODES, QuantizedLayout, decode, scaled
 from volta_fn.runtime.llvm.host import host, vector_widths
-from volta_fn.targets.cpu import quantized
+from volta_fn.targets.cpu import quantized, quantized_pairs
 from volta_fn.targets.cpu.library import emission
 from volta_fn.targets.cpu.matmul import micro_kernel
 
@@ -50,7 +50,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     if request.param not in vector_widths() or request.param > host().vector_bytes:
         pytest.skip(f"there are no vectors of {request.param} bytes")
     narrow = host()._replace(vector_bytes=request.param, vector_registers=32 if request.param == 64 else 16)
-    for module in (quantized, micro_kernel, emission):
+    for module in (quantized, quantized_pairs, micro_kernel, emission):
         monkeypatch.setattr(module, "host", lambda: narrow)
     return int(request.param)
 
@@ -89,6 +89,56 @@ def test_stacks_and_many_rows_of_weights() -> None:
     for layout in (QuantizedLayout("int8", 64, 64), QuantizedLayout("int4", 64, 32)):
         check(layout, operands(layout, 3, 5, lead=(4,)))
         check(layout, operands(layout, 1, 9000))
+
+
+#: Groups that products by pairs take, and one that they leave.
+_GROUPS = {"int8": (16, 32, 64, 96, 128), "int4": (32, 64, 96, 128, 256), "nf4": (32, 64, 128)}
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("scheme", list(_GROUPS))
+def test_rows_of_every_size(scheme: str, dtype: str) -> None:
+    for size in range(1, 71):
+        check(QuantizedLayout(scheme, size, size), operands(QuantizedLayout(scheme, size, size), 1 + size % 3, 1 + size % 5, dtype))
+        layout = QuantizedLayout(scheme, 4 * size + 1, _GROUPS[scheme][size % len(_GROUPS[scheme])])
+        scale = ("float16", "bfloat16", "float32")[size % 3]
+        check(layout, operands(layout, 1 + size % 9, 3, dtype, scheme != "nf4" and size % 2 == 0, scale))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("scheme", list(_GROUPS))
+def test_every_code_stands_for_its_number(scheme: str, dtype: str) -> None:
+    """Rows of one code each, multiplied by ones, give its number without any rounding but that of the result."""
+    layout = QuantizedLayout(scheme, 64, 32)
+    data = np.repeat(np.arange(256, dtype=np.uint8)[:, None], layout.width, 1).view(CODES[scheme])
+    x, scales = np.zeros((1, 64), np.float32).astype(dtype), np.ones((256, 2), np.float32)
+    x[0, 5] = 1
+    avals = tuple([ShapedArray(a.shape, a.dtype) for a in (x, data, scales)])
+    routine = quantized.quantized_dot(avals, {"layout": layout, "transposed": False})
+    assert routine is not None
+    (out,) = run_routine(routine, [x, data, scales], [((1, 256), x.dtype)])
+    expected = decode(data, layout)[:, 5].astype(dtype).astype(np.float64)
+    np.testing.assert_allclose(out[0].astype(np.float64), expected, 1e-5 if scheme == "nf4" and dtype == "float16" else 0)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_numbers_that_are_not_finite(dtype: str) -> None:
+    """NaN stays NaN; infinity times numbers of 4 bits is infinite, and of 8 bits perhaps NaN; rows without them do not change."""
+    for scheme in ("int8", "int4"):
+        layout = QuantizedLayout(scheme, 96, 32)
+        arrays = operands(layout, 4, 5, dtype)
+        routine = quantized.quantized_dot(tuple([ShapedArray(a.shape, a.dtype) for a in arrays]), {"layout": layout, "transposed": False})
+        assert routine is not None
+        outputs = [((4, 5), arrays[0].dtype)]
+        (clean,) = run_routine(routine, arrays, outputs)
+        arrays[0][1, 40], arrays[0][3, 95] = np.nan, np.inf
+        (out,) = run_routine(routine, arrays, outputs)
+        np.testing.assert_array_equal(out[[0, 2]].astype(np.float32), clean[[0, 2]].astype(np.float32))
+        assert np.isnan(out[1].astype(np.float32)).all() and not np.isfinite(out[3].astype(np.float32)).any()
+        if scheme == "int4":
+            weights = scaled(decode(arrays[1], layout), arrays[2], None, 32)[:, 95]
+            expected = np.where(weights == 0, np.nan, np.copysign(np.inf, weights))
+            np.testing.assert_array_equal(out[3].astype(np.float32), expected.astype(np.float32))
 
 
 def test_nan_of_float8_is_nan() -> None:

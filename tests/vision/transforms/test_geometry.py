@@ -166,6 +166,20 @@ def test_sizes(interpolation, antialias):
         assert np.abs(rounded - np.clip(wanted, 0, 1) * 255).max() <= 0.501
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("sizes", "new"),
+    [((40, 70), (23, 33)), ((5, 300), (9, 65)), ((64, 31), (1, 500)), ((900, 6), (3, 6)), ((1, 1), (2, 40)), ((7, 9), (7, 90))],
+)
+def test_resized_integers_are_rounded_once(interpolation, sizes, new):
+    """They are computed by rows and by blocks of columns, floats by products with whole matrices."""
+    for dtype in ("uint8", "int16", "int32"):
+        values = np.random.default_rng(3).integers(0, 256, (2, *sizes)).astype(dtype)
+        exact = np.asarray(transforms.resize(values.astype(np.float64), new, interpolation))
+        out = np.asarray(transforms.resize(values, new, interpolation))
+        assert out.dtype == dtype and np.abs(out - np.clip(exact, 0, np.iinfo(dtype).max)).max() <= 0.5 + 1e-3
+
+
 def test_one_number_is_the_shorter_side():
     assert transforms.resize(BYTES, 4).shape == (2, 3, 4, 5)
     assert transforms.resize(BYTES.swapaxes(2, 3), 16).shape == (2, 3, 22, 16)

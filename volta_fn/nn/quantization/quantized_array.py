@@ -19,6 +19,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeE
 from volta_fn.nn.quantization.rounding import encoded, groups_of, rows_of, scales_by_error, scales_by_range
 from volta_fn.primitives.quantized import CODES, LARGEST, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
+from volta_fn.tree.registry import FIELDS
 
 __all__ = ["QuantizedArray", "quantize_array"]
 
@@ -227,6 +228,7 @@ def _unflatten(static: Sequence[Any], children: Sequence[Any]) -> QuantizedArray
 
 
 tree.register_pytree_with_keys(QuantizedArray, _flatten, _unflatten)
+FIELDS[QuantizedArray] = _DATA, _STATIC
 
 
 # Products in 8-bit integers: rows of x get a scale each.

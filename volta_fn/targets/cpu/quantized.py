@@ -20,6 +20,7 @@ from volta_fn.dtypes import FLOATS
 from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
+from volta_fn.targets.cpu import quantized_pairs
 from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, first_lanes, load, read, readable, write
 from volta_fn.targets.cpu.routine import Routine
@@ -69,6 +70,9 @@ def quantized_dot(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
         return None
     rows, size = avals[0].shape[-2], params["layout"].size
     stack = math.prod(avals[0].shape[:-2])
+    if quantized_pairs.suits(avals, params["layout"]):
+        writer = RoutineWriter("quantized_dot", len(avals) + 2)
+        return writer.routine(quantized_pairs.write_products(writer, avals, params["layout"]))
     count = -(-rows // _ROWS)
     ends = [rows * (k + 1) // count for k in range(count)]
     parts = [_FewRows(avals, params["layout"], *limits) for limits in zip([0, *ends], ends, strict=False)]
@@ -202,7 +206,7 @@ class _FewRows:
             parts = sums[first : first + self.chains]
             while len(parts) > 1:
                 parts = [work.add(f, *parts[k : k + 2]) for k in range(0, len(parts), 2)]
-            total = self._across(f, parts[0])
+            total = quantized_pairs.lane_sum(f, work, parts[0])
             if layout.scheme == "fp8":
                 total = f.select(self._any_nan(f, sums[j - count]), Value("float", _hexadecimal(float("nan"))), total)
             place = f.plus(f.times(f.plus(x_rows, i64(i)), self.outputs), f.plus(row, i64(j)))
@@ -258,14 +262,6 @@ class _FewRows:
             return sums
         last = f.compare("icmp eq", group, i64(layout.groups - 1))
         return f.branch(last, lambda: step(i64(layout.size - rest), sums, rest), lambda: sums)
-
-    def _across(self, f: Function, x: Value) -> Value:
-        """Emit the sum of the lanes: lower half plus upper half, and so on."""
-        lanes = self.work.lanes
-        while lanes > 1:
-            lanes //= 2
-            x = self.work.add(f, f.shuffle(x, range(lanes)), f.shuffle(x, range(lanes, 2 * lanes)))
-        return x
 
     def _any_nan(self, f: Function, largest: Value) -> Value:
         """Emit whether some magnitude of float8_e4m3fn is that of NaN."""

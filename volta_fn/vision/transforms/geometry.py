@@ -16,6 +16,7 @@ from volta_fn import dtypes, image
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX, narrowed
 from volta_fn.vision.transforms.color import as_floats, as_images, clipped
 
@@ -144,6 +145,8 @@ def resize(images: Any, size: int | Sequence[int], interpolation: Interpolation 
     shape = (*value.shape[:-2], height, width)
     if interpolation == "nearest-exact":
         return image.resize(value, shape, "nearest")
+    if antialias and value.dtype not in dtypes.FLOATS and 0 not in value.shape:  # floats have derivatives, which are faster by products
+        return _resized_integers(value, height, width, interpolation)
     return restored(image.resize(as_floats(value), shape, methods[interpolation], antialias), value)
 
 
@@ -217,6 +220,35 @@ def _resampled_rows(images: Array, start: Any, extent: Any, count: int, interpol
         row = as_floats(vnp.take(images, vnp.clip(numbers[:, tap], 0, pixels - 1), -2, mode="clip"))
         total = total + row * weights[:, tap, None].astype(row.dtype)
     return total
+
+
+@fused_by_results
+def _resized_integers(images: Array, height: int, width: int, interpolation: str) -> Array:
+    rows, columns = images.shape[-2:]
+    changed = images if height == rows else _resampled_rows(images, 0, rows, height, interpolation, True)
+    return restored(changed if width == columns else _resampled_columns(changed, width, interpolation), images)
+
+
+#: New columns that a product computes at a time, at least, and the most such products.
+_BLOCK, _MOST_BLOCKS = 32, 7
+
+
+def _resampled_columns(images: Array, count: int, interpolation: str) -> Array:
+    """Return weighted sums of the columns of images, `count` columns of floats.
+
+    Nearby columns depend on few old ones, so that there is a product for each block of them.
+    """
+    pixels, radius = images.shape[-1], 1 if interpolation == "bilinear" else 2
+    floats, scale = as_floats(images), pixels / count
+    weights = _crop_weights(vnp.arange(pixels, dtype=INDEX), 0, pixels, count, interpolation, True).astype(floats.dtype)
+    size = max(_BLOCK, math.ceil(count / _MOST_BLOCKS / _BLOCK) * _BLOCK)
+    reach = radius * max(scale, 1) + 1
+    blocks = []
+    for start in range(0, count, size):
+        end = min(start + size, count)
+        first, last = max(0, math.floor(start * scale - reach)), min(pixels, math.ceil(end * scale + reach))
+        blocks.append(vnp.matmul(floats[..., first:last], weights[start:end, first:last].T, precision="highest"))
+    return vnp.concatenate(blocks, -1)
 
 
 def _crop_weights(numbers: Array, start: Any, extent: Any, count: int, interpolation: str, antialias: bool) -> Array:
