@@ -142,7 +142,7 @@ def index_dtype(size: int, least: np.dtype = _INT) -> np.dtype:
     >>> index_dtype(1000), index_dtype(3_000_000_000)
     (dtype('int32'), dtype('int64'))
     """
-    if size <= np.iinfo(least).max:
+    if not isinstance(size, (int, np.integer)) or size <= np.iinfo(least).max:  # a symbolic size is taken to fit
         return least
     if _CANONICAL:
         raise IntegerOverflowError(
@@ -225,6 +225,8 @@ def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
         return _PYTHON_TYPES[float], True
     if isinstance(value, complex):
         return _PYTHON_TYPES[complex], True
+    if hasattr(value, "dimension_as_value"):  # a symbolic size
+        return _PYTHON_TYPES[int], True
     raise ArgumentTypeError(f"expected a number, got {value!r} of type {type(value).__name__}")
 
 
