@@ -17,11 +17,11 @@ from volta_fn.core.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.dlpack import imported
 from volta_fn.core.memory import constrained, device_put
-from volta_fn.core.trace import Tracer, concrete_or_raise
+from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
-from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
@@ -180,7 +180,12 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     Array([[7, 7],
            [7, 7]], dtype=int8)
     """
-    return constrained(broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape)), out_sharding)
+    value = broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
+    if settings.permissive and not value.shape and current_trace() is not EVAL and not isinstance(value, Tracer):
+        value = bind(
+            broadcast_in_dim_p, value, shape=(), broadcast_dimensions=()
+        )  # JAX's libraries ask by ones(()) whether they are traced
+    return constrained(value, out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:

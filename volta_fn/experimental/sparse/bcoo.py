@@ -360,7 +360,7 @@ def read_at(array: Array, columns: Sequence[Array]) -> Array:
         return array[None]
     if not array.size:
         return vnp.zeros((*columns[0].shape, *array.shape[len(columns) :]), array.dtype)
-    return array.at[tuple(columns)].get(mode="fill", fill_value=0)
+    return array.at[tuple(columns)].get(mode="fill", fill_value=array.dtype.type(0))
 
 
 def add_at(array: Array, columns: Sequence[Array], data: Array) -> Array:
