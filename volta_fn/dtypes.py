@@ -314,7 +314,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
     >>> promote_types("int64", "float16")
     dtype('float16')
     """
-    return promote(dtype_and_weak_type(a), dtype_and_weak_type(b))[0]
+    return result_type(a, b)
 
 
 def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
@@ -329,12 +329,13 @@ def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
 
 
 def result_type(*args: Any) -> np.dtype:
-    """Return the dtype in which arrays, scalars and dtypes combine.
+    """Return the dtype in which arrays, scalars and dtypes combine; None is the default floating dtype.
 
     >>> result_type(np.float16(1), 2.0, 3)
     dtype('float16')
     """
-    return promote(*map(dtype_and_weak_type, args))[0]
+    default_float = (_PYTHON_TYPES[float], False)
+    return canonical(promote(*[default_float if arg is None else dtype_and_weak_type(arg) for arg in args])[0])
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
