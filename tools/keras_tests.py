@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--only", type=Path)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--seconds", type=int, default=120)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     failures = [row["test"] for row in read_outcomes(options.only) if row["outcome"] in ("failed", "died")] if options.only else []
     if options.inside:
         sys.exit(run_inside(str(options.folder), options.save, options.seconds, frozenset(failures)))

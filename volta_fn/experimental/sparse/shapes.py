@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.experimental.sparse.bcoo import BCOO, add_at, over_batches
+from volta_fn.experimental.sparse.bcoo import BCOO, add_at, outside, over_batches
 from volta_fn.primitives.data_movement.movement import canonical_axes
 
 
@@ -26,11 +27,6 @@ class SparseEfficiencyWarning(UserWarning):
 
 class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
     """A warning of JAX's about kernels of cuSPARSE; nothing here issues it."""
-
-
-def outside(mat: BCOO) -> np.ndarray:
-    """Return the index of padding: the sizes of the sparse dimensions."""
-    return np.array(mat.sparse_shape, mat.indices.dtype)
 
 
 def stacked(columns: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
@@ -134,7 +130,7 @@ def _with_batches(mat: BCOO, n_batch: int) -> BCOO:
     mat, sizes = mat.broadcast_batches(), mat.sparse_shape[:count]
 
     def spread(m: BCOO) -> BCOO:
-        positions = np.indices(sizes).reshape(count, *sizes, 1)
+        positions = [lax.broadcasted_iota(m.indices.dtype, (*sizes, 1), i) for i in range(count)]
         here = vnp.ones((*sizes, m.nse), bool)
         for column, position in zip(m.columns(), positions, strict=False):
             here = here & (column == position)
