@@ -220,3 +220,9 @@ def test_no_dtype_is_an_object(dtype):
     assert not dtypes.issubdtype(dtype, np.object_)
     assert not dtypes.issubdtype(np.generic, dtype)
     assert dtypes.issubdtype(np.floating, np.inexact)
+
+
+def test_none_counts_as_the_default_floating_dtype() -> None:
+    assert dtypes.result_type(None) == np.float32
+    assert dtypes.result_type("int8", None) == np.float32
+    assert dtypes.promote_types(None, "bfloat16") == np.float32

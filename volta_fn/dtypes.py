@@ -142,7 +142,7 @@ def index_dtype(size: int, least: np.dtype = _INT) -> np.dtype:
     >>> index_dtype(1000), index_dtype(3_000_000_000)
     (dtype('int32'), dtype('int64'))
     """
-    if size <= np.iinfo(least).max:
+    if not isinstance(size, (int, np.integer)) or size <= np.iinfo(least).max:  # a symbolic size is taken to fit
         return least
     if _CANONICAL:
         raise IntegerOverflowError(
@@ -225,6 +225,8 @@ def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
         return _PYTHON_TYPES[float], True
     if isinstance(value, complex):
         return _PYTHON_TYPES[complex], True
+    if hasattr(value, "dimension_as_value"):  # a symbolic size
+        return _PYTHON_TYPES[int], True
     raise ArgumentTypeError(f"expected a number, got {value!r} of type {type(value).__name__}")
 
 
@@ -312,7 +314,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
     >>> promote_types("int64", "float16")
     dtype('float16')
     """
-    return promote(dtype_and_weak_type(a), dtype_and_weak_type(b))[0]
+    return result_type(a, b)
 
 
 def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
@@ -327,12 +329,13 @@ def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
 
 
 def result_type(*args: Any) -> np.dtype:
-    """Return the dtype in which arrays, scalars and dtypes combine.
+    """Return the dtype in which arrays, scalars and dtypes combine; None is the default floating dtype.
 
     >>> result_type(np.float16(1), 2.0, 3)
     dtype('float16')
     """
-    return promote(*map(dtype_and_weak_type, args))[0]
+    default_float = (_PYTHON_TYPES[float], False)
+    return canonical(promote(*[default_float if arg is None else dtype_and_weak_type(arg) for arg in args])[0])
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:

@@ -16,6 +16,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import axes_of, operand, promote_inexact
@@ -86,13 +87,15 @@ def resize(
         raise ShapeError(f"resize: an image of shape {value.shape} has no pixels to resample to the shape {new}")
     if how is ResizeMethod.NEAREST:
         for d in axes:
-            centres = (2 * np.arange(new[d], dtype=np.int64) + 1) * value.shape[d] // max(2 * new[d], 1)
+            positions = vnp.arange(new[d]) if is_symbolic((new[d], value.shape[d])) else np.arange(new[d], dtype=np.int64)
+            centres = (2 * positions + 1) * value.shape[d] // max_dim(2 * new[d], 1)
             value = vnp.take(value, centres.astype(np.int32), d)
         return value
     (value,) = promote_inexact("resize", value)
     dtype = np.float64 if value.dtype in (np.float64, np.complex128) else np.float32
     for d in axes:
-        scale = np.asarray(new[d] / value.shape[d] if new[d] else 1.0, dtype)
+        ratio = new[d] / value.shape[d] if new[d] else 1.0
+        scale = ratio.astype(dtype) if is_symbolic((new[d], value.shape[d])) else np.asarray(ratio, dtype)
         value = _resample(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
     return value
 

@@ -231,3 +231,18 @@ def test_functions_are_mapped_along_one_axis_of_a_mesh() -> None:
             vf.sharding.smap(lambda x: x, in_axes="rows", out_axes=0, axis_name="rows")
     with pytest.raises(vf.errors.ArgumentTypeError, match="one axis"):
         vf.sharding.smap(lambda x: x, in_axes=0, out_axes=0, axis_name=("rows",))
+
+
+def test_scalars_that_a_traced_function_creates_are_traced() -> None:
+    result = output_of(
+        "import jax, jax.numpy as jnp\n"
+        "def kinds():\n    return [isinstance(x, jax.core.Tracer) for x in (jnp.ones(()), jnp.zeros(()), jnp.full((), 2.0), jnp.ones(3))]\n"
+        "seen = []\n"
+        "jax.jit(lambda: seen.extend(kinds()))()\n"
+        "print(seen, kinds())\n"
+        "from jax._src.lib import jaxlib_extension_version\n"
+        "print(jaxlib_extension_version >= 0)\n"
+        "sharding = jnp.ones(3).sharding\n"
+        "print(sharding._addressable_device_assignment == tuple(sharding.device_set) == sharding._device_assignment)"
+    )
+    assert result.splitlines() == ["[True, True, True, True] [False, False, False, False]", "True", "True"]

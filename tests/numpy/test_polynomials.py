@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import check, sample
-from volta_fn.errors import ArgumentError, ConcretizationError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, ShapeError
 
 X = np.linspace(-2.0, 2.0, 9)
 
@@ -75,3 +75,15 @@ def test_interp_continues_the_lines_at_the_ends():
 def test_characteristic_polynomial() -> None:
     matrix = np.array([[2.0, 1.0], [0.0, 3.0]], np.float32)
     np.testing.assert_allclose(vnp.poly(matrix), np.poly(matrix), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hanning", "hamming", "blackman", "bartlett"])
+def test_windows_take_arrays_of_one_number(name: str):
+    for count in (5, 1, 0):
+        wanted = getattr(np, name)(count).astype(np.float32)
+        np.testing.assert_allclose(np.asarray(getattr(vnp, name)(vnp.array(count))), wanted, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(vnp.kaiser(vnp.array(4.0), 2.0)), np.kaiser(4, 2.0), atol=1e-6)
+    with pytest.raises(ConcretizationError, match="static"):
+        vf.jit(getattr(vnp, name))(5)
+    with pytest.raises(ArgumentTypeError, match="number of points"):
+        getattr(vnp, name)("five")

@@ -3,7 +3,8 @@
 In the order in which to read:
 
 - `caches` (what runs calls, by the types of their arguments, and values by weak references), `aval` (abstract values: shapes with
-  numbers or symbols, dtypes, and their promotion), `device` (with the rank of this process), `array`, `html` (what notebooks show),
+  numbers or symbols, dtypes, and their promotion), `dimension` (sizes that are symbols) and `dimension_bounds` (which of two such sizes is
+  larger), `device` (with the rank of this process), `array`, `html` (what notebooks show),
   `memory` (donation and transfers), `dlpack` (memory shared with other libraries);
 - `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or
   records them), `named_axes` (axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),

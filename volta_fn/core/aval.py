@@ -1,6 +1,6 @@
 """Abstract values ("avals").
 
-Types of arrays, known before their numbers, with sizes that may be polynomials, and the promotion of dtypes.
+Types of arrays, known before their numbers, with sizes that may be symbolic, and the promotion of dtypes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.caches import Interned
+from volta_fn.core.dimension import Dimension, is_symbolic
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,133 +29,7 @@ from volta_fn.errors import (
     ShapeError,
     TypePromotionError,
 )
-from volta_fn.lazy_imports import deferred
 from volta_fn.source import is_called_by_user, user_location
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-
-# Symbolic sizes: polynomials of variables that stand for the sizes of axes.
-#
-# Programs have sizes that are numbers. Only descriptions of arrays hold symbolic ones, for `volta_fn.export`, which finds the program for
-# every size of a variable.
-
-#: Loaded on first use: few programs have symbolic sizes.
-_fractions = deferred("fractions")
-
-#: The variables of a product with their exponents, sorted by name; () is the constant term.
-Monomial = tuple[tuple[str, int], ...]
-
-
-class Dimension:
-    """A polynomial with rational coefficients, immutable and comparable.
-
-    >>> b = Dimension.variable("b")
-    >>> 2 * b + 1, (2 * b + 1).evaluate({"b": 3})
-    (2*b + 1, Fraction(7, 1))
-    """
-
-    __slots__ = ("scope", "terms")
-
-    def __init__(self, terms: Mapping[Monomial, Fraction], scope: Any = None) -> None:
-        #: The constraints on the variables: a `SymbolicScope`, or None.
-        self.scope = scope
-        self.terms = {monomial: _fractions.Fraction(c) for monomial, c in sorted(terms.items()) if c}
-
-    @classmethod
-    def variable(cls, name: str, scope: Any = None) -> Dimension:
-        """Return the polynomial that is a variable."""
-        return cls({((name, 1),): _fractions.Fraction(1)}, scope)
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names of the variables."""
-        return frozenset([name for monomial in self.terms for name, _ in monomial])
-
-    def evaluate(self, sizes: Mapping[str, int]) -> Fraction:
-        """Evaluate the polynomial at sizes of all variables."""
-        total = _fractions.Fraction(0)
-        for monomial, coefficient in self.terms.items():
-            total += coefficient * value_of(monomial, sizes)
-        return total
-
-    def __add__(self, other: Dimension | int) -> Dimension:
-        terms = dict(self.terms)
-        for monomial, coefficient in _as_dimension(other).terms.items():
-            terms[monomial] = terms.get(monomial, _fractions.Fraction(0)) + coefficient
-        return Dimension(terms, self.scope or getattr(other, "scope", None))
-
-    def __mul__(self, other: Dimension | int) -> Dimension:
-        terms: dict[Monomial, Fraction] = {}
-        for left, a in self.terms.items():
-            for right, b in _as_dimension(other).terms.items():
-                exponents = dict(left)
-                for name, exponent in right:
-                    exponents[name] = exponents.get(name, 0) + exponent
-                monomial = tuple(sorted(exponents.items()))
-                terms[monomial] = terms.get(monomial, _fractions.Fraction(0)) + a * b
-        return Dimension(terms, self.scope or getattr(other, "scope", None))
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __neg__(self) -> Dimension:
-        return self * -1
-
-    def __sub__(self, other: Dimension | int) -> Dimension:
-        return self + _as_dimension(other) * -1
-
-    def __rsub__(self, other: int) -> Dimension:
-        return -self + other
-
-    def __pow__(self, exponent: int) -> Dimension:
-        result = _as_dimension(1)
-        for _ in range(exponent):
-            result = result * self
-        return result
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dimension | int) and self.terms == _as_dimension(other).terms
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.terms.items()))
-
-    def __index__(self) -> NoReturn:
-        raise ConcretizationError(f"the size {self} is symbolic: only volta_fn.export.export takes arguments of symbolic sizes")
-
-    __int__ = __bool__ = __index__
-
-    def __repr__(self) -> str:
-        ordered = sorted(self.terms.items(), key=lambda term: (-sum([n for _, n in term[0]]), term[0]))
-        return " + ".join([_term(monomial, c) for monomial, c in ordered]).replace("+ -", "- ") or "0"
-
-
-def _as_dimension(value: Dimension | int) -> Dimension:
-    return value if isinstance(value, Dimension) else Dimension({(): _fractions.Fraction(value)})
-
-
-def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> int:
-    """Evaluate a monomial at sizes of its variables."""
-    product = 1
-    for name, exponent in monomial:
-        product *= sizes[name] ** exponent
-    return product
-
-
-def _term(monomial: Monomial, coefficient: Fraction) -> str:
-    factors = [name if n == 1 else f"{name}^{n}" for name, n in monomial]
-    number = [] if coefficient == 1 and factors else [str(coefficient)]
-    return "*".join([*number, *factors]).replace("-1*", "-", 1)
-
-
-def is_symbolic_dim(p: Any) -> bool:
-    """Return True if a size is symbolic, and not a number.
-
-    >>> is_symbolic_dim(Dimension.variable("b")), is_symbolic_dim(3)
-    (True, False)
-    """
-    return isinstance(p, Dimension)
-
 
 # How operands of different dtypes may combine: silently, with a warning, or not.
 #
@@ -322,11 +197,11 @@ class ShapedArray:
         if aval is not None:
             return aval
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
-        shape = tuple([d.__index__() if isinstance(d, Dimension) else d for d in shape])
+        symbolic = is_symbolic(shape)
         key = (shape, dtype, weak_type)
         if len(shape) > _MOST_AXES:
             raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
-        if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
+        if not symbolic and math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
             raise OutOfMemoryError(
                 f"an array of shape {shape} and dtype {dtype} would have more than {_MOST_BYTES} bytes; compute it in parts"
             )
@@ -413,8 +288,7 @@ class ShapeDtypeStruct:
     like: ClassVar[Callable[[Any], ShapeDtypeStruct]]
 
     def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False) -> None:
-        symbolic = isinstance(shape, tuple) and any(isinstance(d, Dimension) for d in shape)
-        self.shape: Shape = tuple(shape) if symbolic else canonical_shape(shape)
+        self.shape: Shape = canonical_shape(shape)
         self.dtype = dtypes.as_dtype(dtype)
         self.sharding = sharding
         self.weak_type = weak_type
@@ -465,6 +339,8 @@ def as_integer(value: Any, name: str) -> int:
     Traceback (most recent call last):
     volta_fn.errors.ArgumentTypeError: split: sections must be an integer, got 2.5 of type float...
     """
+    if isinstance(value, Dimension):
+        return value  # type: ignore[return-value]  # a symbolic size, for which programs are traced, too
     try:
         return value.__index__()
     except ConcretizationError:  # a traced number, whose message says where it comes from
@@ -484,16 +360,16 @@ def sizes_of(shape: Any) -> tuple[Any, ...]:
 
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
-    """Return `shape` as a tuple of ints; raise `ShapeError` if it cannot be one."""
+    """Return `shape` as a tuple of ints and symbolic sizes; raise `ShapeError` if it cannot be one."""
     dims = sizes_of(shape)
     if all(type(d) is int and d >= 0 for d in dims):
         return dims
     try:
-        result = tuple(d.__index__() for d in dims)
+        result = tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
     except ConcretizationError:  # a traced size, whose message says where it comes from
         raise
     except (AttributeError, TypeError) as error:
         raise ShapeError(f"{context} must consist of integers, got {dims!r}") from error
-    if any(d < 0 for d in result):
+    if any(not isinstance(d, Dimension) and d < 0 for d in result):
         raise ShapeError(f"{context} must have no negative dimension, got {result}")
     return result

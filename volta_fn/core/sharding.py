@@ -139,6 +139,12 @@ class Sharding:
         """The number of devices."""
         return len(self.device_set)
 
+    #: JAX's private names, by which checkpoints place shards.
+    @property
+    def _addressable_device_assignment(self) -> tuple[Device, ...]:
+        return tuple(self.device_set)
+
+    _device_assignment = _addressable_device_assignment
     _memory_kind: str | None = None
 
     @property

@@ -160,6 +160,10 @@ class TracerIndexError(ConcretizationError, IndexError):
     """A traced array served as a Python index, a `range` argument or a dimension."""
 
 
+class InconclusiveDimensionOperation(ConcretizationError):
+    """A symbolic size was used where Python needs a number, or compared in vain."""
+
+
 class RefError(VoltaError, ValueError):
     """A mutable reference is used where programs allow none, or under two names."""
 

@@ -1,7 +1,7 @@
 """Counterparts of the modules of `jax.experimental`.
 
-`checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order), `mesh_utils` and `multihost_utils` (for one
-process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.
+`array_serialization` (arrays in TensorStore), `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order),
+`mesh_utils` and `multihost_utils` (for one process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.
 
 `colocated_python` runs functions where devices are, and `xla_metadata` accepts attributes that have no effect.
 

@@ -1,3 +1,4 @@
+from volta_fn.experimental import array_serialization as array_serialization
 from volta_fn.experimental import checkify as checkify
 from volta_fn.experimental import jet as jet
 from volta_fn.experimental import mesh_utils as mesh_utils

@@ -1,4 +1,4 @@
-from volta_fn.core.aval import is_symbolic_dim as is_symbolic_dim
+from volta_fn.core.dimension import is_symbolic_dim as is_symbolic_dim
 from volta_fn.export.exported import DisabledSafetyCheck as DisabledSafetyCheck
 from volta_fn.export.exported import Exported as Exported
 from volta_fn.export.exported import default_export_platform as default_export_platform

@@ -15,8 +15,9 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, host_buffer
-from volta_fn.core.aval import Dimension, ShapeDtypeStruct
+from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
+from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.staging import eval_jaxpr

@@ -22,7 +22,8 @@ import numpy as np
 
 from volta_fn import primitives
 from volta_fn.core.array import ConcreteArray, from_host
-from volta_fn.core.aval import Dimension, ShapedArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0

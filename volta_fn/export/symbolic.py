@@ -15,8 +15,9 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import aval_of
-from volta_fn.core.aval import Dimension, Monomial, ShapeDtypeStruct, value_of
-from volta_fn.core.aval import is_symbolic_dim as is_symbolic_dim
+from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.dimension import OPERATIONS, Dimension, Monomial, Operation, divided, max_dim, min_dim, simplified, value_of
+from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ExportError, ShapeError
 
@@ -31,7 +32,6 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.Pow: operator.pow,
 }
-_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"mod": operator.mod, "floordiv": operator.floordiv, "max": max, "min": min}
 #: The most characters of a constraint, and the largest exponent in it.
 _LONGEST, _LARGEST_EXPONENT = 200, 8
 #: The maximum number of assignments that are tried.
@@ -60,7 +60,7 @@ class Relation:
         #: The names in it.
         self.names = frozenset(
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
-        ) - frozenset(_FUNCTIONS)
+        ) - frozenset(OPERATIONS)
 
     def holds(self, sizes: Sizes) -> bool:
         """Return True if the comparison is true of the sizes."""
@@ -91,7 +91,7 @@ class Relation:
         if isinstance(node, ast.BinOp):
             allowed = type(node.op) in _OPERATIONS and (type(node.op) is not ast.Pow or _is_number(node.right, 0, _LARGEST_EXPONENT))
         elif isinstance(node, ast.Call):
-            allowed = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and len(node.args) == 2 and not node.keywords
+            allowed = isinstance(node.func, ast.Name) and node.func.id in OPERATIONS and len(node.args) == 2 and not node.keywords
             allowed = allowed and (node.func.id in ("max", "min") or _is_number(node.args[1], 1, 2**63))  # type: ignore[attr-defined]  # a name
         elif isinstance(node, ast.Constant):
             allowed = type(node.value) is int
@@ -119,7 +119,7 @@ def _value(node: Any, sizes: Sizes) -> int:
         return -_value(node.operand, sizes)
     if isinstance(node, ast.BinOp):
         return _OPERATIONS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-    return _FUNCTIONS[node.func.id](*[_value(a, sizes) for a in node.args])
+    return OPERATIONS[node.func.id](*[_value(a, sizes) for a in node.args])
 
 
 def satisfying(columns: Mapping[str, Sequence[int]], relations: Sequence[Relation], count: int) -> list[dict[str, int]]:
@@ -143,7 +143,7 @@ def satisfying(columns: Mapping[str, Sequence[int]], relations: Sequence[Relatio
 
 # Symbolic shapes: their notation, and the sizes for which functions are traced.
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^()]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^(),]))")
 _BOUND = re.compile(r"^\s*(\w+)\s*(>=|<=|==)\s*(\d+)\s*$")
 _MULTIPLE = re.compile(r"^\s*mod\(\s*(\w+)\s*,\s*(\d+)\s*\)\s*==\s*0\s*$")
 #: Sizes for tracing, before constraints: unusual in programs, with all remainders, and one of them large.
@@ -154,7 +154,8 @@ _LARGE = 5003
 class SymbolicScope:
     """Constraints on the variables of symbolic shapes.
 
-    Each is a text: "b >= 4", "b <= 512", "mod(b, 8) == 0", or another comparison (`Relation`). Raises `ArgumentError` for other texts.
+    Each is a text: "b >= 4", "b <= 512", "mod(b, 8) == 0", or another comparison (`Relation`). An equation whose left side is one term
+    replaces this wherever it occurs. Raises `ArgumentError` for other texts, and for comparisons that no sizes satisfy.
 
     >>> SymbolicScope(["b >= 4", "mod(b, 8) == 0"]).allows("b", 12)
     False
@@ -162,7 +163,7 @@ class SymbolicScope:
 
     def __init__(self, constraints: Sequence[str] = ()) -> None:
         self.constraints = tuple(constraints)
-        self._bounds: list[tuple[str, str, int]] = []
+        self._limits: list[tuple[str, str, int]] = []
         #: Those that are no bound of one variable.
         self.relations: list[Relation] = []
         for text in self.constraints:
@@ -171,12 +172,44 @@ class SymbolicScope:
             if groups is None or (groups[1] == "mod" and int(groups[2]) == 0):
                 self.relations.append(Relation(text))
             else:
-                self._bounds.append((groups[0], groups[1], int(groups[2])))
+                self._limits.append((groups[0], groups[1], int(groups[2])))
+        #: Replacements of terms: by monomial a coefficient, and the size that the monomial times this is equal to.
+        self.rules: dict[Monomial, tuple[int, Any]] = {}
+        #: Sizes that are at least 0.
+        self.inequalities: tuple[Dimension, ...] = ()
+        #: Bounds of sizes (`core.dimension_bounds`).
+        self.bounds: dict[Dimension, tuple[float, float]] = {}
+        for text in self.constraints:
+            self._learn(text)
+
+    def _learn(self, text: str) -> None:
+        left, comparison, right = re.split(r"(>=|<=|==)", text)
+        first, second = (_Parser(side.strip(), side, self).parse() for side in (left, right))
+        difference = first - second
+        lower, upper = bounds(difference)
+        if (comparison != "<=" and upper < 0) or (comparison != ">=" and lower > 0):
+            raise ArgumentError(f"the constraint {text!r} is unsatisfiable: no sizes satisfy it, with those before it")
+        if not isinstance(difference, Dimension):
+            return
+        if comparison == "==" and isinstance(first, Dimension) and len(first.terms) == 1:
+            self._replace(first, second)
+        opposite = difference * -1
+        self.inequalities += {">=": (difference,), "<=": (opposite,), "==": (difference, opposite)}[comparison]
+        self.bounds.clear()
+
+    def _replace(self, term: Dimension, size: Any) -> None:
+        monomial, coefficient = term.leading()
+        self.rules[monomial] = (int(coefficient), size)
+        factor = monomial[0][0]
+        if size == 0 and term == Dimension({((factor, 1),): 1}) and isinstance(factor, Operation) and factor.name == "mod":
+            dividend, divisor = factor.operands
+            if not isinstance(divisor, Dimension):  # it divides without a remainder
+                self.rules[((Operation("floordiv", dividend, divisor), 1),)] = (divisor, dividend)
 
     def allows(self, name: str, size: int) -> bool:
         """Return True if a variable may have a size."""
         checks = {">=": lambda n: size >= n, "<=": lambda n: size <= n, "==": lambda n: size == n, "mod": lambda n: size % n == 0}
-        return size >= 1 and all(checks[kind](n) for variable, kind, n in self._bounds if variable == name)
+        return size >= 1 and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
 
     def assignments(self, names: Sequence[str], count: int) -> list[dict[str, int]]:
         """Return sizes of all variables that satisfy the constraints between them."""
@@ -188,9 +221,9 @@ class SymbolicScope:
     def samples(self, name: str, count: int) -> list[int]:
         """Return sizes that a variable may have: different ones, a large one last."""
         step = 1
-        for variable, kind, n in self._bounds:
+        for variable, kind, n in self._limits:
             step = max(step, n) if variable == name and kind == "mod" else step
-        low = max([n for variable, kind, n in self._bounds if variable == name and kind != "<=" and kind != "mod"], default=0)
+        low = max([n for variable, kind, n in self._limits if variable == name and kind != "<=" and kind != "mod"], default=0)
         tried = [p * step for p in _SIZES] + [step * (low // step + p) for p in _SIZES]
         small = [*dict.fromkeys(size for size in [*tried, *range(1, 200)] if self.allows(name, size))][:count]
         if not small:
@@ -200,12 +233,17 @@ class SymbolicScope:
 
 
 def symbolic_shape(
-    shape_spec: str, *, constraints: Sequence[str] = (), scope: SymbolicScope | None = None, like: Sequence[int | None] | None = None
+    shape_spec: str | None,
+    *,
+    constraints: Sequence[str] = (),
+    scope: SymbolicScope | None = None,
+    like: Sequence[int | None] | None = None,
 ) -> tuple[Any, ...]:
     """Return the shape that a text describes: numbers, and polynomials of variables.
 
     Args:
-        shape_spec: sizes with commas between them, "b, 28, 2*n + 1"; "_" takes the size of `like`, and "..." all further ones.
+        shape_spec: sizes with commas between them, "b, 28, 2*n + 1, floordiv(n, 2)"; operations are floordiv, mod, max and min. "_" takes
+            the size of `like`, and "..." all further ones.
         constraints: bounds on the variables, as `SymbolicScope` has them; the scope checks them when the function is exported.
         scope: constraints in place of these. Variables of one name are the same in every shape.
         like: a shape, for placeholders.
@@ -218,25 +256,46 @@ def symbolic_shape(
     (b, 28, 28)
     """
     scope = scope or SymbolicScope(constraints)
-    chunks = [chunk.strip() for chunk in shape_spec.strip().strip("()").split(",") if chunk.strip()]
+    shape_spec = "..." if shape_spec is None else shape_spec
+    chunks = _chunks(shape_spec)
     if "..." in chunks:
         if like is None or chunks[-1] != "..." or len(chunks) - 1 > len(like):
-            raise ArgumentError(f"symbolic_shape: '...' in {shape_spec!r} must come last, and needs like= of as many sizes")
+            raise ArgumentError(
+                f"syntax error in symbolic shape {shape_spec!r}: '...' must come last, and needs like=, of as many sizes; got like={like}"
+            )
         chunks = [*chunks[:-1], *["_"] * (len(like) - len(chunks) + 1)]
     return tuple([_size(chunk, i, like, shape_spec, scope) for i, chunk in enumerate(chunks)])
+
+
+def _chunks(shape_spec: str) -> list[str]:
+    """Divide a text at its commas outside of parentheses."""
+    text, depth, starts = shape_spec.strip(), 0, [0]
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and character == ")" and text[0] == "(" and position == len(text) - 1 and starts == [0]:
+            return _chunks(text[1:-1])
+        if depth == 0 and character == ",":
+            starts.append(position + 1)
+    return [
+        chunk for start, end in zip(starts, [*[s - 1 for s in starts[1:]], len(text)], strict=True) if (chunk := text[start:end].strip())
+    ]
 
 
 def _size(chunk: str, position: int, like: Sequence[int | None] | None, text: str, scope: SymbolicScope) -> Any:
     if chunk == "_":
         size = like[position] if like is not None and position < len(like) else None
         if size is None:
-            raise ArgumentError(f"symbolic_shape: '_' in {text!r} needs the size from like=")
+            raise ArgumentError(f"syntax error in symbolic shape {text!r}: '_' takes the size of like=, which is {like}")
         return size
-    return _Parser(chunk, text, scope).parse()
+    parsed = _Parser(chunk, text, scope).parse()
+    fixed = like[position] if like is not None and position < len(like) else None
+    if isinstance(parsed, int) and isinstance(fixed, int) and parsed != fixed:
+        raise ArgumentError(f"syntax error in symbolic shape {text!r}: {parsed} at position {position} is a different size than in {like}")
+    return parsed
 
 
 class _Parser:
-    """Parses sums of products of numbers and variables."""
+    """Parses sums of products of numbers, variables and operations of two sizes."""
 
     def __init__(self, chunk: str, text: str, scope: SymbolicScope) -> None:
         self._scope = scope
@@ -250,16 +309,19 @@ class _Parser:
         expression = self._sum()
         if self._tokens:
             self._fail()
-        if isinstance(expression, Dimension) and not expression.variables:
-            return int(expression.evaluate({}))
         return expression
 
     def _sum(self) -> Any:
-        total = -self._product() if self._take("-") else self._product()
+        total = self._signed()
         while self._tokens and self._tokens[0] in "+-":
-            sign = 1 if self._tokens.pop(0) == "+" else -1
-            total = total + self._product() * sign
+            total = total + self._signed()
         return total
+
+    def _signed(self) -> Any:
+        sign = 1
+        while self._tokens and self._tokens[0] in "+-":
+            sign *= 1 if self._tokens.pop(0) == "+" else -1
+        return self._product() * sign
 
     def _product(self) -> Any:
         total = self._power()
@@ -277,14 +339,25 @@ class _Parser:
     def _factor(self) -> Any:
         token = self._tokens.pop(0) if self._tokens else ""
         if token.isdecimal():
-            return Dimension({(): Fraction(int(token))})
+            return int(token)
+        if token in OPERATIONS and self._take("("):
+            return self._operation(token)
         if token.isidentifier():
-            return Dimension.variable(token, self._scope)
+            return simplified({((token, 1),): 1}, self._scope)
         if token == "(":
             inner = self._sum()
             if self._take(")"):
                 return inner
         return self._fail()
+
+    def _operation(self, name: str) -> Any:
+        left = self._sum()
+        right = self._sum() if self._take(",") else self._fail()
+        if not self._take(")"):
+            self._fail()
+        if name in ("max", "min"):
+            return (max_dim if name == "max" else min_dim)(left, right)
+        return divided(left, right)[0 if name == "floordiv" else 1]
 
     def _take(self, token: str) -> bool:
         matches = bool(self._tokens) and self._tokens[0] == token
@@ -294,7 +367,7 @@ class _Parser:
 
     def _fail(self) -> Any:
         raise ArgumentError(
-            f"symbolic_shape: {self._text!r} is no shape; write sizes like 'b', '2*b + 1' or '28', with commas between them"
+            f"syntax error in symbolic shape {self._text!r}: write sizes like 'b', '2*b + 1' or '28', with commas between them"
         )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, host_buffer
-from volta_fn.core.aval import Dimension, ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, TreeError
 from volta_fn.export.reading import UnstorableError, dimension_of, dtype_named, encode, encode_aval

@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn.core import primitive as core
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import is_symbolic_dim, max_dim, min_dim
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.named_axes import axis_environment
@@ -21,7 +22,7 @@ from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
-from volta_fn.errors import GradientError, VoltaError
+from volta_fn.errors import GradientError, InconclusiveDimensionOperation, VoltaError
 from volta_fn.extend.functions import DebugInfo
 from volta_fn.transforms.vmap import BatchTrace
 
@@ -214,10 +215,6 @@ class DropVar(Var):
     __slots__ = ()
 
 
-class InconclusiveDimensionOperation(VoltaError):
-    """A comparison of symbolic dimensions, which do not exist here."""
-
-
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Array]:
     """Run a program, given the values of its constants and inputs.
 
@@ -293,18 +290,8 @@ def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str
 
 
 def is_constant_dim(size: Any) -> bool:
-    """Return True: all dimensions are integers."""
-    return True
-
-
-def max_dim(d1: int, d2: int) -> int:
-    """Return the larger of two dimensions."""
-    return max(d1, d2)
-
-
-def min_dim(d1: int, d2: int) -> int:
-    """Return the smaller of two dimensions."""
-    return min(d1, d2)
+    """Return True if a dimension is a number, and not symbolic."""
+    return not is_symbolic_dim(size)
 
 
 def call_impl(function: Any, *args: Any, **params: Any) -> Any:

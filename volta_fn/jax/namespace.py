@@ -23,6 +23,8 @@ from volta_fn.lazy_imports import load
 #: The release of JAX whose names these are.
 VERSION = "0.10.2"
 VERSION_INFO = tuple(map(int, VERSION.split(".")))
+#: The version by which libraries ask for features of jaxlib, which does not exist here.
+JAXLIB_EXTENSION_VERSION = 0
 
 
 @dataclass

@@ -14,6 +14,7 @@ from volta_fn.compiler.target import HostStep
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
+from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
@@ -128,8 +129,11 @@ class Traced(_Stage):
     def lower(self, *, lowering_platforms: Any = None) -> Lowered:
         """Return the lowered function for the default device.
 
-        `lowering_platforms` is accepted for compatibility.
+        `lowering_platforms` is accepted for compatibility. Raises `InconclusiveDimensionOperation` if an argument has symbolic sizes.
         """
+        for aval in self._traced.jaxpr.in_avals:
+            for size in filter(is_symbolic_dim, aval.shape):
+                size.__index__()
         return Lowered(self._traced, self.in_tree, self._device)
 
 

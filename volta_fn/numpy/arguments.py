@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value, from_number
 from volta_fn.core.aval import check_promotion
+from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
@@ -149,6 +150,8 @@ def concrete(function: str, argument: str, value: Any, remedy: str) -> np.ndarra
 
 def full_like_scalar(a: Array, value: Any) -> Array:
     """Return a scalar of `a`'s dtype, weak so that `a` combined with it stays as weak."""
+    if is_symbolic_dim(value):
+        return lax.convert_element_type(value, a.dtype, weak_type=True)
     return from_number(value, a.dtype, a.dtype != BOOL)
 
 

@@ -14,13 +14,14 @@ from volta_fn import dtypes, lax, tree
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
+from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.dlpack import imported
 from volta_fn.core.memory import constrained, device_put
-from volta_fn.core.trace import Tracer, concrete_or_raise
+from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
-from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
@@ -179,7 +180,12 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     Array([[7, 7],
            [7, 7]], dtype=int8)
     """
-    return constrained(broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape)), out_sharding)
+    value = broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
+    if settings.permissive and not value.shape and current_trace() is not EVAL and not isinstance(value, Tracer):
+        value = bind(
+            broadcast_in_dim_p, value, shape=(), broadcast_dimensions=()
+        )  # JAX's libraries ask by ones(()) whether they are traced
+    return constrained(value, out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
@@ -267,6 +273,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     by = 1 if step is None else step
     if by == 0:
         raise ArgumentError("arange: step must not be zero")
+    if is_symbolic((low, high)):
+        return _symbolic_arange(low, high, by, result_dtype)
     if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
         numbers = range(low, high, by)
         for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
@@ -279,6 +287,13 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
         return constrained(ramp if device is None else device_put(ramp, device), out_sharding)
     values = np.arange(*(np.asarray(v).item() for v in (low, high, by)))
     return constrained(array(values.astype(result_dtype), device=device), out_sharding)
+
+
+def _symbolic_arange(low: Any, high: Any, by: Any, dtype: np.dtype) -> Array:
+    if not isinstance(by, int):
+        raise ArgumentError(f"arange: with symbolic bounds the step must be an integer, got {by}")
+    count = max_dim(-((low - high) // by), 0)
+    return lax.add(lax.mul(lax.iota(dtype, count), to_dtype(by, dtype)), to_dtype(as_value(low), dtype))
 
 
 @overload
@@ -313,7 +328,7 @@ def linspace(
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
     ramp = lax.reshape(lax.iota(_counting(low.dtype), count), (count, *(1,) * len(shape)))
-    weight = to_dtype(ramp, low.dtype) / max(gaps, 1)
+    weight = to_dtype(ramp, low.dtype) / max_dim(gaps, 1)
     # The interpolation weights are exactly 0 and 1 at the ends.
     numbers = lax.add(lax.mul(low, lax.sub(full_like(weight, 1), weight)), lax.mul(high, weight))
     if endpoint and count > 1:

@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer, canonical_shape
+from volta_fn.core.dimension import max_dim, min_dim
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
@@ -101,7 +102,7 @@ def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Arra
         return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(elements), mask.shape)]
     count = as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
-    index = dtypes.index_dtype(max(mask.size, count))
+    index = dtypes.index_dtype(max_dim(mask.size, count))
     in_range = lax.lt(lax.iota(index, count), lax.reduce_sum(lax.convert_element_type(flat, index), (0,)))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else [fill_value] * mask.ndim
     if len(fills) != mask.ndim:
@@ -112,7 +113,7 @@ def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Arra
 
 def _positions_of(mask: Array, count: int) -> Array:
     """Return the positions of the first `count` true elements; 0 if there are fewer."""
-    index = dtypes.index_dtype(max(mask.size, count))
+    index = dtypes.index_dtype(max_dim(mask.size, count))
     if not mask.size or not count:
         return broadcast_to(array(index.type(0)), (count,))
     rank = lax.cumsum(lax.convert_element_type(mask, index), 0) - 1
@@ -551,7 +552,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     value = lax.transpose(value, [*[d for d in range(value.ndim) if d not in (i, j)], i, j])
     rows, columns = value.shape[-2:]
     top, left = max(-offset, 0), max(offset, 0)
-    size = max(min(rows - top, columns - left), 0)
+    size = max_dim(min_dim(rows - top, columns - left), 0)
     if not size:
         return lax.reshape(lax.slice_in_dim(value, 0, 0, axis=-1), (*value.shape[:-2], 0))
     square = lax.slice_in_dim(lax.slice_in_dim(value, top, top + size, axis=-2), left, left + size, axis=-1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
@@ -220,8 +221,8 @@ def _sections(value: Array, cuts: np.ndarray, dim: int) -> list[Array]:
         small, rest = divmod(length, count)
         bounds = np.cumsum([0] + [small + 1] * rest + [small] * (count - rest)).tolist()
     else:
-        bounds = [0, *(slice(0, int(c)).indices(length)[1] for c in cuts.ravel()), length]
-    return [lax.slice_in_dim(value, lo, max(lo, hi), axis=dim) for lo, hi in pairwise(bounds)]
+        bounds = [0, *(span(slice(0, int(c)), length)[1] for c in cuts.ravel()), length]
+    return [lax.slice_in_dim(value, lo, max_dim(lo, hi), axis=dim) for lo, hi in pairwise(bounds)]
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Array]:

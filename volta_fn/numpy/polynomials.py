@@ -10,7 +10,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import BOOL, INDEX, concrete, full_like_scalar, operand, promote, promote_inexact
@@ -392,13 +392,25 @@ def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type:
     return lax.reshape(out, (out.size,))
 
 
+def window_size(function: str, M: Any) -> int:
+    """Return a window's number of points, which must be known while tracing.
+
+    It may be an array of one number. Raises `ArgumentTypeError` for what is no number.
+    """
+    count = concrete_or_raise(M, f"the number of points of {function}", "It is the length of the result: make it a static argument.")
+    try:
+        return int(count)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{function}: M must be a number of points, got {M!r:.80} of type {type(M).__name__}") from None
+
+
 def hanning(M: int) -> Array:
     """Return the Hann window of M points.
 
     >>> jnp.hanning(3).round(6)
     Array([0., 1., 0.], dtype=float32)
     """
-    return array(np.hanning(M).astype(np.float32))
+    return array(np.hanning(window_size("hanning", M)).astype(np.float32))
 
 
 def hamming(M: int) -> Array:
@@ -407,12 +419,12 @@ def hamming(M: int) -> Array:
     >>> jnp.hamming(3).round(2)
     Array([0.08, 1.  , 0.08], dtype=float32)
     """
-    return array(np.hamming(M).astype(np.float32))
+    return array(np.hamming(window_size("hamming", M)).astype(np.float32))
 
 
 def blackman(M: int) -> Array:
     """Return the Blackman window of M points."""
-    return array(np.blackman(M).astype(np.float32))
+    return array(np.blackman(window_size("blackman", M)).astype(np.float32))
 
 
 def bartlett(M: int) -> Array:
@@ -421,7 +433,7 @@ def bartlett(M: int) -> Array:
     >>> jnp.bartlett(3)
     Array([0., 1., 0.], dtype=float32)
     """
-    return array(np.bartlett(M).astype(np.float32))
+    return array(np.bartlett(window_size("bartlett", M)).astype(np.float32))
 
 
 def kaiser(M: int, beta: Any) -> Array:
@@ -430,6 +442,7 @@ def kaiser(M: int, beta: Any) -> Array:
     >>> jnp.kaiser(3, 0.0)
     Array([1., 1., 1.], dtype=float32)
     """
+    M = window_size("kaiser", M)
     if M <= 1:
         return ones(max(M, 0))
     points = np.linspace(-1.0, 1.0, M)

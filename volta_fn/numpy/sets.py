@@ -125,7 +125,7 @@ def unique(
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
     (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
-    in_range = lax.lt(starts, starts.dtype.type(n))
+    in_range = lax.lt(starts, to_dtype(n, starts.dtype))
     first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
     results = [_values(slices, first, in_range, fill_value, dim)]
     if return_index:

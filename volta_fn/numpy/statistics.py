@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
@@ -458,7 +459,7 @@ def _quantile(
 
 def _flattened_last(value: Array, axes: tuple[int, ...]) -> Array:
     others = [i for i in range(value.ndim) if i not in axes]
-    count = int(np.prod([value.shape[i] for i in axes], dtype=np.int64))
+    count = math.prod([value.shape[i] for i in axes])
     return lax.reshape(lax.transpose(value, [*others, *axes]), (*[value.shape[i] for i in others], count))
 
 
@@ -466,7 +467,7 @@ def _along_last(ordered: Array, fraction: Array, method: str, skip_nan: bool) ->
     """Return quantiles of sorted vectors (NaN last), of shape (quantiles, vectors...)."""
     missing = _count(isnan(ordered))
     work = dtypes.accumulator(ordered.dtype)
-    last = lax.convert_element_type(lax.sub(missing.dtype.type(ordered.shape[-1] - 1), missing), work)
+    last = lax.convert_element_type(lax.sub(to_dtype(ordered.shape[-1] - 1, missing.dtype), missing), work)
     position = _position(_per_vector(lax.convert_element_type(fraction, work), last), last, method)
     low, high = lax.floor(position), lax.ceil(position)
     f_low, f_high = _element(ordered, low), _element(ordered, high)
@@ -520,7 +521,7 @@ def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) ->
 def _element(ordered: Array, position: Array) -> Array:
     """Return the element at an integer position, for each quantile and vector."""
     dtype = dtypes.index_dtype(ordered.shape[-1])
-    index = lax.clamp(dtype.type(0), lax.convert_element_type(position, dtype), dtype.type(ordered.shape[-1] - 1))
+    index = lax.clamp(dtype.type(0), lax.convert_element_type(position, dtype), to_dtype(ordered.shape[-1] - 1, dtype))
     grid = [lax.broadcasted_iota(INDEX, index.shape, i) for i in range(1, index.ndim)]
     return ordered[(*grid, index)]
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import as_value, host_buffer
-from volta_fn.core.aval import Dimension, ShapedArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, called_program, interpret_jaxpr, sub_jaxprs
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OnnxError
 from volta_fn.export.exported import traced_source

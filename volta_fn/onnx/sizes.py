@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.aval import Dimension
+from volta_fn.core.dimension import Dimension
 from volta_fn.errors import OnnxError
 from volta_fn.export.symbolic import Generalizer
 from volta_fn.onnx.tensors import library, number_of

@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, check_promotion
+from volta_fn.core.dimension import is_symbolic
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
@@ -110,7 +111,7 @@ def canonical_padding(padding: Sequence[tuple[int, int]], count: int, argument: 
 def check_cut(name: str, shape: Ints, padding: Padding, base_dilation: Ints) -> None:
     """Raise `ShapeError` if negative padding cuts more than there is."""
     for axis, (size, pads, base) in enumerate(zip(shape, padding, base_dilation, strict=True)):
-        if dilated(size, base) + min(pads[0], 0) + min(pads[1], 0) < 0:
+        if not is_symbolic((size, *pads)) and dilated(size, base) + min(pads[0], 0) + min(pads[1], 0) < 0:
             raise ShapeError(f"{name}: the negative padding {pads} cuts more than the size {size} of spatial dimension {axis}; cut less")
 
 

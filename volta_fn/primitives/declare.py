@@ -173,9 +173,9 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     for axis in range(-rank, 0):
         sizes = {s[axis] for s in shapes if len(s) >= -axis} - {1}
         if len(sizes) > 1:
-            listed = ", ".join(map(str, shapes))
+            listed, ordered = ", ".join(map(str, shapes)), sorted(sizes, key=lambda n: (len(str(n)), str(n)))
             raise BroadcastError(
-                f"shapes {listed} do not broadcast: dimension {axis} has sizes {sorted(sizes)}, and only equal sizes or 1 go together. "
+                f"shapes {listed} do not broadcast: dimension {axis} has sizes {ordered}, and only equal sizes or 1 go together. "
                 "Reshape, transpose, or insert an axis with x[:, None]."
             )
         result.append(sizes.pop() if sizes else 1)

@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
+from volta_fn.core.dimension import fits
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
@@ -92,7 +93,7 @@ def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[Sh
         raise ShapeError(
             f"top_k: k={k} must be between 0 and the size of dimension {dimension} of the operand, whose shape is {operand.shape}"
         )
-    if operand.shape[dimension] > np.iinfo(INT32).max:
+    if not fits(operand.shape[dimension], np.iinfo(INT32).max):
         raise ShapeError(f"top_k: indices are int32, which dimension {dimension} of shape {operand.shape} exceeds; split it")
     shape = (*operand.shape[:dimension], k, *operand.shape[dimension + 1 :])
     return operand.update(shape=shape), ShapedArray(shape, INT32)
@@ -177,7 +178,7 @@ def _declare_extreme(name: str, value: Primitive) -> Primitive:
             raise DTypeError(f"{name}: index_dtype must be an integer dtype, got {index_dtype.name}")
         if len(axes) != 1 or not 0 <= axes[0] < operand.ndim or not operand.shape[axes[0]]:
             raise ShapeError(f"{name} needs one axis, of at least one element, of an operand of shape {operand.shape}; got axes {axes}")
-        if operand.shape[axes[0]] - 1 > np.iinfo(index_dtype).max:
+        if not fits(operand.shape[axes[0]] - 1, np.iinfo(index_dtype).max):
             raise ShapeError(
                 f"{name}: positions along axis {axes[0]} of shape {operand.shape} do not fit {index_dtype.name}; use a wider one"
             )

@@ -154,6 +154,19 @@ def test_shapes(case: Any) -> None:
     check(m.reshape(new), array.reshape(new))
 
 
+def test_new_leading_dimensions_are_batches_that_hold_all_elements() -> None:
+    m = sparse.BCOO.fromdense(np.array([0, 3, 0, 4]))
+    wide = sparse.bcoo_broadcast_in_dim(m, shape=(2, 4), broadcast_dimensions=(1,))
+    assert (wide.n_batch, wide.data.shape, wide.indices.shape) == (1, (2, 2), (2, 2, 1))
+    check(wide, np.array([[0, 3, 0, 4]] * 2))
+
+
+def test_booleans_are_stored() -> None:
+    mask = np.array([[True, False], [False, True]])
+    for n_batch in (0, 1):
+        check(sparse.BCOO.fromdense(mask, n_batch=n_batch), mask)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products(case: Any) -> None:
     shape, *_ = case

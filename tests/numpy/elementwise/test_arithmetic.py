@@ -281,3 +281,9 @@ def test_extremes_of_complex_numbers(name: str) -> None:
     a = np.array([1 + 2j, 1 + 2j, np.nan, -1], np.complex64)
     b = np.array([1 + 3j, 0 + 9j, 2, np.nan], np.complex64)
     np.testing.assert_array_equal(getattr(vnp, name)(a, b), getattr(np, name)(a, b))
+
+
+def test_the_square_of_a_boolean_is_an_integer():
+    result = vnp.square(np.array([True, False]))
+    assert result.dtype == np.int32
+    assert result.tolist() == [1, 0]

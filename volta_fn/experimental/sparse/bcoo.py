@@ -12,7 +12,9 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.core.dimension import is_symbolic
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.transforms.vmap import vmap
 
 
@@ -147,6 +149,7 @@ class BCOO(JAXSparse):
         n = self.n_batch
         self._element_shape = shape[n:]
         if self.shape != shape:  # a size that neither data nor indices have
+            self.data = vnp.broadcast_to(self.data, (*shape[:n], *self.data.shape[n:]))
             self.indices = vnp.broadcast_to(self.indices, (*shape[:n], *self.indices.shape[n:]))
 
     def _check(self, shape: tuple[int, ...]) -> None:
@@ -168,7 +171,7 @@ class BCOO(JAXSparse):
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]  # batch dimensions are those of the arrays, so that `vmap` takes them away
         """The sizes of all dimensions."""
         n = self.n_batch
-        return (*np.broadcast_shapes(self.data.shape[:n], self.indices.shape[:n]), *self._element_shape)
+        return (*broadcast_shapes(self.data.shape[:n], self.indices.shape[:n]), *self._element_shape)
 
     @property
     def nse(self) -> int:
@@ -246,7 +249,7 @@ class BCOO(JAXSparse):
 
         The shape is that of the indices without the last dimension.
         """
-        bounds = np.array(self.sparse_shape, self.indices.dtype)
+        bounds = outside(self)
         return ((self.indices >= 0) & (self.indices < bounds)).all(-1)
 
     def masked_data(self) -> Array:
@@ -321,9 +324,8 @@ class BCOO(JAXSparse):
         mat = self.broadcast_batches()
         if remove_zeros:
             stored = (mat.data != 0).any(tuple(range(mat.n_batch + 1, mat.data.ndim)))
-            outside = np.array(mat.sparse_shape, mat.indices.dtype)
             if mat.n_sparse:
-                mat = mat.replace(mat.data, vnp.where(stored[..., None], mat.indices, outside))
+                mat = mat.replace(mat.data, vnp.where(stored[..., None], mat.indices, outside(mat)))
         if nse is None:
             counts = over_batches(lambda m: _runs(m)[3], mat.n_batch)(mat)
             nse = int(counts.max(initial=0))
@@ -347,6 +349,12 @@ class BCOO(JAXSparse):
         return result
 
 
+def outside(mat: BCOO) -> Any:
+    """Return the index of padding: the sizes of the sparse dimensions."""
+    make = vnp.array if is_symbolic(mat.sparse_shape) else np.array
+    return make(mat.sparse_shape, mat.indices.dtype)
+
+
 def over_batches(function: Callable[..., Any], n_batch: int) -> Callable[..., Any]:
     """Map a function over that many batch dimensions of its arguments."""
     for _ in range(n_batch):
@@ -360,7 +368,7 @@ def read_at(array: Array, columns: Sequence[Array]) -> Array:
         return array[None]
     if not array.size:
         return vnp.zeros((*columns[0].shape, *array.shape[len(columns) :]), array.dtype)
-    return array.at[tuple(columns)].get(mode="fill", fill_value=0)
+    return array.at[tuple(columns)].get(mode="fill", fill_value=array.dtype.type(0))
 
 
 def add_at(array: Array, columns: Sequence[Array], data: Array) -> Array:
@@ -375,7 +383,7 @@ def _runs(mat: BCOO) -> tuple[Array, Array, Array, Array]:
 
     That is: the elements in the order of their indices, the indices, the run of each, and the number of runs in range.
     """
-    valid, bounds = mat.valid(), np.array(mat.sparse_shape, mat.indices.dtype)
+    valid, bounds = mat.valid(), outside(mat)
     indices = vnp.where(valid[:, None], mat.indices, bounds)
     order = vnp.lexsort(tuple(indices[:, i] for i in reversed(range(mat.n_sparse)))) if mat.n_sparse else vnp.arange(mat.nse)
     indices, data = indices[order], mat.masked_data()[order]
@@ -385,9 +393,9 @@ def _runs(mat: BCOO) -> tuple[Array, Array, Array, Array]:
 
 def _join_runs(mat: BCOO, nse: int) -> BCOO:
     data, indices, runs, _ = _runs(mat)
-    outside = vnp.broadcast_to(np.array(mat.sparse_shape, mat.indices.dtype), (nse, mat.n_sparse))
+    padding = vnp.broadcast_to(outside(mat), (nse, mat.n_sparse))
     sums = add_at(vnp.zeros((nse, *data.shape[1:]), data.dtype), (runs,), data)
-    joined = outside.at[runs].set(indices, mode="drop") if outside.size else outside
+    joined = padding.at[runs].set(indices, mode="drop") if padding.size else padding
     return mat.replace(sums, joined, indices_sorted=True, unique_indices=True)
 
 

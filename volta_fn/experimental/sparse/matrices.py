@@ -14,7 +14,7 @@ from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, over_batches
+from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, outside, over_batches
 from volta_fn.experimental.sparse.products import bcoo_dot_general, bcoo_extract, matmul
 from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_concatenate, bcoo_update_layout
 
@@ -124,8 +124,7 @@ def _as_matrix(mat: BCOO, name: str) -> BCOO:
 
 
 def _with_padding(mat: BCOO) -> BCOO:
-    outside = np.array(mat.sparse_shape, mat.indices.dtype)
-    return mat.replace(mat.data, vnp.where(mat.valid()[..., None], mat.indices, outside), indices_sorted=False)
+    return mat.replace(mat.data, vnp.where(mat.valid()[..., None], mat.indices, outside(mat)), indices_sorted=False)
 
 
 class COO(_Format):

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.experimental.sparse.bcoo import BCOO, add_at, over_batches
+from volta_fn.experimental.sparse.bcoo import BCOO, add_at, outside, over_batches
 from volta_fn.primitives.data_movement.movement import canonical_axes
 
 
@@ -26,11 +27,6 @@ class SparseEfficiencyWarning(UserWarning):
 
 class CuSparseEfficiencyWarning(SparseEfficiencyWarning):
     """A warning of JAX's about kernels of cuSPARSE; nothing here issues it."""
-
-
-def outside(mat: BCOO) -> np.ndarray:
-    """Return the index of padding: the sizes of the sparse dimensions."""
-    return np.array(mat.sparse_shape, mat.indices.dtype)
 
 
 def stacked(columns: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
@@ -134,7 +130,7 @@ def _with_batches(mat: BCOO, n_batch: int) -> BCOO:
     mat, sizes = mat.broadcast_batches(), mat.sparse_shape[:count]
 
     def spread(m: BCOO) -> BCOO:
-        positions = np.indices(sizes).reshape(count, *sizes, 1)
+        positions = [lax.broadcasted_iota(m.indices.dtype, (*sizes, 1), i) for i in range(count)]
         here = vnp.ones((*sizes, m.nse), bool)
         for column, position in zip(m.columns(), positions, strict=False):
             here = here & (column == position)
@@ -186,7 +182,7 @@ def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
 def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None) -> BCOO:
     """Place dimensions in a larger shape, as `lax.broadcast_in_dim` does.
 
-    A new dimension before the last batch dimension is a batch dimension, one behind the first dense dimension is dense, and others are
+    A new dimension before the first sparse one is a batch dimension, one behind the first dense dimension is dense, and others are
     sparse: these repeat the elements.
 
     >>> import volta_fn as vf
@@ -203,10 +199,10 @@ def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensio
     if any(size not in (1, sizes[p]) for size, p in zip(mat.shape, places, strict=True)):
         raise ShapeError(f"broadcast_in_dim: an array of shape {mat.shape} does not fit {sizes} at the dimensions {places}")
     n, k = mat.n_batch, mat.n_sparse
-    n_batch = places[n - 1] + 1 if n else 0
+    n_batch = min(places[n:], default=len(sizes))
     n_dense = len(sizes) - places[n + k] if mat.n_dense else 0
     n_sparse = len(sizes) - n_batch - n_dense
-    # Data and indices keep sizes of 1 in batch dimensions; new dense dimensions are repeated.
+    # Data and indices have new batch dimensions in full, and else keep sizes of 1 there; new dense dimensions are repeated.
     batch_places, dense_places = places[:n], [p - n_batch - n_sparse for p in places[n + k :]]
     batch_data, batch_indices = [1] * n_batch, [1] * n_batch
     for i, p in enumerate(batch_places):
@@ -215,8 +211,11 @@ def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensio
     for i, p in enumerate(dense_places):
         dense_sizes[p] = mat.data.shape[n + 1 + i]
     data = mat.data.reshape(*batch_data, mat.nse, *dense_sizes)
-    data = vnp.broadcast_to(data, (*batch_data, mat.nse, *sizes[n_batch + n_sparse :]))
     indices = mat.indices.reshape(*batch_indices, mat.nse, k)
+    if n_batch != n:
+        batch_data = batch_indices = list(sizes[:n_batch])
+        indices = vnp.broadcast_to(indices, (*batch_indices, mat.nse, k))
+    data = vnp.broadcast_to(data, (*batch_data, mat.nse, *sizes[n_batch + n_sparse :]))
     # Sparse dimensions that grow repeat each element at all positions along them.
     sources = {p - n_batch: i for i, p in enumerate(places[n : n + k])}
     sparse_sizes = sizes[n_batch : n_batch + n_sparse]

@@ -159,13 +159,13 @@ def sign(x: Any, /) -> Array:
 
 @fused
 def square(x: Any, /) -> Array:
-    """Return x * x.
+    """Return x * x; booleans become int32.
 
     >>> jnp.square(jnp.array([-3, 4]))
     Array([ 9, 16], dtype=int32)
     """
     value = operand("square", "x", x)
-    return value if value.dtype == bool else lax.integer_pow(value, 2)
+    return lax.integer_pow(lax.convert_element_type(value, np.int32) if value.dtype == bool else value, 2)
 
 
 @fused

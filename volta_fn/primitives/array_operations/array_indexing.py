@@ -16,6 +16,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, wrap
 from volta_fn.core.aval import Shape
+from volta_fn.core.dimension import is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.lazy_imports import deferred
@@ -230,10 +231,12 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
         yield Point(dim, _known_point(item, dim, shape, strict, wrap))
     elif _is_mask(item):
         yield from _masked(item, dim, shape)
-    elif isinstance(item, np.ndarray):
+    elif isinstance(item, np.ndarray) and not is_symbolic_dim(shape[dim]):
         yield Indices(dim, known_indices(item, dim, shape, strict, wrap))
     else:
-        if strict:
+        if isinstance(item, np.ndarray):  # of an axis of symbolic size
+            item = as_value(item)
+        elif strict:
             check_traced_indices(item, dim, shape, wrap)
         traced = normalised(item, shape[dim], wrap)
         yield Indices(dim, traced) if item.ndim else Point(dim, traced)
@@ -241,14 +244,14 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
 
 def _span(item: slice, dim: int, size: int) -> Span:
     try:
-        start, stop, step = item.indices(size)
+        start, _, step, length = span(item, size)
     except TracerError:  # whose message says more
         raise
     except TypeError:
         raise ArgumentTypeError(f"a slice must consist of integers or None, got {item}") from None
     except ValueError:
         raise ArgumentError(f"a slice's step must not be 0, got {item}") from None
-    return Span(dim, start, step, len(range(start, stop, step)))
+    return Span(dim, start, step, length)
 
 
 def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
@@ -277,6 +280,8 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
     """
     size = shape[dim]
     front = index + size if wrap and index < 0 else index
+    if is_symbolic_dim(size):
+        return front
     if not 0 <= front < size and (strict or (not size and settings.permissive)):  # JAX finds nothing to move it to, either
         raise _outside(index, dim, shape)
     return min(max(front, -1), size)

@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.dimension import fits, is_symbolic_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
@@ -184,11 +185,11 @@ def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
         value = convert_element_type(value, value.dtype if value.dtype.itemsize >= 4 else np.int32)
     if allow_negative and value.dtype in dtypes.SIGNED:
         value = convert_element_type(value, dtypes.index_dtype(size, value.dtype))
-    if value.dtype == np.uint32 and size < 2**31:  # an index beyond int32 is beyond the dimension, too, and not every device has int64
+    if value.dtype == np.uint32 and fits(size, 2**31 - 1):  # an index beyond int32 is outside, too, and not every device has int64
         return convert_element_type(arithmetic.min(value, as_value(np.uint32(2**31 - 1))), np.int32)
     if not allow_negative or value.dtype not in dtypes.SIGNED:
         return value
-    from_end = arithmetic.add(value, as_value(np.asarray(size, value.dtype)))
+    from_end = arithmetic.add(value, convert_element_type(size if is_symbolic_dim(size) else np.asarray(size), value.dtype))
     return select(selection.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
@@ -157,7 +157,7 @@ def gather(
     """
     value = as_value(operand)
     numbers = GatherDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
-    sizes = tuple([int(s) for s in slice_sizes])
+    sizes = tuple([as_integer(s, "gather: slice_sizes") for s in slice_sizes])
     gather_mode = GatherScatterMode.from_any(mode)
     fill = _canonical_fill(fill_value, value.dtype) if gather_mode is GatherScatterMode.FILL_OR_DROP else None
     return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=gather_mode, fill_value=fill)

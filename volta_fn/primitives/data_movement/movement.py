@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
+from volta_fn.core.dimension import Dimension, is_symbolic_dim
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
@@ -412,7 +413,8 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Array:
 def _iota_abstract(*, dtype: np.dtype, shape: Shape, dimension: int) -> ShapedArray:
     if not 0 <= dimension < len(shape):
         raise AxisError(f"iota dimension {dimension} is out of range for shape {shape}")
-    if dtype in dtypes.INTEGERS and dtype.itemsize >= 4 and shape[dimension] - 1 > np.iinfo(dtype).max:
+    size = 0 if is_symbolic_dim(shape[dimension]) else shape[dimension]
+    if dtype in dtypes.INTEGERS and dtype.itemsize >= 4 and size - 1 > np.iinfo(dtype).max:
         raise ShapeError(f"iota: the positions along dimension {dimension} of shape {shape} do not fit {dtype.name}; use int64")
     return ShapedArray(shape, dtype)
 
@@ -457,3 +459,21 @@ def iota(dtype: Any, size: int) -> Array:
     Array([0, 1, 2], dtype=int32)
     """
     return broadcasted_iota(dtype, (size,), 0)
+
+
+# Symbolic sizes as values: an operation without operands, in programs that are traced for symbolic sizes and never run.
+
+
+def _size_as_value(size: Dimension) -> Array:
+    return bind(dim_as_value_p, dim=size)
+
+
+dim_as_value_p: Primitive = Primitive(
+    "dim_as_value",
+    lambda *, dim: ShapedArray((), dtypes.default(np.dtype(np.int32)), weak_type=True),
+    evaluate=lambda *, dim: dim.__index__(),
+    jvp=zero_jvp,
+    batch=lambda axis, args, dims, **params: (bind(dim_as_value_p, **params), None),
+    listed=False,
+)
+Dimension.as_array = staticmethod(_size_as_value)

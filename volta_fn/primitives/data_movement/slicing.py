@@ -13,7 +13,8 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.aval import Shape, ShapedArray, as_integer
+from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -180,7 +181,7 @@ def _slice_abstract(operand: ShapedArray, *, start_indices: Ints, limit_indices:
     for i, (start, limit, step) in enumerate(zip(start_indices, limit_indices, steps, strict=True)):
         if not 0 <= start <= limit <= operand.shape[i] or step < 1:
             raise ShapeError(f"slice {start}:{limit}:{step} does not fit dimension {i} of shape {operand.shape}")
-    sizes = [-(-(limit - start) // step) for start, limit, step in zip(start_indices, limit_indices, steps, strict=True)]
+    sizes = [(limit - start + step - 1) // step for start, limit, step in zip(start_indices, limit_indices, steps, strict=True)]
     return operand.update(shape=tuple(sizes))
 
 
@@ -225,8 +226,8 @@ def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[in
     Array([2, 5], dtype=int32)
     """
     value = as_value(operand)
-    starts, limits = (tuple(int(i) for i in bounds) for bounds in (start_indices, limit_indices))
-    steps = None if strides is None or all(s == 1 for s in strides) else tuple(int(s) for s in strides)
+    starts, limits = (tuple([as_integer(i, "slice: a bound") for i in bounds]) for bounds in (start_indices, limit_indices))
+    steps = None if strides is None or all(s == 1 for s in strides) else tuple([as_integer(s, "slice: a stride") for s in strides])
     return bind(slice_p, value, start_indices=starts, limit_indices=limits, strides=steps)
 
 
@@ -239,9 +240,9 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
     """
     value = as_value(operand)
     dim = canonical_axis(axis, value.ndim)
-    start, limit, _ = builtins.slice(start_index, limit_index).indices(value.shape[dim])
+    start, limit, *_ = span(builtins.slice(start_index, limit_index), value.shape[dim])
     starts, limits, steps = [0] * value.ndim, list(value.shape), [1] * value.ndim
-    starts[dim], limits[dim], steps[dim] = start, max(start, limit), stride
+    starts[dim], limits[dim], steps[dim] = start, max_dim(start, limit), stride
     return slice(value, starts, limits, steps)
 
 
@@ -340,7 +341,7 @@ def _pad_abstract(operand: ShapedArray, padding_value: ShapedArray, *, padding_c
         raise DTypeError(f"pad needs a zero-dimensional padding value of dtype {operand.dtype.name}, got {padding_value}")
     if len(padding_config) != operand.ndim or any(interior < 0 for _, _, interior in padding_config):
         raise ShapeError(f"pad needs (low, high, interior >= 0) per dimension of {operand}, got {padding_config}")
-    sizes = [lo + hi + max(n + (n - 1) * interior, 0) for n, (lo, hi, interior) in zip(operand.shape, padding_config, strict=True)]
+    sizes = [lo + hi + max_dim(n + (n - 1) * interior, 0) for n, (lo, hi, interior) in zip(operand.shape, padding_config, strict=True)]
     if any(s < 0 for s in sizes):
         raise ShapeError(f"padding {padding_config} cuts more than the shape {operand.shape} has")
     return ShapedArray(tuple(sizes), operand.dtype, operand.weak_type and padding_value.weak_type)
@@ -414,7 +415,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     fill = as_value(padding_value)
     if fill.weak_type and fill.dtype != value.dtype:
         fill = convert_element_type(fill, value.dtype, weak_type=True)
-    config = tuple([(int(lo), int(hi), int(interior)) for lo, hi, interior in padding_config])
+    config = tuple([(as_integer(lo, "pad"), as_integer(hi, "pad"), as_integer(interior, "pad")) for lo, hi, interior in padding_config])
     if not any(any(c) for c in config) and len(config) == value.ndim and fill.dtype == value.dtype and not fill.shape:
         return value
     return bind(pad_p, value, fill, padding_config=config)

@@ -1,0 +1,497 @@
+"""Symbolic sizes: polynomials of variables that stand for the sizes of axes, and of quotients, remainders, maxima and minima of these.
+
+Arrays have sizes that are numbers. Descriptions of arrays, and the values of functions that are traced for them, may have symbolic ones:
+`eval_shape`, `make_jaxpr` and `jit(f).trace` take them, and `volta_fn.export` finds the program for every size of a variable. Nothing that
+depends on a symbolic size runs.
+
+The notation, the normal forms and the order of terms are those of `jax.export`. `dimension_bounds` decides comparisons.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from volta_fn.errors import ArgumentError, ArgumentTypeError, InconclusiveDimensionOperation
+from volta_fn.lazy_imports import deferred
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+#: Loaded on first use: few programs have symbolic sizes.
+_fractions = deferred("fractions")
+_bounds = deferred("volta_fn.core.dimension_bounds")
+
+#: A variable or an operation.
+Factor = Any
+#: The factors of a product with their exponents, sorted; () is the constant term.
+Monomial = tuple[tuple[Factor, int], ...]
+
+#: The operations that make factors, as in Python: a remainder has the sign of its divisor.
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
+
+
+class Operation:
+    """A factor that is no variable: an operation of two sizes.
+
+    >>> Operation("mod", Dimension.variable("b"), 3)
+    mod(b, 3)
+    """
+
+    __slots__ = ("_text", "complexity", "name", "operands")
+
+    def __init__(self, name: str, left: Dimension | int, right: Dimension | int) -> None:
+        self.name = name
+        self.operands = (left, right)
+        self._text = f"{name}({left}, {right})"
+        #: The number of symbols, by which factors are ordered.
+        self.complexity: int = 1 + sum([_as_dimension(x).complexity for x in self.operands])
+
+    def evaluate(self, sizes: Mapping[str, int]) -> Any:
+        """Return the number for sizes of all variables."""
+        return OPERATIONS[self.name](*[_as_dimension(x).evaluate(sizes) for x in self.operands])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and (self.name, self.operands) == (other.name, other.operands)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class Dimension:
+    """A polynomial with rational coefficients, immutable and comparable.
+
+    Operators give another one, or an int where nothing symbolic is left. ``//`` and ``%`` divide polynomials where the quotient is one, and
+    else are factors of their own. ``<``, ``<=``, ``>`` and ``>=`` raise `InconclusiveDimensionOperation` where the answer depends on the
+    variables, each of which is at least 1; ``==`` is true of sizes that are always equal. With floats and arrays a size is an array.
+
+    >>> b = Dimension.variable("b")
+    >>> 2 * b + 1, (2 * b + 1).evaluate({"b": 3})
+    (2*b + 1, Fraction(7, 1))
+    >>> (4 * b) // 2, (b + 1) // 2, (b + 1) % 2, b - b
+    (2*b, floordiv(b + 1, 2), mod(b + 1, 2), 0)
+    >>> b >= 1
+    True
+    """
+
+    __slots__ = ("complexity", "scope", "terms")
+    #: NumPy's arrays leave operators with sizes to them.
+    __array_priority__ = 1000
+    __array_ufunc__ = None
+    #: From a size to a traced scalar (`volta_fn.primitives.data_movement.movement` sets it).
+    as_array: ClassVar[Callable[[Dimension], Any]]
+
+    def __init__(self, terms: Mapping[Monomial, Fraction | int], scope: Any = None) -> None:
+        #: The constraints on the variables: a `SymbolicScope`, or None.
+        self.scope = scope
+        ordered = sorted([(m, c) for m, c in terms.items() if c], key=_term_key)
+        self.terms = {monomial: _fractions.Fraction(c) for monomial, c in ordered}
+        self.complexity = sum([1 + int(abs(c) * _complexity(monomial)) for monomial, c in self.terms.items()])
+
+    @classmethod
+    def variable(cls, name: str, scope: Any = None) -> Dimension:
+        """Return the polynomial that is a variable."""
+        return cls({((name, 1),): 1}, scope)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names of the variables."""
+        names: set[str] = set()
+        for monomial in self.terms:
+            for factor, _ in monomial:
+                names |= {factor} if isinstance(factor, str) else frozenset().union(*[_variables(x) for x in factor.operands])
+        return frozenset(names)
+
+    def evaluate(self, sizes: Mapping[str, int]) -> Fraction:
+        """Evaluate the polynomial at sizes of all variables."""
+        total = _fractions.Fraction(0)
+        for monomial, coefficient in self.terms.items():
+            total += coefficient * value_of(monomial, sizes)
+        return total
+
+    def leading(self) -> tuple[Monomial, Fraction]:
+        """Return the most complex term and its coefficient."""
+        return next(reversed(self.terms.items()))
+
+    def __add__(self, other: Any) -> Any:
+        size = _operand(other)
+        if size is None:
+            return self.__jax_array__() + other
+        terms = dict(self.terms)
+        for monomial, coefficient in size.terms.items():
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return simplified(terms, self._common_scope(size))
+
+    def __radd__(self, other: Any) -> Any:
+        return self + other if _operand(other) is not None else other + self.__jax_array__()
+
+    def __mul__(self, other: Any) -> Any:
+        size = _operand(other)
+        if size is None:
+            return self.__jax_array__() * other
+        terms: dict[Monomial, Fraction] = {}
+        for left, a in self.terms.items():
+            for right, b in size.terms.items():
+                monomial = product(left, right)
+                terms[monomial] = terms.get(monomial, 0) + a * b
+        return simplified(terms, self._common_scope(size))
+
+    def __rmul__(self, other: Any) -> Any:
+        return self * other if _operand(other) is not None else other * self.__jax_array__()
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __sub__(self, other: Any) -> Any:
+        size = _operand(other)
+        if size is None:
+            return self.__jax_array__() - other
+        return self + Dimension({m: -c for m, c in size.terms.items()}, size.scope)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self * -1 + other if _operand(other) is not None else other - self.__jax_array__()
+
+    def __pow__(self, exponent: Any) -> Any:
+        if not _is_integer(exponent) or exponent < 0:
+            raise ArgumentError(f"the symbolic size {self} can be raised to the powers 0, 1, 2, …, not {exponent}")
+        result: Any = 1
+        for _ in range(operator.index(exponent)):
+            result = self * result
+        return result
+
+    def __rpow__(self, base: Any) -> Any:
+        return base ** self.__jax_array__()
+
+    def __floordiv__(self, divisor: Any) -> Any:
+        return self.__jax_array__() // divisor if _operand(divisor) is None else divided(self, divisor)[0]
+
+    def __rfloordiv__(self, dividend: Any) -> Any:
+        return dividend // self.__jax_array__() if _operand(dividend) is None else divided(dividend, self)[0]
+
+    def __mod__(self, divisor: Any) -> Any:
+        return self.__jax_array__() % divisor if _operand(divisor) is None else divided(self, divisor)[1]
+
+    def __rmod__(self, dividend: Any) -> Any:
+        return dividend % self.__jax_array__() if _operand(dividend) is None else divided(dividend, self)[1]
+
+    def __divmod__(self, divisor: Any) -> tuple[Any, Any]:
+        return divided(self, divisor)
+
+    def __rdivmod__(self, dividend: Any) -> tuple[Any, Any]:
+        return divided(dividend, self)
+
+    def __truediv__(self, divisor: Any) -> Any:
+        return self.__jax_array__() / divisor
+
+    def __rtruediv__(self, dividend: Any) -> Any:
+        return dividend / self.__jax_array__()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Dimension):
+            return self.terms.keys() <= {()} and isinstance(other, int) and self.terms.get((), 0) == other
+        if self.scope is not other.scope and self.scope is not None and other.scope is not None:
+            return False
+        return self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.terms.items()))
+
+    def __ge__(self, other: Any) -> bool:
+        return _is_at_least(self, other, ">=")
+
+    def __le__(self, other: Any) -> bool:
+        return _is_at_least(other, self, "<=")
+
+    def __gt__(self, other: Any) -> bool:
+        return not _is_at_least(other, self, ">")
+
+    def __lt__(self, other: Any) -> bool:
+        return not _is_at_least(self, other, "<")
+
+    def max(self, other: Any) -> Any:
+        """Return the larger one of two sizes."""
+        return max_dim(self, other)
+
+    def min(self, other: Any) -> Any:
+        """Return the smaller one of two sizes."""
+        return min_dim(self, other)
+
+    def __jax_array__(self) -> Any:
+        return type(self).as_array(self)
+
+    #: JAX's name for it.
+    dimension_as_value = __jax_array__
+
+    def __index__(self) -> NoReturn:
+        raise InconclusiveDimensionOperation(
+            f"the size {self} is symbolic, but Python needs a number: compute with the size itself, or export the function for one size"
+        )
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return True  # as in JAX: sizes are compared by operators
+
+    def __copy__(self) -> Dimension:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Dimension:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(f"the symbolic size {self} cannot be pickled; keep its text, for volta_fn.export.symbolic_shape")
+
+    def __repr__(self) -> str:
+        terms = "".join([_term(monomial, c) for monomial, c in reversed(self.terms.items())])
+        return terms.strip().removeprefix("+ ") or "0"
+
+    def _common_scope(self, other: Dimension) -> Any:
+        if self.scope is not other.scope and self.scope is not None and other.scope is not None:
+            raise ArgumentError(
+                f"invalid mixing of symbolic scopes: {self} and {other} are of different calls of symbolic_shape; give the later one "
+                "scope=, the scope of the first one"
+            )
+        return other.scope if self.scope is None else self.scope
+
+
+Size = int | Dimension
+
+
+def is_symbolic_dim(p: Any) -> bool:
+    """Return True if a size is symbolic, and not a number.
+
+    >>> is_symbolic_dim(Dimension.variable("b")), is_symbolic_dim(3)
+    (True, False)
+    """
+    return isinstance(p, Dimension)
+
+
+def is_symbolic(sizes: Iterable[Any]) -> bool:
+    """Return True if one of the sizes is symbolic."""
+    return any(isinstance(size, Dimension) for size in sizes)
+
+
+def max_dim(d1: Any, d2: Any) -> Any:
+    """Return the larger one of two sizes, which may be symbolic.
+
+    >>> max_dim(Dimension.variable("b"), 3)
+    max(b, 3)
+    """
+    return _selected("max", d1, d2)
+
+
+def min_dim(d1: Any, d2: Any) -> Any:
+    """Return the smaller one of two sizes, which may be symbolic.
+
+    >>> min_dim(Dimension.variable("b"), 1)
+    1
+    """
+    return _selected("min", d1, d2)
+
+
+def fits(size: Any, limit: int) -> bool:
+    """Return True if a size is at most `limit`, as symbolic ones are taken to be."""
+    return isinstance(size, Dimension) or bool(size <= limit)
+
+
+def span(item: slice, size: Any) -> tuple[Any, Any, int, Any]:
+    """Return start, stop, step and length of a slice of an axis of a size.
+
+    Raises as `slice.indices` does; with symbolic sizes `InconclusiveDimensionOperation` where a bound may lie on either side.
+
+    >>> b = Dimension.variable("b")
+    >>> span(slice(1, 9, 2), 6), span(slice(None, -1), b), span(slice(3), b)
+    ((1, 6, 2, 3), (0, b - 1, 1, b - 1), (0, min(b, 3), 1, min(b, 3)))
+    """
+    if not is_symbolic((size, item.start, item.stop)):
+        start, stop, step = item.indices(size)
+        return start, stop, step, len(range(start, stop, step))
+    step = 1 if item.step is None else operator.index(item.step)
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    first, last = (0, size) if step > 0 else (size - 1, -1)
+    start = first if item.start is None else _clamped(item.start, size, step)
+    stop = last if item.stop is None else _clamped(item.stop, size, step)
+    distance = stop - start if step > 0 else start - stop
+    length = max_dim(distance, 0) if abs(step) == 1 else max_dim(divided(distance + abs(step) - 1, abs(step))[0], 0)
+    return start, stop, step, length
+
+
+def _clamped(bound: Any, size: Any, step: int) -> Any:
+    """Return a bound of a slice, counted from the front and moved into the axis."""
+    position = bound if isinstance(bound, Dimension) else operator.index(bound)
+    position = position + size if position < 0 else position
+    lowest, highest = (0, size) if step > 0 else (-1, size - 1)
+    return min_dim(highest, max_dim(position, lowest))
+
+
+def _selected(name: str, left: Any, right: Any) -> Any:
+    if not isinstance(left, Dimension) and not isinstance(right, Dimension):
+        return OPERATIONS[name](left, right)
+    difference = left - right
+    lower, upper = _bounds.bounds(difference)
+    if lower >= 0 or upper <= 0:
+        return left if (lower >= 0) == (name == "max") else right
+    return simplified({((Operation(name, left, right), 1),): 1}, difference.scope)
+
+
+def _is_at_least(left: Any, right: Any, comparison: str) -> bool:
+    if _operand(left) is None or _operand(right) is None:
+        as_arrays = [x.__jax_array__() if isinstance(x, Dimension) else x for x in (left, right)]
+        return as_arrays[0] >= as_arrays[1]
+    difference = left - right
+    lower, upper = _bounds.bounds(difference)
+    if lower >= 0:
+        return True
+    if upper < 0:
+        return False
+    first, second = (left, right) if comparison in (">=", "<") else (right, left)
+    constraints = getattr(getattr(difference, "scope", None), "constraints", ())
+    raise InconclusiveDimensionOperation(
+        f"the comparison '{first}' {comparison} '{second}' of symbolic sizes is inconclusive"
+        + (f" under the constraints {list(constraints)}" if constraints else "")
+        + ": it depends on the variables. Add a constraint, as in symbolic_shape('b', constraints=['b >= 4']), or use max_dim and min_dim"
+    )
+
+
+def divided(dividend: Any, divisor: Any) -> tuple[Any, Any]:
+    """Return quotient and remainder of two sizes.
+
+    They are polynomials where the division comes out even, or leaves a number less than a divisor that is one.
+    """
+    if not isinstance(divisor, Dimension) and divisor == 0:
+        raise ArgumentError(f"the size {dividend} is divided by zero")
+    if not isinstance(dividend, Dimension) and not isinstance(divisor, Dimension):
+        return divmod(dividend, divisor)
+    exact = _polynomial_quotient(dividend, divisor)
+    if exact is not None:
+        return exact
+    scope = _as_dimension(dividend)._common_scope(_as_dimension(divisor))
+    quotient, remainder = [simplified({((Operation(name, dividend, divisor), 1),): 1}, scope) for name in ("floordiv", "mod")]
+    return quotient, remainder
+
+
+def _polynomial_quotient(dividend: Any, divisor: Any) -> tuple[Any, Any] | None:
+    quotient: Any = 0
+    lead, factor = divisor.leading() if isinstance(divisor, Dimension) else ((), divisor)
+    while isinstance(dividend, Dimension):
+        monomial, coefficient = dividend.leading()
+        ratio = _ratio(monomial, lead)
+        if ratio is None or coefficient % factor:
+            return None
+        step = simplified({ratio: coefficient // factor}, dividend.scope)
+        quotient, dividend = quotient + step, dividend - step * divisor
+    if isinstance(divisor, Dimension):
+        return (quotient, 0) if dividend == 0 else None
+    whole, remainder = divmod(dividend, divisor)
+    return quotient + whole, remainder
+
+
+def _ratio(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    exponents = dict(monomial)
+    for factor, exponent in divisor:
+        exponents[factor] = exponents.get(factor, 0) - exponent
+        if exponents[factor] < 0:
+            return None
+    return _monomial(exponents)
+
+
+def product(left: Monomial, right: Monomial) -> Monomial:
+    """Return the product of two monomials."""
+    exponents = dict(left)
+    for factor, exponent in right:
+        exponents[factor] = exponents.get(factor, 0) + exponent
+    return _monomial(exponents)
+
+
+def _monomial(exponents: Mapping[Factor, int]) -> Monomial:
+    return tuple(sorted([(f, n) for f, n in exponents.items() if n], key=_factor_key))
+
+
+def simplified(terms: Mapping[Monomial, Any], scope: Any = None) -> Any:
+    """Return a polynomial by the equations of its scope, or the int that it is."""
+    rules = scope.rules if scope is not None else {}
+    for _ in range(len(rules) + 1):
+        rewritten = _rewritten(terms, rules) if rules else None
+        if rewritten is None:
+            break
+        terms = rewritten
+    result = Dimension(terms, scope)
+    if result.terms.keys() <= {()}:
+        constant = result.terms.get((), 0)
+        if constant == int(constant):
+            return int(constant)
+    return result
+
+
+def _rewritten(terms: Mapping[Monomial, Any], rules: Mapping[Monomial, tuple[int, Any]]) -> dict[Monomial, Any] | None:
+    """Replace the first term with a rule; None if no term has one."""
+    for monomial, coefficient in terms.items():
+        for pattern, (multiple, replacement) in rules.items():
+            rest = _ratio(monomial, pattern)
+            if rest is None or not coefficient or coefficient % multiple:
+                continue
+            changed = {m: c for m, c in terms.items() if m != monomial}
+            for m, c in _as_dimension(replacement).terms.items():
+                joined = product(m, rest)
+                changed[joined] = changed.get(joined, 0) + c * (coefficient / multiple)
+            return changed
+    return None
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) or (hasattr(type(value), "__index__") and getattr(value, "shape", ()) == () and _has_index(value))
+
+
+def _has_index(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _operand(value: Any) -> Dimension | None:
+    """Return a size as a polynomial; None for what is no size."""
+    if isinstance(value, Dimension):
+        return value
+    return _as_dimension(operator.index(value)) if _is_integer(value) else None
+
+
+def _as_dimension(value: Any) -> Dimension:
+    return value if isinstance(value, Dimension) else Dimension({(): _fractions.Fraction(value)})
+
+
+def _variables(value: Any) -> frozenset[str]:
+    return value.variables if isinstance(value, Dimension) else frozenset()
+
+
+def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> Any:
+    """Evaluate a monomial at sizes of its variables."""
+    result: Any = 1
+    for factor, exponent in monomial:
+        result *= (sizes[factor] if isinstance(factor, str) else factor.evaluate(sizes)) ** exponent
+    return result
+
+
+def _factor_key(item: tuple[Factor, int]) -> tuple[Any, ...]:
+    factor, exponent = item
+    return (1 if isinstance(factor, str) else factor.complexity, str(factor), exponent)
+
+
+def _complexity(monomial: Monomial) -> int:
+    return sum([1 + exponent * (1 if isinstance(factor, str) else factor.complexity) for factor, exponent in monomial])
+
+
+def _term_key(term: tuple[Monomial, Any]) -> tuple[Any, ...]:
+    return _complexity(term[0]), [_factor_key(item) for item in term[0]]
+
+
+def _term(monomial: Monomial, coefficient: Fraction) -> str:
+    factors = [str(factor) + (f"^{exponent}" if exponent > 1 else "") for factor, exponent in monomial]
+    number = [] if abs(coefficient) == 1 and factors else [str(abs(coefficient))]
+    return (" + " if coefficient > 0 else " - ") + "*".join([*number, *factors])
