@@ -159,6 +159,9 @@ class AxisType(enum.Enum):
     Explicit = enum.auto()
     Manual = enum.auto()
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 class _Unconstrained:
     """The type of `PartitionSpec.UNCONSTRAINED`."""
