@@ -241,3 +241,14 @@ def test_groups_of_several_memories_are_refused() -> None:
     mesh = vf.sharding.Mesh(np.array([one, other], object), "data")
     with pytest.raises(DeviceError, match="several memories"):
         vf.device_put(vnp.ones(2), vf.NamedSharding(mesh, P("data")))
+
+
+def test_an_array_tells_the_mesh_of_one_device_that_it_was_put_on() -> None:
+    mesh = vf.make_mesh((1,), ("data",))
+    split = vf.NamedSharding(mesh, P("data"))
+    x = vnp.arange(4.0)
+    put = vf.device_put({"x": x}, split)["x"]
+    assert put.sharding == split and put.sharding.spec == P("data") and put.device is x.device
+    assert put.tolist() == [0, 1, 2, 3] and x.sharding == vf.sharding.SingleDeviceSharding(vf.devices("cpu")[0])
+    assert (put + 1).tolist() == [1, 2, 3, 4]
+    assert repr(mesh.axis_types) == "(Explicit,)"

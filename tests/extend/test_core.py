@@ -24,6 +24,65 @@ def test_an_interpreter_written_for_jax_runs() -> None:
     assert float(env[closed.jaxpr.invars[0]]) == pytest.approx(4.0, rel=1e-6)
 
 
+class Traced(core.Tracer):
+    """A value of `Logging`, as libraries with an interpreter of their own define them."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, trace, value):
+        self._trace = trace
+        self.value = value
+
+    @property
+    def aval(self):
+        return core.get_aval(self.value)
+
+
+class Logging(core.Trace):
+    """Writes down the primitives that it passes on."""
+
+    def __init__(self, parent, names):
+        super().__init__()
+        self.outer = parent
+        self.names = names
+
+    def process_primitive(self, primitive, tracers, params):
+        self.names.append(primitive.name)
+        values = [t.value if isinstance(t, Traced) and t._trace is self else t for t in tracers]
+        with core.set_current_trace(self.outer):
+            functions_of_params, rest = primitive.get_bind_params(params)
+            result = primitive.bind(*functions_of_params, *values, **rest)
+        return [Traced(self, r) for r in result] if primitive.multiple_results else Traced(self, result)
+
+
+def logged(function):
+    def call(*args):
+        names: list[str] = []
+        with core.take_current_trace() as parent:
+            trace = Logging(parent, names)
+            with core.set_current_trace(trace):
+                result = function(*[Traced(trace, a) for a in args])
+        return trace.full_raise(result).value, names
+
+    return call
+
+
+def test_libraries_have_traces_of_their_own() -> None:
+    x = jnp.arange(1.0, 4.0)
+    value, names = logged(lambda x: jnp.sum(jnp.sin(x) * x))(x)
+    np.testing.assert_allclose(value, np.sum(np.sin(x) * np.asarray(x)), rtol=1e-6)
+    assert names == ["sin", "mul", "reduce_sum"]
+    assert logged(lambda x: vf.jit(jnp.cos)(x) * vf.nn.relu(x))(x)[1][-1] == "mul"
+    function = lambda x: logged(lambda x: jnp.sum(jnp.sin(x) * x))(x)[0]
+    expected = np.cos(x) * np.asarray(x) + np.sin(x)
+    np.testing.assert_allclose(vf.grad(function)(x), expected, rtol=1e-6)
+    np.testing.assert_allclose(vf.jit(vf.grad(function))(x), expected, rtol=1e-6)
+    trace = Logging(None, [])
+    assert trace.is_valid()
+    trace.invalidate()
+    assert not trace.is_valid()
+
+
 def test_evaluation_and_rebuilding_of_programs() -> None:
     closed = vf.make_jaxpr(lambda x, y: (x * y, x + jnp.arange(3.0)))(1.0, 2.0)
     first, second = core.eval_jaxpr(closed.jaxpr, closed.literals, 3.0, 4.0)

@@ -134,3 +134,13 @@ def test_numbers_from_a_hidden_state() -> None:
     assert operations.rng_uniform(0.0, 1.0, ()).shape == () and operations.rng_uniform(0.0, 1.0, (0, 2)).shape == (0, 2)
     with pytest.raises(ArgumentTypeError, match="two scalars"):
         operations.rng_uniform(jnp.ones(2), 1.0, (2,))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 5), (2, 3, 3)])
+@pytest.mark.parametrize("full_matrices", [False, True])
+def test_pivoted_factors(shape: tuple[int, ...], full_matrices: bool) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    results = operations.qr(x, pivoting=True, full_matrices=full_matrices)
+    for result, expected in zip(results, jax.lax.linalg.qr(x, pivoting=True, full_matrices=full_matrices), strict=True):
+        np.testing.assert_allclose(np.asarray(result), np.asarray(expected), atol=1e-5)
+    assert results[2].dtype == "int32" and len(operations.qr(x)) == 2

@@ -300,3 +300,33 @@ def test_numbers_among_the_residuals_stay_numbers() -> None:
         assert function(1.0) == 2.0
     assert seen == [{"scale": 2.0, "perturbed": True, "count": 3}] * 4
     assert all(type(r["perturbed"]) is bool and type(r["count"]) is int for r in seen)
+
+
+def test_python_numbers_stay_numbers_outside_of_programs() -> None:
+    """An integer decides about shapes in the function and in both rules, as in JAX; it need not be named by nondiff_argnums."""
+    kinds: list[tuple[str, type]] = []
+
+    @vf.custom_vjp
+    def first(x: Any, count: int, scale: float = 2.0) -> Any:
+        kinds.append(("function", type(count)))
+        return x[:count] * scale
+
+    def forward(x: Any, count: int, scale: float) -> Any:
+        kinds.append(("forward", type(count)))
+        return first(x, count, scale), (count, len(x), scale)
+
+    def backward(residuals: Any, ct: Any) -> Any:
+        count, size, scale = residuals
+        kinds.append(("backward", type(count)))
+        return jnp.pad(ct * scale, (0, size - count)), None, None
+
+    first.defvjp(forward, backward)
+    x = jnp.arange(4.0)
+    for count in (3, 2):
+        expected = np.arange(4) < count
+        for transformed in (vf.grad, lambda f: vf.jit(vf.grad(f))):
+            np.testing.assert_array_equal(transformed(lambda x, n=count: first(x, n).sum())(x), 2.0 * expected)
+        mapped = vf.vmap(vf.grad(lambda x, n=count: first(x, n, 3.0).sum()))(jnp.stack([x, x]))
+        np.testing.assert_array_equal(mapped, [3.0 * expected] * 2)
+        np.testing.assert_array_equal(vf.vmap(lambda x, n=count: first(x, n))(x[None]), 2.0 * x[None, :count])
+    assert {kind for _, kind in kinds} == {int} and {place for place, _ in kinds} == {"function", "forward", "backward"}

@@ -138,7 +138,9 @@ def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:
     local_shard = getattr(sharding, "own_shard", None)
     if local_shard is None or sharding.mesh.processes is None:
         sharding.shard_shape(np.shape(leaf))
-    return _put(leaf if local_shard is None else local_shard(as_value(leaf)), placement.group_of(sharding))
+    array = _put(leaf if local_shard is None else local_shard(as_value(leaf)), placement.group_of(sharding))
+    result: Array = placement.with_named_sharding(array, sharding)
+    return result
 
 
 def _put(leaf: Any, target: Device | None) -> Array:

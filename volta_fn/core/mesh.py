@@ -26,6 +26,9 @@ class AxisType(enum.Enum):
     Explicit = enum.auto()
     Manual = enum.auto()
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 class _Axes:
     """Named axes with sizes, the base of meshes with and without devices."""

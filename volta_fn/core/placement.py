@@ -221,6 +221,16 @@ def with_device(array: ConcreteArray, device: Device) -> ConcreteArray:
     return wrap(array.buffer(), array_spec(array.aval, device))
 
 
+def with_named_sharding(array: ConcreteArray, sharding: Sharding) -> ConcreteArray:
+    """Return an array on one device that tells the mesh that it was put on."""
+    if not isinstance(sharding, NamedSharding) or isinstance(array.device, DeviceGroup):
+        return array
+    # Only the array itself remembers it: results of operations would need a group of one device, which computes more slowly.
+    result = with_device(array, array.device)
+    vars(result)["_named_sharding"] = sharding
+    return result
+
+
 def on_home_device(value: Any) -> Any:
     """Return a sharded array as one on a single device; pass other values through."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
@@ -360,7 +370,9 @@ def joined(shape: Sequence[int], sharding: Sharding, by_device: Mapping[Device, 
 def sharding_of(array: Array) -> Sharding:
     """Return the sharding of an array."""
     device = array.device
-    return device.sharding if isinstance(device, DeviceGroup) else SingleDeviceSharding(device)
+    if isinstance(device, DeviceGroup):
+        return device.sharding
+    return vars(array).get("_named_sharding") or SingleDeviceSharding(device)
 
 
 def sharding_spec(x: Any) -> PartitionSpec:

@@ -25,7 +25,7 @@ class Trace:
 
     __slots__ = ("__weakref__", "alive", "name", "parent")
 
-    def __init__(self, parent: Trace | None, name: str = "") -> None:
+    def __init__(self, parent: Trace | None = None, name: str = "") -> None:
         self.parent = parent
         self.alive = True
         #: The traced function's name, for messages.
@@ -38,15 +38,31 @@ class Trace:
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
+        # Interpreters written for JAX define `process_primitive`, which returns a list of several results.
+        result = self.process_primitive(primitive, args, params)
+        return tuple(result) if primitive.multiple_results else result
+
+    def process_primitive(self, primitive: Primitive, tracers: Sequence[Any], params: dict[str, Any], /) -> Any:
+        """Apply a primitive, by JAX's name."""
         raise ConcretizationError(f"{type(self).__name__} cannot process {primitive}")
+
+    def full_raise(self, x: Any) -> Any:
+        """Return `x`, by JAX's name: values of other traces need no wrapper."""
+        return x
 
     def runs_now(self, args: Sequence[Array]) -> bool:
         """Return True if an operation on these arguments is computed at once."""
         return False
 
+    def is_valid(self) -> bool:
+        """Return True until the trace is finished."""
+        return self.alive
+
     def finish(self) -> None:
         """Mark the trace as finished: its tracers are leaks from now on."""
         self.alive = False
+
+    invalidate = finish
 
 
 class EvalTrace(Trace):

@@ -16,6 +16,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.callbacks import io_callback
+from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
 
 # Shapes of results.
 
@@ -311,6 +312,20 @@ def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:
 
 
 # Choices among algorithms, of which each target has one.
+
+
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> tuple[Array, ...]:
+    """Return Q and R as `lax.linalg.qr` does; with `pivoting` also an order of columns.
+
+    The columns x[..., order] are Q R, and R's diagonal descends in magnitude. `use_magma` has no effect.
+
+    >>> import volta_fn as vf
+    >>> vf.jax.lax.linalg.qr(vf.numpy.diag(vf.numpy.array([1.0, 2.0])), pivoting=True)[2]
+    Array([1, 0], dtype=int32)
+    """
+    if not pivoting:
+        return lax.linalg.qr(x, full_matrices=full_matrices)
+    return pivoted_qr(x, mode="full" if full_matrices else "economic", pivoting=True)
 
 
 class EigImplementation(enum.Enum):

@@ -21,7 +21,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.staging import JaxprTrace, eval_jaxpr, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
@@ -166,16 +166,33 @@ class Arguments(NamedTuple):
 class Rule:
     """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""
 
-    def __init__(self, function: Any, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+    def __init__(self, function: Any, arguments: Arguments, in_tree: Any, traced: TracedCall, numbers: dict[int, Any]) -> None:
         self.function = function
         self.arguments = arguments
+        self._numbers = numbers
         #: The structures of the differentiable arguments and of the function's value, and the types of the value.
         self.in_tree = in_tree
         self.out_tree = traced.out_tree
         self.out_avals = traced.jaxpr.out_avals
 
+    def with_numbers(self, values: Sequence[Any]) -> list[Any]:
+        """Replace the operands that the caller gave as Python numbers by these."""
+        return _with_numbers(values, self._numbers)
+
     def __repr__(self) -> str:
         return str(self.function.name)  # in texts of programs, which are the same each time
+
+
+def _with_numbers(values: Sequence[Any], numbers: dict[int, Any]) -> list[Any]:
+    return [numbers.get(i, v) for i, v in enumerate(values)]
+
+
+def _python_numbers(leaves: Sequence[Any]) -> dict[int, Any]:
+    """Return the Python numbers among operands, by position.
+
+    They stay numbers for a user's function and rules, as in JAX, unless the call becomes part of a program.
+    """
+    return {} if isinstance(current_trace(), JaxprTrace) else {i: x for i, x in enumerate(leaves) if type(x) in (bool, int, float, complex)}
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -243,26 +260,34 @@ class CustomFunction(RuledFunction):
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
         if current_trace().runs_now(values):
             return self.fun(*args, **kwargs)
-        traced, operands = self._program(arguments, in_tree, values)
+        numbers = {} if self.is_internal else _python_numbers(leaves)
+        traced, operands = self._program(arguments, in_tree, values, numbers)
         params: dict[str, Any] | None = traced.params
         if params is None:
             without_values = arguments._replace(differentiable=(None,) * len(arguments.differentiable))
-            params = {"call_jaxpr": traced.jaxpr, "rule": rule(self, without_values, in_tree, traced), "num_captured": len(traced.captured)}
+            params = {
+                "call_jaxpr": traced.jaxpr,
+                "rule": rule(self, without_values, in_tree, traced, numbers),
+                "num_captured": len(traced.captured),
+            }
             if self.is_internal:
                 params = traced.params = SharedParams(params)
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
 
-    def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> tuple[TracedCall, list[Array]]:
+    def _program(
+        self, arguments: Arguments, in_tree: Any, values: Sequence[Array], numbers: dict[int, Any]
+    ) -> tuple[TracedCall, list[Array]]:
         """Return the function's program and its operands."""
         # Under eager differentiation the function may depend on numbers; then the program returns the function's value for these.
         try:
-            return self.trace(arguments, in_tree, values)
+            return self.trace(arguments, in_tree, values, numbers)
         except ConcretizationError:
             concrete = [_concrete(v) for v in values]
             if not _only_differentiates() or any(isinstance(v, Tracer) for v in concrete):
                 raise
         count = len(arguments.traced)
-        result = run_under(EVAL, self.fun, *arguments.merge(concrete[:count], tree.unflatten(in_tree, concrete[count:])))
+        differentiable = tree.unflatten(in_tree, _with_numbers(concrete[count:], numbers))
+        result = run_under(EVAL, self.fun, *arguments.merge(concrete[:count], differentiable))
         outs, out_tree = tree.flatten(result)
         constants = output_arrays(outs, self.fun)
         outvars = [Var(c.aval) for c in constants]
@@ -280,17 +305,20 @@ class CustomFunction(RuledFunction):
         leaves, structure = tree.flatten([positional[i] for i in positions])
         return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
 
-    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> tuple[TracedCall, list[Array]]:
+    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array], numbers: dict[int, Any]) -> tuple[TracedCall, list[Array]]:
         """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
         count = len(arguments.traced)
+        # Integers decide about shapes and are often static arguments; a program for each float would be traced at each step of a schedule.
+        integers = {i: x for i, x in numbers.items() if isinstance(x, int)}
 
         def call(leaves: Sequence[Array]) -> Any:
-            return self.fun(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
+            return self.fun(*arguments.merge(leaves[:count], tree.unflatten(in_tree, _with_numbers(leaves[count:], integers))))
 
         # The function's closure may have changed since the last call, so a kept program serves only where it is not run.
         key = None
         if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
-            key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
+            fixed = [*arguments.fixed_leaves, *integers.items()]
+            key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(fixed))
         return self.programs.trace(call, values, key)
 
 

@@ -102,7 +102,8 @@ class JvpRule(Rule):
         fixed = self.arguments.fixed(primals[:count])
         rule_tangents = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
         rule: Any = self.function.jvp
-        pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, rule_tangents))
+        rule_primals = self.with_numbers(primals[count:])
+        pair = rule(*fixed, tree.unflatten(self.in_tree, rule_primals), tree.unflatten(self.in_tree, rule_tangents))
         label = f"the derivative rule of {self.function.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, out_tangent), got {type(pair).__name__}")
@@ -238,9 +239,9 @@ class VjpRule(Rule):
         fwd: Any = self.function.fwd
         count = len(self.arguments.traced)
         traced, values = primals[:count], primals[count:]
-        rule_primals: Sequence[Any] = values
+        rule_primals: Sequence[Any] = self.with_numbers(values)
         if self.function.symbolic_zeros:
-            rule_primals = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
+            rule_primals = [CustomVJPPrimal(v, p) for v, p in zip(rule_primals, perturbed[count:], strict=True)]
         pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, rule_primals)))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")

@@ -564,10 +564,7 @@ def _qr_jvp(
     q, r = outs = bind(qr_p, x, full_matrices=full_matrices, compute_q=True)
     m, n = x.shape[-2:]
     if full_matrices and m > n:
-        raise GradientError(
-            f"qr with full_matrices=True has no derivative for tall matrices (shape {x.shape}): the last columns of Q are arbitrary; "
-            "use full_matrices=False (mode='reduced')"
-        )
+        return outs, list(_complete_qr_tangents(q, r, tangent))
     if m >= n:
         return outs, list(_tall_qr_tangents(q, r, tangent))
     q_tangent, r_tangent = _tall_qr_tangents(q, slice_in_dim(r, 0, m, 1, -1), slice_in_dim(tangent, 0, m, 1, -1))
@@ -591,14 +588,28 @@ def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]
     return solved - matmul(q, upper), matmul(upper, r)
 
 
+def _complete_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]:
+    """Differentiate the factors of a tall matrix where Q is square."""
+    # The columns of Q beyond n follow from the others, as Q is a product of n reflectors: (I - Q₁₁)⁻¹ determines them. (arXiv:2409.13374,
+    # equations 32 and 33.)
+    m, n = q.shape[-1], r.shape[-1]
+    thin, rest = slice_in_dim(q, 0, n, 1, -1), slice_in_dim(q, n, m, 1, -1)
+    thin_tangent, r_tangent = _tall_qr_tangents(thin, slice_in_dim(r, 0, n, 1, -2), tangent)
+    above, below = slice_in_dim(thin, 0, n, 1, -2), slice_in_dim(thin, n, m, 1, -2)
+    above_tangent, below_tangent = slice_in_dim(thin_tangent, 0, n, 1, -2), slice_in_dim(thin_tangent, n, m, 1, -2)
+    z = adjoint(linear_solve(adjoint(above - eye_like(above)), adjoint(below)))
+    rest_tangent = matmul(thin_tangent, adjoint(z)) - matmul(thin + matmul(rest, z), adjoint(below_tangent - matmul(z, above_tangent)))
+    zeros = broadcast_to(as_value(np.zeros((), r.dtype)), (*r.shape[:-2], m - n, n))
+    return concatenate([thin_tangent, rest_tangent], q.ndim - 1), concatenate([r_tangent, zeros], r.ndim - 2)
+
+
 qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=batch_in_front())
 
 
 def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
     """Return Q with orthonormal columns and upper triangular R with Q R = x.
 
-    The matrices are (*batch, m, n). Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not
-    determine.
+    The matrices are (*batch, m, n). Q has m columns if `full_matrices`, else min(m, n).
 
     >>> import volta_fn as vf
     >>> q, r = vf.lax.linalg.qr(vf.numpy.ones((3, 2)), full_matrices=False)
