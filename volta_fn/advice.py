@@ -217,14 +217,6 @@ def _answer(owner: str, name: str, replacements: Mapping[str, str], names: Itera
     return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
 
 
-#: Modules of JAX without a counterpart, and their replacements.
-REFUSED = {
-    "volta_fn.experimental.pallas": (
-        "volta_fn has no Pallas: it generates kernels from programs itself. Write the function with volta_fn.numpy and volta_fn.lax"
-    )
-}
-
-
 def unknown_name(package: str, name: str, names: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError` for a public name that a package does not have."""
     raise UnknownName(lambda: _answer_of_module(package, name, names))
@@ -232,8 +224,6 @@ def unknown_name(package: str, name: str, names: Callable[[], Iterable[str]]) ->
 
 def _answer_of_module(package: str, name: str, names: Callable[[], Iterable[str]]) -> str:
     owner, all_names = f"module {package!r}", list(names())
-    if package in REFUSED:
-        return f"{owner} has no attribute {name!r}: {REFUSED[package]}"
     if name in NAMES.get(package, {}):
         return _answer(owner, name, {name: f"use {NAMES[package][name]}"}, ())
     if hasattr(sys.modules[package], "__path__") and is_installed(f"{package}.{name}"):

@@ -53,10 +53,11 @@ def test_refused_names_import_and_raise_when_they_are_called(path: str) -> None:
 
 def test_refused_names_are_of_the_kind_that_jax_has() -> None:
     jax = ours
-    assert isinstance(jax.experimental.pallas.BlockSpec, type) and issubclass(jax.experimental.pallas.BlockSpec, Refused)
-    assert inspect.isfunction(jax.experimental.pallas.pallas_call) and isinstance(jax.experimental.pallas.pallas_call_p, Primitive)
-    assert isinstance(jax.experimental.pallas.semaphore, type) and isinstance(jax.experimental.pallas.no_block_spec, RefusedValue)
-    assert {jax.experimental.pallas.pallas_call_p: 1}  # a key of a table of rules
+    fuser, pallas = jax.experimental.pallas.fuser, jax.experimental.pallas
+    assert isinstance(fuser.Fusion, type) and issubclass(fuser.Fusion, Refused)
+    assert inspect.isfunction(pallas.core_map) and isinstance(pallas.pallas_call_p, Primitive)
+    assert isinstance(pallas.semaphore, type) and isinstance(pallas.mosaic_gpu.SMEM, RefusedValue)
+    assert {pallas.pallas_call_p: 1}  # a key of a table of rules
 
     class Mask(jax.experimental.pallas.ops.tpu.splash_attention.Mask):
         pass

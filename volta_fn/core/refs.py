@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from volta_fn.core.staging import JaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
 from volta_fn.dtypes import promote
 from volta_fn.errors import DTypeError, RefError
+from volta_fn.settings import current as settings
 
 T = TypeVar("T")
 
@@ -60,6 +61,17 @@ class Ref(Typed):
     """
 
     __slots__ = ("__weakref__", "owner", "value")
+    # `primitives.array_operations.ref_views` sets these:
+    #: Return the elements of an array at an index.
+    read_part: ClassVar[Callable[[Array, Any], Array]]
+    #: Return an array with other elements at an index.
+    write_part: ClassVar[Callable[[Array, Any, Array], Array]]
+    #: ``ref.at[index]``, ``ref.reshape(…)``, … are views of the array (`RefView`), which read and write through the reference.
+    at: Any
+    reshape: ClassVar[Callable[..., Any]]
+    transpose: ClassVar[Callable[..., Any]]
+    bitcast: ClassVar[Callable[..., Any]]
+    T: Any
     #: The contents of the cell: an array or tracer, or None when it is frozen.
     value: Any
     #: The trace whose values it holds: the one under which it was made, or the one that it is bound in.
@@ -96,19 +108,12 @@ class Ref(Typed):
 
     def __getitem__(self, index: Any) -> Array:
         value = self.get()
-        return value if index is Ellipsis else value[index]
+        return value if index is Ellipsis else Ref.read_part(value, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        update = as_value(value)
-        dtype, _ = promote((self.dtype, False), (update.dtype, update.weak_type))
-        if dtype != self.dtype:
-            raise DTypeError(
-                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {update.dtype.name}; "
-                "convert it with .astype(...)"
-            )
+        update = converted(value, self.dtype)
         is_full = index is Ellipsis and update.shape == self.shape
-        strong = update.astype(self.dtype) if update.weak_type or update.dtype != self.dtype else update
-        self.put(strong if is_full else self.get().at[index].set(strong))
+        self.put(update if is_full else Ref.write_part(self.get(), index, update))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise RefError("a reference is no array: read its value with ref[...]")
@@ -158,6 +163,25 @@ class Ref(Typed):
 
 
 _exist = False
+
+
+def converted(value: Any, dtype: np.dtype) -> Array:
+    """Return a value as an array that a reference of this dtype can hold.
+
+    Raises `DTypeError` if its dtype promotes to another one (programs of JAX convert integers to narrower ones), and `RefError` for a
+    reference.
+    """
+    if isinstance(value, Ref):
+        raise RefError("Cannot store a Ref into another Ref: store its value, ref[...]")
+    update = as_value(value)
+    if update.dtype == dtype:
+        return update.astype(dtype) if update.weak_type else update
+    narrows = settings.permissive and update.dtype.kind in "iu" and dtype.kind in "iu"
+    if not narrows and promote((dtype, False), (update.dtype, update.weak_type))[0] != dtype:
+        raise DTypeError(
+            f"a reference to an array of dtype {dtype.name} cannot hold one of dtype {update.dtype.name}; convert it with .astype(...)"
+        )
+    return update.astype(dtype)
 
 
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:

@@ -1,7 +1,8 @@
 """Counterparts of the modules of `jax.experimental`.
 
 `array_serialization` (arrays in TensorStore), `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order),
-`mesh_utils` and `multihost_utils` (for one process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.
+`mesh_utils` and `multihost_utils` (for one process), `ode`, `pallas` (kernels over blocks of arrays), `random` (a generator with a state),
+`sparse` (arrays).
 
 `colocated_python` runs functions where devices are, and `xla_metadata` accepts attributes that have no effect.
 

@@ -1,0 +1,201 @@
+"""What kernels are written with, outside of `pallas_call` where that is possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckError
+from volta_fn.experimental import checkify
+from volta_fn.experimental import pallas as pl
+from volta_fn.experimental.pallas import tpu, triton
+
+
+def test_indices_have_a_meaning_in_kernels_alone() -> None:
+    for function in (pl.program_id, pl.num_programs):
+        with pytest.raises(ArgumentError, match="in a kernel alone"):
+            function(0)
+        with pytest.raises(ArgumentError, match="none of the 1 axes"):
+            pl.pallas_call(lambda o, function=function: function(1), vf.ShapeDtypeStruct((), "int32"), grid=2)()
+
+
+def test_an_index_in_a_jitted_function_is_that_of_the_step() -> None:
+    place = vf.jit(lambda x: x + pl.program_id(0) * 10 + pl.num_programs(0))
+
+    def kernel(o):
+        o[pl.program_id(0)] = place(1)
+
+    assert pl.pallas_call(kernel, vf.ShapeDtypeStruct((3,), "int32"), grid=3)().tolist() == [4, 14, 24]
+    assert pl.pallas_call(kernel, vf.ShapeDtypeStruct((2,), "int32"), grid=2)().tolist() == [3, 13]
+
+
+@pytest.mark.parametrize(("start", "stop", "step"), [(0, 7, 1), (2, 8, 3), (5, 2, 1), (1, 2, 5)])
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_loops(start, stop, step, is_traced) -> None:
+    def total(a, b, c):
+        return pl.loop(a, b, step=c, init_carry=vnp.int32(0))(lambda i, total: total + i)
+
+    function = vf.jit(total) if is_traced else total
+    assert function(np.int32(start), np.int32(stop), np.int32(step)) == sum(range(start, stop, step))
+
+
+def test_conditions() -> None:
+    seen = []
+    pl.when(True)(lambda: seen.append(1))
+    pl.when(False)(lambda: seen.append(2))
+    assert seen == [1]
+
+
+def test_memory() -> None:
+    @pl.with_scoped(tpu.VMEM((2,), "float32"), count=tpu.SemaphoreType.REGULAR)
+    def f(x, ref, count):
+        assert np.isnan(ref[...]).all() and count[...] == 0
+        ref[...] = x
+        pl.semaphore_signal(count, 3)
+        pl.semaphore_wait(count, 1)
+        return ref[...] + pl.semaphore_read(count)
+
+    assert f(vnp.ones(2)).tolist() == [3.0, 3.0]
+    with pytest.raises(ArgumentTypeError, match="type of memory"):
+        pl.run_scoped(lambda ref: None, 3)
+    with pytest.raises(ArgumentError, match="one device"):
+        pl.semaphore_signal(vf.new_ref(0), device_id=1)
+    assert pl.empty_ref_like(vf.ShapeDtypeStruct((2,), "int8")).dtype == np.int8
+    assert pl.empty_like({"a": vnp.ones(3)})["a"].shape == (3,)
+    assert (tpu.VMEM.like(vnp.ones(3)).shape, tpu.SMEM((1,), "int32").dtype, str(pl.ANY)) == ((3,), np.int32, "any")
+    assert tpu.SemaphoreType.DMA((2,)).get_array_aval().shape == (2,)
+
+
+def test_run_state_returns_the_last_values() -> None:
+    def f(refs):
+        a, b = refs
+        a[...] = a[...] + b[0]
+
+    a, b = pl.run_state(f)((vnp.ones(2), vnp.arange(3.0) + 5))
+    assert a.tolist() == [6.0, 6.0] and b.tolist() == [5.0, 6.0, 7.0]
+
+
+def test_checks_in_kernels() -> None:
+    def kernel(x, o):
+        pl.debug_check(x[0] > 0, "not positive")
+        o[...] = x[...]
+
+    def run(x):
+        return checkify.checkify(pl.pallas_call(kernel, vf.ShapeDtypeStruct((2,), "float32")))(x)[0]
+
+    run(vnp.array([-1.0, 1.0])).throw()
+    with pl.enable_debug_checks():
+        assert pl.debug_checks_enabled()
+        with pytest.raises(CheckError, match="not positive"):
+            run(vnp.array([-2.0, 1.0])).throw()
+    assert not pl.enable_debug_checks.value
+
+
+def test_sizes() -> None:
+    assert [pl.cdiv(7, 2), pl.cdiv(8, 2), pl.align_to(9, 8), pl.next_power_of_2(0), pl.next_power_of_2(9)] == [4, 4, 16, 1, 16]
+    assert pl.cdiv(vnp.int32(7), 2) == 4 and pl.strides_from_shape((2, 3, 4)) == (12, 4, 1)
+    assert pl.multiple_of(8, 4) == 8 and pl.reciprocal(4.0, approx=True) == 0.25 and pl.broadcast_to(1, (2,)).tolist() == [1, 1]
+    with pytest.raises(ArgumentError, match="non-negative"):
+        pl.next_power_of_2(-1)
+
+
+@pytest.mark.parametrize("start", [0, 2, 4])
+def test_masked_reads_and_writes_beyond_the_array(start: int) -> None:
+    def kernel(i, x, o, old):
+        block = pl.ds(i[0], 4)
+        mask = vnp.arange(4) + i[0] < 5
+        value = triton.load(x.at[block], mask=mask, other=-1.0)
+        triton.store(o.at[block], value * 2, mask=mask)
+        old[...] = value
+
+    types = vf.ShapeDtypeStruct((5,), "float32"), vf.ShapeDtypeStruct((4,), "float32")
+    x = np.arange(5, dtype=np.float32) + 1
+    o, value = pl.pallas_call(kernel, types, input_output_aliases={1: 0})(np.int32([start]), x)
+    expected = x.copy()
+    expected[start : start + 4] *= 2
+    np.testing.assert_array_equal(o, expected)
+    np.testing.assert_array_equal(value, np.concatenate([x[start : start + 4], -np.ones(max(start - 1, 0))]))
+
+
+def test_memory_beyond_the_array_is_not_a_number() -> None:
+    f = pl.pallas_call(lambda i, x, o: o.__setitem__(..., tpu.load(x.at[pl.ds(i[0], 3)])), vf.ShapeDtypeStruct((3,), "float32"))
+    np.testing.assert_array_equal(f(np.int32([2]), np.float32([1, 2, 3])), [3, np.nan, np.nan])
+
+
+def test_atomic_operations_return_the_old_elements() -> None:
+    ref = vf.new_ref(vnp.array([6, 3, 5]))
+    assert triton.atomic_add(ref, 0, 4) == 6 and triton.atomic_max(ref, 1, 7) == 3 and triton.atomic_min(ref, 2, 1) == 5
+    assert ref[...].tolist() == [10, 7, 1]
+    assert triton.atomic_and(ref, 0, 3) == 10 and triton.atomic_or(ref, 1, 8) == 7 and triton.atomic_xor(ref, 2, 3) == 1
+    assert ref[...].tolist() == [2, 15, 2]
+    assert triton.atomic_xchg(ref, (), 1, mask=vnp.array([True, False, False])).tolist() == [2, 15, 2]
+    assert triton.atomic_cas(ref.at[1], 15, 4) == 15 and triton.atomic_cas(ref.at[2], 15, 4) == 2
+    assert ref[...].tolist() == [1, 4, 2]
+
+
+def test_products_of_triton() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_array_equal(triton.dot(a, b, trans_b=True), a @ b.T)
+    assert triton.dot(np.int8([[100, 100]]), np.int8([[100], [100]])).tolist() == [[20000]]
+
+
+def test_copies_and_rolls_of_tpus() -> None:
+    source, target = vf.new_ref(vnp.arange(4.0)), vf.new_ref(vnp.zeros(4))
+    tpu.sync_copy(source.at[1:3], target.at[0:2])
+    tpu.async_copy(source, target, None, add=True).wait()
+    assert target[...].tolist() == [1.0, 3.0, 2.0, 3.0]
+    x = np.arange(12).reshape(3, 4)
+    np.testing.assert_array_equal(tpu.roll(x, 1, 1), np.roll(x, 1, 1))
+    np.testing.assert_array_equal(tpu.roll(x, 1, 1, stride=1, stride_axis=0), [np.roll(row, 1 + i) for i, row in enumerate(x)])
+    with pytest.raises(ArgumentError, match="both specified"):
+        tpu.roll(x, 1, 1, stride=1)
+    with pytest.raises(ArgumentError, match="non-negative"):
+        tpu.roll(x, -1, 1)
+    assert tpu.bitcast(vnp.zeros((4, 2), "int16"), "int32").shape == (2, 2)
+
+
+def test_a_pipeline_in_a_kernel() -> None:
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+
+    def kernel(x_ref, o_ref, total):
+        total[0] = 0.0
+
+        def body(x_block, o_block):
+            total[0] += x_block[0, 0]
+            o_block[...] = x_block[...] + total[0]
+
+        spec = pl.BlockSpec((2, 6), lambda i: (i, 0))
+        tpu.emit_pipeline(body, grid=(4,), in_specs=[spec], out_specs=[spec])(x_ref, o_ref)
+
+    whole = pl.BlockSpec(memory_space=pl.ANY)
+    out, scratch = vf.ShapeDtypeStruct((8, 6), "float32"), [tpu.SMEM((1,), "float32")]
+    f = pl.pallas_call(kernel, out, in_specs=[whole], out_specs=whole, scratch_shapes=scratch)
+    np.testing.assert_array_equal(f(x), x + np.repeat(np.cumsum(x[::2, 0]), 2)[:, None])
+
+
+def test_parameters_of_compilers_are_accepted() -> None:
+    assert tpu.CompilerParams(dimension_semantics=("parallel",)) == tpu.CompilerParams(dimension_semantics=("parallel",))
+    with pytest.raises(TypeError, match="warps"):
+        tpu.CompilerParams(warps=1)
+    f = pl.pallas_call(
+        lambda o: o.__setitem__(..., vnp.ones(2)),
+        vf.ShapeDtypeStruct((2,), "float32"),
+        interpret=tpu.InterpretParams(),
+        compiler_params=triton.CompilerParams(num_warps=2),
+        cost_estimate=pl.CostEstimate(flops=1, transcendentals=0, bytes_accessed=8),
+    )
+    with tpu.force_tpu_interpret_mode():
+        assert f().tolist() == [1.0, 1.0]
+    with pytest.raises(ArgumentTypeError, match="flops is not an int"):
+        pl.CostEstimate(1.5, 0, 0)
+    assert pl.CostEstimate(1, 2, 3).to_json() == b'{"flops": 1, "transcendentals": 2, "bytes_accessed": 3, "remote_bytes_transferred": 0}'
+
+
+def test_costs() -> None:
+    x = vf.ShapeDtypeStruct((4, 4), "float32")
+    assert pl.estimate_cost(lambda x, y: vnp.exp(x @ y) + 1, x, x) == pl.CostEstimate(2 * 64 + 16, 16, 3 * 64)
+    assert pl.estimate_cost(lambda x: vf.lax.fori_loop(0, 5, lambda i, y: y * 2.0, x), x).flops >= 80
+    assert pl.estimate_cost(lambda x: vf.lax.integer_pow(x, 7), x).flops == 16 * 5
+    assert pl.estimate_cost(lambda p, x: vf.lax.cond(p, vnp.sin, lambda x: x * 2, x), True, x).flops == 16

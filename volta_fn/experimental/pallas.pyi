@@ -1,1 +1,0 @@
-"""Pallas, which is not supported: kernels are generated from programs."""

@@ -1,0 +1,330 @@
+"""What kernels are written with: the step's indices, branches, loops, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.refs import Ref, new_ref
+from volta_fn.core.trace import is_concrete
+from volta_fn.debug.printing import print as _print
+from volta_fn.dtypes import result_type
+from volta_fn.errors import ArgumentError
+from volta_fn.experimental import checkify
+from volta_fn.experimental.pallas.specs import allocated, memory_aval
+from volta_fn.primitives.array_operations.operators import empty
+from volta_fn.primitives.array_operations.operators import reciprocal as _reciprocal
+from volta_fn.primitives.array_operations.ref_views import RefView
+from volta_fn.primitives.control_flow.loops import cond, fori_loop
+from volta_fn.primitives.data_movement.movement import broadcast_to as _broadcast_to
+from volta_fn.primitives.elementwise.cast import convert_element_type
+
+T = TypeVar("T")
+
+
+class _Step(NamedTuple):
+    """A step of a grid: its indices, and the sizes of the grid."""
+
+    indices: Sequence[Array]
+    grid: Sequence[Any]
+
+
+_step: ContextVar[_Step | None] = ContextVar("pallas_step", default=None)
+
+
+@contextlib.contextmanager
+def running_step(indices: Sequence[Array], grid: Sequence[Any]) -> Iterator[None]:
+    """Let `program_id` and `num_programs` answer for a step."""
+    token = _step.set(_Step(indices, grid))
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+def _of_step(name: str, axis: int, values: Callable[[_Step], Sequence[Any]]) -> Any:
+    step = _step.get()
+    if step is None:
+        raise ArgumentError(f"{name} has a meaning in a kernel alone, which pallas_call runs")
+    if not isinstance(axis, (int, np.integer)) or not 0 <= axis < len(step.grid):
+        raise ArgumentError(f"{name}: axis {axis!r} is none of the {len(step.grid)} axes of the grid")
+    return values(step)[axis]
+
+
+def program_id(axis: int) -> Array:
+    """Return the index of the kernel's step along an axis of the grid.
+
+    Raises `ArgumentError` outside of a kernel, and if the grid has no such axis.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> def kernel(o_ref):
+    ...     o_ref[pl.program_id(0)] = 10 * pl.program_id(0)
+    >>> pl.pallas_call(kernel, vf.ShapeDtypeStruct((3,), "int32"), grid=3)()
+    Array([ 0, 10, 20], dtype=int32)
+    """
+    index: Array = _of_step("program_id", axis, lambda step: step.indices)
+    return index
+
+
+def num_programs(axis: int) -> Any:
+    """Return the size of the grid along an axis.
+
+    It is an integer, or an array if the size is traced. Raises what `program_id` does.
+    """
+    return _of_step("num_programs", axis, lambda step: step.grid)
+
+
+def when(condition: Any, /) -> Callable[[Callable[[], Any]], None]:
+    """Run the decorated function of no arguments if a condition is true.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> def kernel(x_ref, o_ref):
+    ...     o_ref[...] = x_ref[...]
+    ...
+    ...     @pl.when(x_ref[0] < 0)
+    ...     def _():
+    ...         o_ref[0] = 0.0
+    >>> pl.pallas_call(kernel, vf.ShapeDtypeStruct((2,), "float32"))(vf.numpy.array([-1.0, 2.0]))
+    Array([0., 2.], dtype=float32)
+    """
+
+    def decorate(function: Callable[[], Any]) -> None:
+        if not isinstance(condition, bool):
+            cond(condition, function, lambda: None)
+        elif condition:
+            function()
+
+    return decorate
+
+
+def loop(lower: Any, upper: Any, *, init_carry: Any = None, step: Any = 1, unroll: int | bool | None = None) -> Callable[..., Any]:
+    """Run the decorated function for each index from `lower` to below `upper`.
+
+    With `init_carry` it is a function of index and carry, and its name becomes the last carry.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.loop(0, 10, step=3, init_carry=0)(lambda i, total: total + i)
+    Array(18, dtype=int32, weak_type=True)
+    """
+    zero: Any = 0
+    if all(is_concrete(as_value(x)) for x in (lower, upper, step)):
+        lower, upper, step = (int(np.asarray(x)) for x in (lower, upper, step))
+    else:
+        dtype = result_type(*[as_value(x) for x in (lower, upper, step)])
+        lower, upper, step = (convert_element_type(x, dtype) for x in (lower, upper, step))
+        zero = np.zeros((), dtype)
+
+    def decorate(body: Callable[..., Any]) -> Any:
+        def numbered(i: Array, carry: Any) -> Any:
+            index = lower + i * step
+            return body(index) if init_carry is None else body(index, carry)
+
+        return fori_loop(zero, cdiv(upper - lower, step), numbered, init_carry, unroll=unroll)
+
+    return decorate
+
+
+def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: Hashable = (), **kw_types: Any) -> Any:
+    """Return ``f(*refs, **refs)`` with references to memory of these types.
+
+    `collective_axes` is accepted for compatibility. Raises `ArgumentTypeError` for what is no type of memory.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> def square(x, ref):
+    ...     ref[...] = x
+    ...     return ref[...] * ref[...]
+    >>> pl.run_scoped(lambda ref: square(3.0, ref), pl.ANY((), "float32"))
+    Array(9., dtype=float32)
+    """
+    args, kwargs = tree.map(lambda type: Ref(allocated(type)), (types, kw_types))
+    return f(*args, **kwargs)
+
+
+def with_scoped(*types: Any, collective_axes: Hashable = (), **kw_types: Any) -> Callable[..., Any]:
+    """Decorate a function with references to memory, as `run_scoped` gives.
+
+    They follow its other arguments.
+    """
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def run(*args: Any) -> Any:
+            return run_scoped(functools.partial(f, *args), *types, collective_axes=collective_axes, **kw_types)
+
+        return run
+
+    return decorate
+
+
+def run_state(f: Callable[..., None]) -> Callable[[T], T]:
+    """Make a function of arrays of one that changes references to them.
+
+    It returns the references' last values.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.run_state(lambda ref: ref.__setitem__(0, 5.0))(vf.numpy.zeros(2))
+    Array([5., 0.], dtype=float32)
+    """
+
+    def run(init: T) -> T:
+        refs = tree.map(new_ref, init)
+        f(refs)
+        return tree.map(lambda ref: ref[...], refs)
+
+    return run
+
+
+def empty_like(x: Any) -> Any:
+    """Return arrays like the leaves of `x`, whose elements mean nothing."""
+    return tree.map(lambda leaf: empty(leaf.shape, leaf.dtype), x)
+
+
+def empty_ref_like(x: Any) -> Ref:
+    """Return a reference to an array like `x`, whose elements mean nothing.
+
+    `x` is a type of memory or a `ShapeDtypeStruct`.
+    """
+    aval = memory_aval(x)
+    return new_ref(empty(aval.shape, aval.dtype))
+
+
+def debug_print(fmt: str, *args: Any) -> None:
+    """Print values from a kernel: `fmt` has ``{}`` for each of them."""
+    _print(fmt, *args)
+
+
+class _Switch:
+    """A setting that is a context manager as well."""
+
+    def __init__(self) -> None:
+        self.value = False
+
+    @contextlib.contextmanager
+    def __call__(self, new_val: bool = True) -> Iterator[None]:
+        before, self.value = self.value, new_val
+        try:
+            yield
+        finally:
+            self.value = before
+
+
+#: Whether `debug_check` checks: `enable_debug_checks.value`, and within ``with enable_debug_checks():``.
+enable_debug_checks = _Switch()
+#: Accepted, as memory of kernels holds NaN here before it is written, whatever this is.
+enable_poison_buffers = _Switch()
+
+
+def debug_checks_enabled() -> bool:
+    """Return `enable_debug_checks.value`."""
+    return enable_debug_checks.value
+
+
+def debug_check(condition: Any, message: str) -> None:
+    """Check a condition by `checkify.check`, if `enable_debug_checks` is set."""
+    if enable_debug_checks.value:
+        checkify.check(condition, message)
+
+
+def multiple_of(x: Any, values: Sequence[int] | int) -> Any:
+    """Return `x`, which is said to be a multiple of these numbers."""
+    return x
+
+
+def reciprocal(x: Any, *, approx: bool = False, full_range: bool = True) -> Array:
+    """Return ``1 / x``; it is exact even if `approx` allows errors."""
+    return _reciprocal(x)
+
+
+def broadcast_to(a: Any, shape: tuple[int, ...]) -> Array:
+    """Return `a` repeated along new and single-element dimensions."""
+    return _broadcast_to(as_value(a), shape)
+
+
+def delay(nanos: Any) -> None:
+    """Do nothing: no kernel waits here."""
+
+
+# Sizes.
+
+
+def cdiv(a: Any, b: Any) -> Any:
+    """Return ``a / b``, rounded up.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.cdiv(10, 4)
+    3
+    """
+    return (a + b - 1) // b if isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer)) else -(-as_value(a) // b)
+
+
+def align_to(a: Any, alignment: Any) -> Any:
+    """Return `a`, rounded up to a multiple of `alignment`.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.align_to(10, 4)
+    12
+    """
+    return cdiv(a, alignment) * alignment
+
+
+def next_power_of_2(x: int) -> int:
+    """Return the least power of 2 that is not less than `x`.
+
+    Raises `ArgumentError` for negative numbers.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.next_power_of_2(5)
+    8
+    """
+    if x < 0:
+        raise ArgumentError(f"`next_power_of_2` requires a non-negative integer, got {x}")
+    return 1 if x == 0 else 1 << (x - 1).bit_length()
+
+
+def strides_from_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.strides_from_shape((4, 2, 3))
+    (6, 3, 1)
+    """
+    strides, size = [], 1
+    for extent in reversed(shape):
+        strides.append(size)
+        size *= extent
+    return tuple(reversed(strides))
+
+
+# Semaphores, which are counters in references.
+
+
+def semaphore_signal(
+    sem_or_view: Ref | RefView, inc: Any = 1, *, device_id: Any = None, device_id_type: Any = None, core_index: Any = None
+) -> None:
+    """Add `inc` to a counter; raise `ArgumentError` for that of another device."""
+    if device_id is not None or core_index is not None:
+        raise ArgumentError("semaphore_signal: kernels run on one device and one core here, so that no other can be signalled")
+    sem_or_view[...] = sem_or_view[...] + convert_element_type(inc, sem_or_view.dtype)
+
+
+def semaphore_wait(sem_or_view: Ref | RefView, value: Any = 1, *, decrement: bool = True) -> None:
+    """Take `value` from a counter, without waiting: steps run in their order."""
+    if decrement:
+        sem_or_view[...] = sem_or_view[...] - convert_element_type(value, sem_or_view.dtype)
+
+
+def semaphore_read(sem_or_view: Ref | RefView) -> Array:
+    """Return a counter."""
+    return sem_or_view[...]
