@@ -65,6 +65,13 @@ def escape_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
             )
 
 
+def drop_builtin_docstrings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Drop what Python says of dicts and the like where one is data: it is of the class, and no reStructuredText."""
+    of_class = (type(obj).__doc__ or "").splitlines()
+    if what == "data" and isinstance(obj, (dict, frozenset, tuple, str, int)) and lines[:1] == of_class[:1]:
+        lines.clear()
+
+
 def insert_errors(app: Any, page: str, source: list[str]) -> None:
     """Insert the index of errors, which is part of the package, so that `python -m volta_fn.errors` has it, into its page."""
     if page == "reference/errors":
@@ -83,5 +90,6 @@ def link_errors(app: Any, env: Any, node: Any, content: Any) -> Any:
 def setup(app: Any) -> None:
     """Connect the hooks; docstrings are seen before their sections are read."""
     app.connect("source-read", insert_errors)
+    app.connect("autodoc-process-docstring", drop_builtin_docstrings, priority=300)
     app.connect("autodoc-process-docstring", escape_signs, priority=400)
     app.connect("missing-reference", link_errors)
