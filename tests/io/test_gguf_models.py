@@ -219,7 +219,9 @@ def test_quantised_models_are_written(tmp_path: Path, name: str) -> None:
     model = io.load_pretrained(tmp_path)
     tokens = vnp.asarray(families.TOKENS)
     for scheme, groups in (("int4", 32), ("int8", None), ("int4", 64)):
-        small: Any = nn.quantize(model, scheme, group_size=groups, scale_dtype="float16", where=lambda path, _: not path.endswith("mlp.gate"))
+        small: Any = nn.quantize(
+            model, scheme, group_size=groups, scale_dtype="float16", where=lambda path, _: not path.endswith("mlp.gate")
+        )
         io.save_gguf_model(tmp_path / "small.gguf", small)
         again = io.load_pretrained(tmp_path / "small.gguf")
         weight = again.model.layers[0].self_attn.q_proj.weight
@@ -228,7 +230,9 @@ def test_quantised_models_are_written(tmp_path: Path, name: str) -> None:
     io.save_gguf_model(tmp_path / "rounded.gguf", model.stack() if name == "llama" else model, format="Q4_K")
     formats = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "rounded.gguf").tensors}
     assert formats["token_embd.weight"] == "Q8_0" and formats["output_norm.weight"] == "F32"  # 64 numbers are no block of Q4_K
-    for one, other in zip(io.state_dict(model).values(), io.state_dict(nn.dequantize(io.load_pretrained(tmp_path / "rounded.gguf"))).values(), strict=True):
+    for one, other in zip(
+        io.state_dict(model).values(), io.state_dict(nn.dequantize(io.load_pretrained(tmp_path / "rounded.gguf"))).values(), strict=True
+    ):
         assert vnp.abs(one - other).max() <= 0.005 * vnp.abs(one).max()
 
 

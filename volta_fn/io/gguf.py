@@ -194,8 +194,8 @@ def save_gguf(
 ) -> None:
     """Write arrays to a GGUF file, which replaces an earlier one when it is complete.
 
-    Floats of 16 and 32 bits are written as F32, F16 and BF16. Quantised arrays with groups of 32, or of a multiple, are written as Q8_0 ("int8" without
-    offsets), Q4_0 ("int4" without offsets) and Q4_1 ("int4" with offsets), whose scales are float16: quantise with
+    Floats of 16 and 32 bits are written as F32, F16 and BF16. Quantised arrays with groups of 32, or of a multiple, are written as Q8_0
+    ("int8" without offsets), Q4_0 ("int4" without offsets) and Q4_1 ("int4" with offsets), whose scales are float16: quantise with
     ``group_size=32, scale_dtype="float16"``. Floats are rounded to a format that `formats` names for them.
 
     Args:
@@ -261,14 +261,20 @@ def _tensor(name: str, value: Any, library: Any) -> tuple[np.ndarray, Any]:
         return array, None
     offsets = None if value.offsets is None else on_host(value.offsets)
     kind = {("int8", True): "Q8_0", ("int4", True): "Q4_0", ("int4", False): "Q4_1"}.get((value.scheme, offsets is None))
-    if kind is None or len(value.inner) != 1 or value.inner[0] % 32 or value.rows_last or (value.layout.groups > 1 and value.group_size % 32):
+    if (
+        kind is None
+        or len(value.inner) != 1
+        or value.inner[0] % 32
+        or value.rows_last
+        or (value.layout.groups > 1 and value.group_size % 32)
+    ):
         raise ArgumentError(
             f"save_gguf: {name!r} is {value!r}; written are 'int8' without offsets and 'int4', along the last axis (w.T transposes) in "
             "groups of a multiple of 32: quantize_array(x, 'int4', group_size=32, scale_dtype='float16')"
         )
-    blocks_of = lambda x: np.repeat(x, -(-value.group_size // 32), -1)[..., : value.inner[0] // 32]  # each with its group's scale
-    scales = blocks_of(on_host(value.scales))
-    offsets = None if offsets is None else blocks_of(offsets)
+    scales = on_host(value.scales)
+    repeats = -(-value.group_size // 32)  # blocks of a group, which share its scale
+    scales, offsets = (None if x is None else np.repeat(x, repeats, -1)[..., : value.inner[0] // 32] for x in (scales, offsets))
     halves = scales.astype(_FLOAT16)
     if (halves.astype(scales.dtype) != scales).any():
         raise DTypeError(f"save_gguf: scales of {name!r} are no float16 numbers, which {kind} has; quantise with scale_dtype='float16'")

@@ -234,7 +234,16 @@ def _stacked(prefix: str, gate: Any, up: Any) -> Any:
 _ARCHITECTURES = {kind: architecture for architecture, kind in _MODEL_TYPES.items()} | {"mixtral": "llama", "mistral": "llama"}
 #: Fields of a config that do not change what its model computes, or that are compared otherwise.
 _NOT_COMPARED = frozenset(
-    ["model_type", "rope_parameters", "sliding_rope_parameters", "initializer_range", "dtype", "bos_token_id", "eos_token_id", "pad_token_id"]
+    [
+        "model_type",
+        "rope_parameters",
+        "sliding_rope_parameters",
+        "initializer_range",
+        "dtype",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+    ]
 )
 
 
@@ -249,7 +258,7 @@ class _Contents(dict[str, Any]):
 def save_gguf_model(
     path: str | os.PathLike[str], model: CausalLM, *, format: str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a language model to a GGUF file, which llama.cpp and `load_pretrained` read.
+    """Write a language model to a GGUF file, for llama.cpp and `load_pretrained`.
 
     Quantised weights are written as `save_gguf` does: "int8" and "int4" in groups of a multiple of 32, whose scales are float16 numbers.
     Vectors and routers are written in float32, as llama.cpp needs them, and other floats in their dtype.
@@ -295,7 +304,7 @@ def save_gguf_model(
 
 
 def _check(contents: _Contents, config: CausalLMConfig) -> None:
-    """Raise `ArgumentError` if a file would be read as a model that computes something else."""
+    """Raise `ArgumentError` if a file would be read as another model."""
     read = gguf_config(contents)
     ignored = _NOT_COMPARED | ({"attention_bias"} if config.family.qkv_bias is not None else set())
     names = [field.name for field in dataclasses.fields(config) if field.name not in ignored]
@@ -374,7 +383,7 @@ def _tensors(model: CausalLM) -> dict[str, Any]:
 
 
 def _permuted(x: Any, head_dim: int) -> Any:
-    """Return rows of queries or keys in pairs, of which models here have them in halves."""
+    """Return rows of queries or keys in pairs, which models here have in halves."""
     return tree.map(lambda rows: rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape), x)
 
 

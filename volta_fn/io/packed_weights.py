@@ -28,8 +28,8 @@ def from_gptq(
 ) -> QuantizedArray | PermutedArray:
     """Return a weight that GPTQ has packed, of shape (in, out).
 
-    It is an `nn.QuantizedArray` if the rows of a group are neighbours, else ("desc_act") an `nn.PermutedArray`, which multiplies its input in
-    the order of the groups.
+    It is an `nn.QuantizedArray` if the rows of a group are neighbours, else ("desc_act") an `nn.PermutedArray`, which multiplies its input
+    in the order of the groups.
 
     Args:
         qweight: int32 of shape (in * bits / 32, out).

@@ -54,7 +54,10 @@ def test_rounds_as_the_paper(out: int, size: int, group_size: int, symmetric: bo
     )
     array = layer.weight
     assert (array.scheme, array.group_size, array.shape, array.rows_last) == ("int4", group_size, (size, out), True)
-    full = [np.repeat(np.asarray(v, np.float64), group_size, 1)[:, :size] for v in (array.scales, array.scales * 0 if symmetric else array.offsets)]
+    full = [
+        np.repeat(np.asarray(v, np.float64), group_size, 1)[:, :size]
+        for v in (array.scales, array.scales * 0 if symmetric else array.offsets)
+    ]
     order = np.argsort(-np.diag(gram), kind="stable") if act_order else np.arange(size)
     expected = paper(weight, gram, *full, order, 0.05)
     # A number on the edge of two codes may go either way in float32, and the rest of its row follows: rows agree, or are as good.
@@ -160,8 +163,9 @@ def test_empty_layers(shape: tuple[int, int]) -> None:
 def test_bad_arguments() -> None:
     model, x = nn.Linear.init(vf.random.key(0), 8, 4), vnp.ones((2, 8))
     for options, message in [
-        ({"damping": 0}, "damping"), ({"damping": True}, "damping"), ({"scheme": "int3"}, "int3"), ({"where": lambda *_: False}, "no layer"),
-        ({"call": lambda model, x: (model(x) > 0)}, "no floats"), ({"group_size": 0}, "group_size"),
+        ({"damping": 0}, "damping"), ({"damping": True}, "damping"), ({"scheme": "int3"}, "int3"),
+        ({"where": lambda *_: False}, "no layer"), ({"call": lambda model, x: model(x) > 0}, "no floats"),
+        ({"group_size": 0}, "group_size"),
     ]:  # fmt: skip
         with pytest.raises(ArgumentError, match=message):
             nn.gptq(model, [x], **options)

@@ -162,7 +162,9 @@ def _round_in_order(weights: Array, hessian: Array, scales: Scales, scheme: str)
     factor = vnp.pad(factor, [(0, 0), (0, missing)])
 
     def round_block(errors: Array, start: Array) -> tuple[Array, Array]:
-        rows = lambda x: lax.dynamic_slice_in_dim(x, start, _BLOCK, 0)
+        def rows(x: Array) -> Array:
+            return lax.dynamic_slice_in_dim(x, start, _BLOCK, 0)
+
         columns = lax.dynamic_slice_in_dim(factor, start, _BLOCK, 1)
         inner = rows(columns)
         targets = rows(weights) + vnp.matmul(columns.T, errors)  # the errors of this block and of later ones are 0 yet

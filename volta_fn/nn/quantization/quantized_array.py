@@ -272,7 +272,8 @@ def quantize_array(
 
     Symmetric groups divide their range by the number of largest magnitude, which one of 4 bits represents by its only code of magnitude 8
     (as GGML's Q4_0 does); others divide the range from their smallest to their largest number, or with 4 bits a part of it: the one whose
-    squares of errors are least. Scales are rounded to `scale_dtype` before numbers are divided by them. It is a function of arrays, for `jit` and `vmap`, too.
+    squares of errors are least. Scales are rounded to `scale_dtype` before numbers are divided by them. It is a function of arrays, for
+    `jit` and `vmap`, too.
 
     Args:
         x: floats, all finite.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.jit.function import jit
 from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, QuantizedLayout
 
 #: The least and the greatest integer of codes.
@@ -82,6 +84,7 @@ def scales_by_range(groups: Array, scheme: str, symmetric: bool, dtype: np.dtype
     return Scales(scales, low - least * scales).rounded(dtype)
 
 
+@functools.partial(jit, static_argnums=(2, 3, 4))
 def scales_by_error(groups: Array, weights: Array, scheme: str, symmetric: bool, dtype: np.dtype) -> Scales:
     """Return scales of a dtype by which the weighted squares of errors are least.
 
