@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jax._src.scipy import signal
 
 import volta_fn as vf
 from volta_fn import numpy as vnp
@@ -79,3 +80,28 @@ def test_values_and_primitives_are_as_they_are() -> None:
     internals.lowerable_effects.add_type(int)
     assert int in internals.lowerable_effects and int not in internals.remat_allowed_effects
     internals.lowerable_effects.remove(int)
+
+
+def test_slices_of_references_are_nodes_of_their_arrays() -> None:
+    part = internals.Slice(vnp.int32(2), 3)
+    leaves, structure = vf.tree.flatten(part)
+    assert leaves == [2] and vf.tree.unflatten(structure, leaves) == part
+    assert vf.tree.leaves(internals.Slice(0, 4, 2)) == []
+    assert vf.jit(lambda s: s.start * s.size)(part) == 6
+
+
+def test_frames_are_added_up() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, 4)).astype("float32")
+    for step in (1, 2, 3, 4):
+        np.testing.assert_allclose(internals._overlap_and_add(x, step), signal._overlap_and_add(x, step), atol=1e-6)
+    with pytest.raises(ShapeError, match="frames"):
+        internals._overlap_and_add(x[0, 0], 2)
+
+
+def test_products_follow_a_path() -> None:
+    rng = np.random.default_rng(0)
+    operands = [rng.standard_normal(s).astype("float32") for s in ((2, 3), (3, 4), (4, 5))]
+    path = [((1, 0), frozenset("j"), "jk,ij->ik"), ((1, 0), frozenset("k"), "ik,kl->il")]
+    np.testing.assert_allclose(internals._einsum(operands, path, None, None), operands[0] @ operands[1] @ operands[2], rtol=1e-5)
+    wide = internals._einsum([x.astype("bfloat16") for x in map(vnp.asarray, operands)], path, None, "float32")
+    assert wide.dtype == "float32"

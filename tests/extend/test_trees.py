@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
 import pytest
 
 import volta_fn as vf
 from volta_fn import errors
 from volta_fn.extend import functions
+from volta_fn.tree import python_trees
 
 KEYED = {"a": vf.random.key(1), "b": [vf.random.split(vf.random.key(2), 3), 5]}
 
@@ -32,13 +38,57 @@ def test_random_numbers_of_a_tree_of_keys() -> None:
 
 
 def test_one_level() -> None:
-    children, structure = functions.flatten_one_level({"x": [1, 2], "y": KEYED["a"]})
-    assert children[0] == [1, 2] and children[1] is KEYED["a"] and structure.num_leaves == 2
+    children, data = functions.flatten_one_level({"x": [1, 2], "y": KEYED["a"]})
+    assert children[0] == [1, 2] and children[1] is KEYED["a"] and data == ("x", "y")
     pairs, _ = functions.flatten_one_level_with_keys([1, {"a": 2}])
     assert [(str(key), child) for key, child in pairs] == [("[0]", 1), ("[1]", {"a": 2})]
     with pytest.raises(errors.TreeError, match="is a leaf"):
         functions.flatten_one_level(KEYED["a"])
     assert functions.is_tree_node(list) and not functions.is_tree_node(int)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@jax.tree_util.register_pytree_node_class
+@vf.tree.register_pytree_node_class
+class Named:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tree_flatten(self) -> Any:
+        return [self.value], "auxiliary"
+
+    @classmethod
+    def tree_unflatten(cls, data: Any, children: Any) -> Named:
+        return cls(*children)
+
+
+def test_the_registry_has_the_methods_of_jax() -> None:
+    counts = collections.defaultdict(int, b=1, a=2)
+    nodes = [{"b": [1], "a": 2}, [1, [2]], (1,), (), None, Point(1, [2]), collections.OrderedDict(b=1, a=2), counts, Named([1])]
+    ours, theirs = functions.default_registry, jax.tree_util.default_registry
+    for node in nodes:
+        children, data = ours.flatten_one_level(node)
+        expected, expected_data = theirs.flatten_one_level(node)
+        assert (children, data) == ([*expected], expected_data)
+        python_children, python_data = python_trees.tree_flatten_one_level(node) if type(node) is not Named else (children, data)
+        assert (python_children, type(python_data)) == (children, type(data))
+        assert [child for _, child in ours.flatten_one_level_with_keys(node)[0]] == children
+        assert ours.is_node(type(node)) or type(node) is Point
+    assert ours.flatten_one_level(1.0) is ours.flatten_one_level_with_keys(KEYED["a"]) is None
+    with pytest.raises(ValueError, match="is a leaf"):
+        python_trees.tree_flatten_one_level(1.0)
+
+    @dataclasses.dataclass
+    class Pair:
+        x: Any
+        name: str
+
+    ours.register_dataclass_node(Pair, ["x"], ["name"])
+    assert ours.flatten(Pair(5, "n"))[0] == [5]
 
 
 def test_paths_may_decide_which_nodes_are_leaves() -> None:

@@ -18,10 +18,10 @@ jax.lax.while_p.bind_with_trace jax._src.clusters.ClusterEnv._cluster_types jax.
 jax._src.config.enable_checks.value jax._src.config.numpy_rank_promotion.value jax._src.config.threefry_partitionable.value
 jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
 jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info jax.experimental.ode.api_util jax.experimental.ode.api_util.debug_info
+jax.experimental.pallas.dot
 jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel.BlockSizes.get_default
 jax.experimental.pallas.tpu.BufferedRef.create jax.experimental.pallas.tpu.BufferedRef.input
 jax.experimental.pallas.tpu.BufferedRef.input_output jax.experimental.pallas.tpu.BufferedRef.output
-jax.tree_util.default_registry.flatten_one_level
 """
 
 

@@ -95,6 +95,7 @@ def test_einsum_forms():
         check(lambda xp, x, s=subscripts: xp.einsum(s, *[x] * (1 + s.count(","))), sample((2, 3), bool, 1))
     for dtype in (np.int32, np.complex64, np.float16):
         check(lambda xp, x: xp.einsum("ij,kj->ik", x, x), sample((2, 3), dtype, 1), tolerance=1e-2 if dtype == np.float16 else None)
+    np.testing.assert_allclose(vnp.einsum("01,1!->0!", x, y), x @ y, rtol=1e-5)  # any character names a dimension, as in JAX
     assert vnp.einsum_path("ij,jk,k->i", np.ones((2, 3)), np.ones((3, 4)), np.ones(4))[0][0] == "einsum_path"
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from volta_fn import dtypes
-from volta_fn.core.array import Array
+from volta_fn import dtypes, lax, tree
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import found_devices, process_count, process_index
+from volta_fn.core.memory import constrained
 from volta_fn.core.mesh import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
@@ -178,3 +181,60 @@ def apply_primitive(prim: Primitive, *args: Any, **params: Any) -> Any:
 def full_lower(val: Any) -> Any:
     """Return a value as it is: tracers have no simpler form here."""
     return val
+
+
+@tree.register_pytree_node_class
+@dataclass(slots=True)
+class Slice:
+    """A part of a dimension of a reference: `size` elements from `start` on.
+
+    A start or a size that is an array is a child of the node.
+    """
+
+    start: Any
+    size: Any
+    stride: int = 1
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, Any, int]]:
+        """Return the arrays, and the integers."""
+        parts = (self.start, self.size)
+        arrays = [None if isinstance(p, int) else p for p in parts]
+        integers = [p if isinstance(p, int) else None for p in parts]
+        return (arrays[0], arrays[1]), (integers[0], integers[1], self.stride)
+
+    @classmethod
+    def tree_unflatten(cls, data: tuple[Any, Any, int], children: Sequence[Any]) -> Slice:
+        """Return the node of these arrays and integers."""
+        start, size = [child if integer is None else integer for integer, child in zip(data, children, strict=False)]
+        return cls(start, size, data[2])
+
+
+def _overlap_and_add(x: Any, step_size: int) -> Array:
+    """Add up frames (*batch, frames, length) that begin `step_size` apart."""
+    frames = as_value(x)
+    if frames.ndim < 2:
+        raise ShapeError(f"_overlap_and_add: x must be frames (*batch, frames, length), got shape {frames.shape}")
+    *batch, count, length = frames.shape
+    positions = np.arange(count)[:, None] * step_size + np.arange(length)
+    result: Array = vnp.zeros((*batch, step_size * (count - 1) + length), frames.dtype).at[..., positions].add(frames)
+    return result
+
+
+def _einsum(
+    operands: Sequence[Any],
+    contractions: Sequence[tuple[Sequence[int], frozenset[str], str]],
+    precision: Any,
+    preferred_element_type: Any,
+    _dot_general: Any = lax.dot_general,
+    out_sharding: Any = None,
+) -> Array:
+    """Contract operands along a path of `opt_einsum`, one product after the other."""
+    remaining = [as_value(x) for x in operands]
+    for positions, _, subscripts in contractions:
+        parts = [remaining.pop(i) for i in positions]
+        product = vnp.einsum(
+            subscripts, *parts, precision=precision, preferred_element_type=preferred_element_type, _dot_general=_dot_general
+        )
+        remaining.append(product)
+    result: Array = constrained(remaining[0], out_sharding)
+    return result

@@ -6,6 +6,7 @@ random keys is a leaf.
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 from abc import ABCMeta
@@ -18,6 +19,7 @@ from volta_fn.core.functions import function_name
 from volta_fn.errors import TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 
 # Functions with transformations applied to them: `jax.extend.linear_util`.
@@ -369,24 +371,61 @@ def is_tree_node(typ: type) -> bool:
 
 
 def flatten_one_level(node: Any) -> tuple[list[Any], Any]:
-    """Return a container's children and its structure without them.
+    """Return a container's children and what else distinguishes it, as in JAX.
 
+    That is: the keys of a dictionary, the class of a namedtuple, or the auxiliary data of a registered class.
     Raises `TreeError` for a leaf.
 
-    >>> flatten_one_level({"a": [1, 2]})[0]
-    [[1, 2]]
+    >>> flatten_one_level({"b": 1, "a": [1, 2]})
+    ([[1, 2], 1], ('a', 'b'))
     """
     children, treedef = flatten(node, is_leaf=lambda inner: inner is not node)
     if _is_key(node) or treedef == _LEAF:
         raise TreeError(f"flatten_one_level: {node!r:.80} of type {type(node).__name__} is a leaf")
-    return children, treedef
+    data: Any = optree.tree_flatten_one_level(node, namespace=NAMESPACE)[1]
+    if isinstance(node, collections.defaultdict):
+        return children, (data[0], tuple(data[1]))
+    return children, tuple(data) if type(node) in (dict, collections.OrderedDict) else data
 
 
 def flatten_one_level_with_keys(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """Return a container's children with their keys, and its structure without them."""
-    _, treedef = flatten_one_level(node)
+    """Return children with keys, and what else `flatten_one_level` returns."""
+    _, data = flatten_one_level(node)
     pairs = leaves_with_path(node, is_leaf=lambda inner: inner is not node)
-    return [(path[0], child) for path, child in pairs], treedef
+    return [(path[0], child) for path, child in pairs], data
 
+
+class PyTreeRegistry:
+    """The classes of containers, with the methods of JAX's registry.
+
+    >>> default_registry.is_node(dict), default_registry.flatten_one_level(3.0)
+    (True, None)
+    """
+
+    flatten = staticmethod(flatten)
+    flatten_with_path = staticmethod(flatten_with_path)
+    register_node = staticmethod(register_node)
+
+    def is_node(self, type: type) -> bool:  # JAX's name
+        """Return True for the classes of containers."""
+        return is_tree_node(type)
+
+    def flatten_one_level(self, tree: Any) -> tuple[list[Any], Any] | None:
+        """Return what `flatten_one_level` does, or None for a leaf."""
+        return None if self._is_leaf(tree) else flatten_one_level(tree)
+
+    def flatten_one_level_with_keys(self, tree: Any) -> tuple[list[tuple[Any, Any]], Any] | None:
+        """Return what `flatten_one_level_with_keys` does, or None for a leaf."""
+        return None if self._is_leaf(tree) else flatten_one_level_with_keys(tree)
+
+    def register_dataclass_node(self, type: type, data_fields: Sequence[str], meta_fields: Sequence[str], /) -> None:  # JAX's names
+        """Make a dataclass a container; its `data_fields` are children."""
+        register_dataclass(type, data_fields, meta_fields)
+
+    def _is_leaf(self, value: Any) -> bool:
+        return _is_key(value) or structure(value, is_leaf=lambda inner: inner is not value) == _LEAF
+
+
+default_registry = PyTreeRegistry()
 
 _LEAF = tree.structure(0)

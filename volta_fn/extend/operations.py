@@ -315,12 +315,12 @@ def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Array:
 
 
 def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> tuple[Array, ...]:
-    """Return Q and R as `lax.linalg.qr` does; with `pivoting` also an order of columns.
+    """Return Q and R, and with `pivoting` an order of the columns.
 
     The columns x[..., order] are Q R, and R's diagonal descends in magnitude. `use_magma` has no effect.
 
     >>> import volta_fn as vf
-    >>> vf.jax.lax.linalg.qr(vf.numpy.diag(vf.numpy.array([1.0, 2.0])), pivoting=True)[2]
+    >>> qr(vf.numpy.diag(vf.numpy.array([1.0, 2.0])), pivoting=True)[2]
     Array([1, 0], dtype=int32)
     """
     if not pivoting:

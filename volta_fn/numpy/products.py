@@ -388,7 +388,7 @@ def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:
     else:
         counts = Counter("".join(term.replace("...", "") for term in inputs))
         result = hidden + "".join(sorted(c for c, n in counts.items() if n == 1))
-    bad = [c for c in "".join(spelled) + result if not c.isalpha()]
+    bad = [c for c in "".join(spelled) + result if c in ".,->"]
     if bad or len(set(result)) != len(result) or set(result) - set("".join(spelled)):
         raise ArgumentError(f"einsum subscripts {subscripts!r} are not valid: results have distinct letters, each from an operand")
     return spelled, result

@@ -261,6 +261,15 @@ def tree_flatten_with_accessor(
     return spec.accessors(), leaves, spec
 
 
+def tree_flatten_one_level(tree: Any, *, namespace: str = "") -> tuple[list[Any], Any]:
+    """Return a node's children, and what else distinguishes it."""
+    node = _node_of(tree)
+    if node is None:
+        raise ValueError(f"{tree!r:.80} is a leaf")
+    sequence = node.kind in (tuple, list)
+    return node.children, None if sequence else node.kind if _is_namedtuple(node.kind) and node.kind not in _REGISTERED else node.data
+
+
 def treespec_is_leaf(spec: PyTreeSpec, *, strict: bool = True) -> bool:
     """Return True if a structure is a leaf."""
     return spec.type is None
