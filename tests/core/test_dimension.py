@@ -90,6 +90,7 @@ def test_comparisons_are_decided_or_refused() -> None:
     assert 2 * A >= A + 2
     assert A % 3 <= 2
     assert A // 2 <= A
+    assert (A + 1) // 2 * 2 >= 2
     assert max_dim(A, B) >= B
     assert min_dim(A, B) <= A
     assert A - min_dim(A, 3) >= 0

@@ -106,7 +106,6 @@ class _Solver:
             sign = 1 if right > 0 else -1
             self._add(_sum(rest, sign, {}, 0))
             self._add(_sum({(): abs(right) - 1}, 1, rest, -sign))
-            return
         lower, upper = self.bounds(right)
         if lower > 0 or upper < 0:
             corners = [_quotient(a, b) for a in self.bounds(left) for b in (lower, upper)]

@@ -492,8 +492,8 @@ def _bounds(span: Span) -> tuple[int, int]:
     """Return the least index of a slice and the one after its greatest."""
     if not span.size:
         return 0, 0
-    first, last = sorted((span.start, span.start + span.step * (span.size - 1)))
-    return first, last + 1
+    last = span.start + span.step * (span.size - 1)
+    return (span.start, last + 1) if span.step > 0 else (last, span.start + 1)
 
 
 def _slide(value: Array, points: Sequence[Point]) -> Array:
