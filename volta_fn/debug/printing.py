@@ -12,7 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TextIO
 
+from volta_fn.core.refs import Ref
 from volta_fn.errors import ArgumentError, CallbackError
+from volta_fn.primitives.array_operations.ref_views import RefView
 from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.source import is_internal
 
@@ -36,15 +38,17 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
 def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
     """Print ``fmt.format(*args, **kwargs)`` with the arrays' values at run time.
 
-    `partitioned` is accepted: an array is printed whole, wherever its parts lie. Raises `ArgumentError` if `fmt` names missing arguments,
-    or does not use all arguments.
+    Of a reference its value is printed. `partitioned` is accepted: an array is printed whole, wherever its parts lie. Raises
+    `ArgumentError` if `fmt` names missing arguments, or does not use all arguments.
 
     >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
     x = 1.5
     """
     _check_format(fmt, args, kwargs)
-    debug_callback(lambda *values, **named: builtins.print(fmt.format(*values, **named)), *args, ordered=ordered, **kwargs)
+    arguments = [x[...] if isinstance(x, (Ref, RefView)) else x for x in args]
+    named = {name: x[...] if isinstance(x, (Ref, RefView)) else x for name, x in kwargs.items()}
+    debug_callback(lambda *values, **named: builtins.print(fmt.format(*values, **named)), *arguments, ordered=ordered, **named)
 
 
 def _check_format(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

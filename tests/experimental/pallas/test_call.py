@@ -300,7 +300,7 @@ def test_kernels_change_references_from_outside() -> None:
 
 def test_kernels_print_step_by_step(capfd) -> None:
     def kernel(x, o):
-        pl.debug_print("step {}", x[0])
+        pl.debug_print("step {}", x.at[0])
         o[...] = x[...]
 
     one = pl.BlockSpec((1,), lambda i: (i,))

@@ -201,7 +201,10 @@ def empty_ref_like(x: Any) -> Ref:
 
 
 def debug_print(fmt: str, *args: Any) -> None:
-    """Print values from a kernel: `fmt` has ``{}`` for each of them."""
+    """Print values from a kernel: `fmt` has ``{}`` for each of them.
+
+    Of references their values are printed.
+    """
     _print(fmt, *args)
 
 
