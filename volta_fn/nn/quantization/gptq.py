@@ -139,7 +139,7 @@ def _solve(
     mean = vnp.mean(squares)
     importance = vnp.where(mean > 0, squares, 1.0)  # without inputs: all numbers alike
     scales = scales_by_error(groups, groups_of(importance, layout), layout.scheme, symmetric, dtype)
-    by_number = Scales(*[None if x is None else rows_of(vnp.broadcast_to(x[..., None], groups.shape), layout).T for x in scales])
+    by_number = tree.map(lambda x: rows_of(vnp.broadcast_to(x[..., None], groups.shape), layout).T, scales)
     hessian = gram + vnp.diag(vnp.full_like(squares, damping) * vnp.where(mean > 0, mean, 1.0))
     order = vnp.argsort(-importance) if act_order else vnp.arange(layout.size)
     weights, by_number = tree.map(lambda x: x[order], (rows_of(groups, layout).T, by_number))
