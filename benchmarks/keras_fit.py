@@ -1,4 +1,4 @@
-"""Keras's `fit` by its JAX back end: seconds of the first epoch and of later ones, here and under JAX.
+"""Seconds of Keras's `fit`, its first epoch and later ones, beside JAX.
 
     python -m benchmarks.keras_fit [NAME ...] [--rounds N]
 

@@ -6,8 +6,7 @@ FOLDER is where a released wheel of Keras is installed (``pip install --target F
 wheel holds the tests. Each GROUP is a folder or a file of `keras/src`, such as losses, layers/rnn or ops/core_test (without any: `GROUPS`).
 A group runs in a process of its own, each test within N seconds; a process that dies goes on after the test that ended it. A line per
 group has its passed, failed and skipped tests and its seconds. With --save all outcomes go to a file, a line of JSON for each test; with
---only just the failed tests of such a file run, which is how the failures here are tried under JAX (--jax). The tests of sparse tensors
-are those of Keras's TensorFlow back end where TensorFlow is missing, and are skipped.
+--only just the failed tests of such a file run, which is how the failures here are tried under JAX (--jax).
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _stop(*_: Any) -> None:
 
 
 def _skip_if_backend(backend: str, reason: str) -> Any:
-    """Stand in for the function of the `conftest.py` in Keras's repository, which wheels lack."""
+    """Mark tests that a backend skips, as the `conftest.py` of Keras does."""
     return pytest.mark.skipif(backend == "jax", reason=reason)
 
 

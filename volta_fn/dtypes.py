@@ -329,7 +329,9 @@ def dtype_and_weak_type(value: Any) -> tuple[np.dtype, bool]:
 
 
 def result_type(*args: Any) -> np.dtype:
-    """Return the dtype in which arrays, scalars and dtypes combine; None is the default floating dtype.
+    """Return the dtype in which arrays, scalars and dtypes combine.
+
+    None counts as the default floating dtype.
 
     >>> result_type(np.float16(1), 2.0, 3)
     dtype('float16')

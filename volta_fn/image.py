@@ -94,7 +94,7 @@ def resize(
     (value,) = promote_inexact("resize", value)
     dtype = np.float64 if value.dtype in (np.float64, np.complex128) else np.float32
     for d in axes:
-        ratio = new[d] / value.shape[d] if new[d] else 1.0
+        ratio: Any = new[d] / value.shape[d] if new[d] else 1.0
         scale = ratio.astype(dtype) if is_symbolic((new[d], value.shape[d])) else np.asarray(ratio, dtype)
         value = _resample(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
     return value

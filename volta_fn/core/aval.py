@@ -360,12 +360,12 @@ def sizes_of(shape: Any) -> tuple[Any, ...]:
 
 
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
-    """Return `shape` as a tuple of ints and symbolic sizes; raise `ShapeError` if it cannot be one."""
+    """Return a tuple of ints and symbolic sizes; raise `ShapeError` for others."""
     dims = sizes_of(shape)
     if all(type(d) is int and d >= 0 for d in dims):
         return dims
     try:
-        result = tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
+        result: tuple[Any, ...] = tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
     except ConcretizationError:  # a traced size, whose message says where it comes from
         raise
     except (AttributeError, TypeError) as error:

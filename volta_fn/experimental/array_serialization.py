@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import importlib
 import os
 import re
 import threading
@@ -44,7 +45,7 @@ class BarrierTimeoutError(ExecutionError):
 
 def _tensorstore() -> Any:
     try:
-        import tensorstore  # noqa: PLC0415  # optional, and slow to load
+        tensorstore = importlib.import_module("tensorstore")  # optional, and slow to load
     except ImportError as error:
         raise MissingDependencyError(
             "array_serialization needs the package tensorstore; install it by: pip install tensorstore. volta_fn.io.save needs none"
@@ -89,7 +90,7 @@ def get_tensorstore_spec(
 
 
 def _with_metadata(specification: dict[str, Any], array: Any) -> dict[str, Any]:
-    """Add an array's shape, dtype and chunks, those of its shards, where they are missing."""
+    """Add an array's shape, dtype and chunks where they are missing."""
     name = np.dtype(array.dtype).name
     if "metadata" in specification:
         return specification if "dtype" in specification or specification["driver"] != "zarr" else specification | {"dtype": name}
@@ -127,7 +128,9 @@ async def async_serialize(
     replica_id: int = 0,
     transaction: Any = None,
 ) -> None:
-    """Write an array; return when its elements are copied or, without `commit_future`, stored.
+    """Write an array, and wait until its elements are copied.
+
+    Without `commit_future` it waits until they are stored.
 
     Args:
         arr_inp: an array, also one that is split between devices.
@@ -225,7 +228,7 @@ def run_deserialization(
 
 
 def _run(function: Callable[[], Any]) -> Any:
-    """Run a coroutine in an event loop, that of a thread where this one has a running loop."""
+    """Run a coroutine in an event loop, in another thread if this one has a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
