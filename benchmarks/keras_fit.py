@@ -85,7 +85,7 @@ def run_inside(name: str) -> None:
     model, inputs, targets, options = BUILDERS[name](keras)
     times: list[float] = []
 
-    class Clock(keras.callbacks.Callback):  # type: ignore[name-defined]  # as above
+    class Clock(keras.callbacks.Callback):
         """Takes the time of each epoch; that of the first has all that compiles."""
 
         def __init__(self) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 from volta_fn import dtypes as _dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import process_count
-from volta_fn.core.sharding import Sharding
 from volta_fn.core.memory import device_put
+from volta_fn.core.sharding import Sharding
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExecutionError, MissingDependencyError, ShapeError
 
 __all__ = [

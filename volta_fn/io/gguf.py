@@ -272,15 +272,18 @@ def _tensor(name: str, value: Any, library: Any) -> tuple[np.ndarray, Any]:
             f"save_gguf: {name!r} is {value!r}; written are 'int8' without offsets and 'int4', along the last axis (w.T transposes) in "
             "groups of a multiple of 32: quantize_array(x, 'int4', group_size=32, scale_dtype='float16')"
         )
-    scales = on_host(value.scales)
-    repeats = -(-value.group_size // 32)  # blocks of a group, which share its scale
-    scales, offsets = (None if x is None else np.repeat(x, repeats, -1)[..., : value.inner[0] // 32] for x in (scales, offsets))
+
+    def of_blocks(numbers: np.ndarray) -> np.ndarray:
+        """Repeat a group's number for each of its blocks."""
+        return np.repeat(numbers, -(-value.group_size // 32), -1)[..., : value.inner[0] // 32]
+
+    scales = of_blocks(on_host(value.scales))
     halves = scales.astype(_FLOAT16)
     if (halves.astype(scales.dtype) != scales).any():
         raise DTypeError(f"save_gguf: scales of {name!r} are no float16 numbers, which {kind} has; quantise with scale_dtype='float16'")
     parts = [halves]
     if offsets is not None:
-        parts.append((offsets.astype(np.float32) - 8 * scales.astype(np.float32)).astype(_FLOAT16))
+        parts.append((of_blocks(offsets).astype(np.float32) - 8 * scales.astype(np.float32)).astype(_FLOAT16))
     codes = on_host(value.data).view(np.uint8)
     codes = codes.reshape(*codes.shape[:-1], halves.shape[-1], codes.shape[-1] // halves.shape[-1])
     blocks = np.concatenate([*[part[..., None].view(np.uint8) for part in parts], codes], -1)
