@@ -9,6 +9,7 @@ seconds of the processor, the least of all rounds; a later epoch is the fastest 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -40,7 +41,7 @@ def transformer(keras: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Return two blocks of attention with a layer of the user's, AdamW and clipping."""
     layers = keras.layers
 
-    class Positions(layers.Layer):
+    class Positions(layers.Layer):  # type: ignore[name-defined]  # of a module that is not installed here
         """Add a learned vector to each position."""
 
         def build(self, shape: Any) -> None:
@@ -78,7 +79,7 @@ BUILDERS: dict[str, Callable[[Any], tuple[Any, Any, Any, dict[str, Any]]]] = dic
 
 def run_inside(name: str) -> None:
     """Train one model in this process; print its times and losses as JSON."""
-    import keras  # by volta_fn or by JAX, as the process was started
+    keras: Any = importlib.import_module("keras")  # by volta_fn or by JAX, as the process was started
 
     keras.utils.set_random_seed(0)
     model, inputs, targets, options = BUILDERS[name](keras)
