@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact
 from volta_fn.numpy.ufuncs import core_sizes
+from volta_fn.primitives.array_operations.ref_views import Slice
 
 # Promotion.
 
@@ -183,30 +183,21 @@ def full_lower(val: Any) -> Any:
     return val
 
 
-@tree.register_pytree_node_class
-@dataclass(slots=True)
-class Slice:
-    """A part of a dimension of a reference: `size` elements from `start` on.
+# Slices of references are nodes, whose children are a start or a size that is an array.
 
-    A start or a size that is an array is a child of the node.
-    """
 
-    start: Any
-    size: Any
-    stride: int = 1
+def _slice_parts(part: Slice) -> tuple[tuple[Any, Any], tuple[Any, Any, int]]:
+    arrays = [None if isinstance(size, int) else size for size in (part.start, part.size)]
+    integers = [size if isinstance(size, int) else None for size in (part.start, part.size)]
+    return (arrays[0], arrays[1]), (integers[0], integers[1], part.stride)
 
-    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, Any, int]]:
-        """Return the arrays, and the integers."""
-        parts = (self.start, self.size)
-        arrays = [None if isinstance(p, int) else p for p in parts]
-        integers = [p if isinstance(p, int) else None for p in parts]
-        return (arrays[0], arrays[1]), (integers[0], integers[1], self.stride)
 
-    @classmethod
-    def tree_unflatten(cls, data: tuple[Any, Any, int], children: Sequence[Any]) -> Slice:
-        """Return the node of these arrays and integers."""
-        start, size = [child if integer is None else integer for integer, child in zip(data, children, strict=False)]
-        return cls(start, size, data[2])
+def _slice_of(integers: tuple[Any, Any, int], arrays: Sequence[Any]) -> Slice:
+    start, size = [array if integer is None else integer for integer, array in zip(integers, arrays, strict=False)]
+    return Slice(start, size, integers[2])
+
+
+tree.register_pytree_node(Slice, _slice_parts, _slice_of)
 
 
 def _overlap_and_add(x: Any, step_size: int) -> Array:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import importlib
 import os
 import re
 import threading
@@ -28,6 +27,7 @@ from volta_fn.core.device import process_count
 from volta_fn.core.memory import device_put
 from volta_fn.core.sharding import Sharding
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExecutionError, MissingDependencyError, ShapeError
+from volta_fn.lazy_imports import load
 
 __all__ = [
     "AsyncManager", "BarrierTimeoutError", "GlobalAsyncCheckpointManager", "GlobalAsyncCheckpointManagerBase", "async_deserialize",
@@ -45,7 +45,7 @@ class BarrierTimeoutError(ExecutionError):
 
 def _tensorstore() -> Any:
     try:
-        tensorstore = importlib.import_module("tensorstore")  # optional, and slow to load
+        tensorstore = load("tensorstore")  # optional, and slow to load
     except ImportError as error:
         raise MissingDependencyError(
             "array_serialization needs the package tensorstore; install it by: pip install tensorstore. volta_fn.io.save needs none"
