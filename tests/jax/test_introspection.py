@@ -126,6 +126,7 @@ def test_shardings_and_meshes() -> None:
     spec = vf.P("a", vf.P.UNCONSTRAINED)
     assert spec.names() == ["a"] and spec.count("a") == 1 and spec.index("a") == 0
     assert pickle.loads(pickle.dumps(spec)) == spec and repr(spec) == "P('a', UNCONSTRAINED)"
+    assert repr(vf.P("a")) == "P('a',)" and repr(vf.P()) == "P()" and repr(vf.P("a", unreduced={"b"})) == "P('a', unreduced={'b'})"
     assert make_single_device_sharding("cpu").device_set == {vf.devices("cpu")[0]}
 
 

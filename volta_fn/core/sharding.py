@@ -82,7 +82,8 @@ class PartitionSpec:
         return hash(self.partitions)
 
     def __repr__(self) -> str:
-        return f"P({', '.join(map(repr, self.partitions))})"
+        axes = [f", {name}={set(names)!r}" for name, names in (("unreduced", self.unreduced), ("reduced", self.reduced)) if names]
+        return f"P({repr(self.partitions)[1:-1]}{''.join(axes)})"
 
     def axes_of(self, dimension: int) -> tuple[Any, ...]:
         """Return the names of the axes that split a dimension."""

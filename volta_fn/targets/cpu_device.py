@@ -61,7 +61,7 @@ _VECTORISED = {
     arithmetic.asinh.primitive: np.arcsinh,
     arithmetic.atanh.primitive: np.arctanh,
     arithmetic.cbrt.primitive: np.cbrt,
-    arithmetic.pow.primitive: np.power,
+    arithmetic.pow_p: np.power,
 }
 
 

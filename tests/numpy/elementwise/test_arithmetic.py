@@ -227,6 +227,18 @@ def test_errors_name_function_and_argument(call, error, words):
         call()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64"])
+@pytest.mark.parametrize("power_dtype", ["int32", "uint8"])
+def test_integer_powers_are_converted_to_the_dtype_of_the_base(dtype: str, power_dtype: str) -> None:
+    base, power = vnp.asarray([2, -3, 0.5, 1], dtype), vnp.asarray([3, 2, 1, 0], power_dtype)
+    for result in (vf.lax.pow(base, power), vf.jit(vf.lax.pow)(base, power)):
+        assert result.dtype == base.dtype
+        np.testing.assert_array_equal(np.asarray(result, np.complex64), [8, 9, 0.5, 1])
+    assert vf.grad(lambda x: vf.lax.pow(x, vnp.int32(3)))(2.0) == 12.0
+    with pytest.raises(DTypeError, match="one dtype"):
+        vf.lax.pow(power, base)
+
+
 def test_derivatives_of_powers_at_an_exponent_of_zero():
     """Check x^y at y = 0: dx is y x^(y-1), dxdy is x^(y-1) (1 + y log x) = 1/x."""
     by_x = vf.grad(vf.lax.pow)

@@ -156,10 +156,26 @@ def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
     return mul(g, mul(out, log(select(eq(x, zero), one, x))))
 
 
-pow: Elementwise = elementwise(
+_pow: Elementwise = elementwise(
     "pow", rules.pow, formula=exponential.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0),
-    doc="x to the power y.",
 )  # fmt: skip
+pow_p = _pow.primitive
+
+
+def pow(x: Any, y: Any) -> Array:
+    """Raise `x` to the power `y`, element by element.
+
+    Both have one dtype; integer powers of floats and complex numbers are converted to theirs, which rounds powers that it does not have.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.pow(vf.numpy.array([1.0, 2.0, -3.0]), vf.numpy.array([5, -1, 2]))
+    Array([1. , 0.5, 9. ], dtype=float32)
+    """
+    base, power = as_value(x), as_value(y)
+    if base.dtype in dtypes.INEXACT and power.dtype in dtypes.INTEGERS:
+        power = convert_element_type(power, base.dtype)
+    return _pow(base, power)
+
 
 _integer_pow: Elementwise = elementwise(
     "integer_pow", rules.integer_pow, operands=dtypes.NUMBERS, domain=_AWAY_FROM_ZERO,

