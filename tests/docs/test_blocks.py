@@ -26,10 +26,6 @@ GIVEN = {
         "train = vf.jit(lambda model, state, batch: (model - 0.1 * batch, state + 1, jnp.sum(model**2)))\n"
         "model, state, batch = jnp.ones(8), 0, jnp.ones(8)\n"
     ),
-    "guides/quantization.md": (
-        "from volta_fn import nn, random\n"
-        "model = {name: nn.Linear.init(random.key(0), 32, 64) for name in ('q_proj', 'v_proj', 'down_proj')}\n"
-    ),
 }
 #: Pages whose blocks have tests of their own, or are lines of a file.
 ELSEWHERE = {"architecture.md": "test_architecture.py"}

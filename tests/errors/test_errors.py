@@ -41,6 +41,7 @@ CAUGHT_AS = {
     "TracerArrayError": errors.ConcretizationError,
     "TracerMaskError": (errors.ConcretizationError, IndexError),
     "TracerBoolError": (errors.ConcretizationError, TypeError),
+    "InconclusiveDimensionOperation": errors.ConcretizationError,
     "GradientError": (TypeError, ValueError),
     "MissingRuleError": (errors.GradientError, NotImplementedError),
     "UnsetRuleError": (errors.ArgumentError, errors.GradientError, AttributeError),

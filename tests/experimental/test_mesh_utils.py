@@ -32,7 +32,5 @@ def test_one_process_has_all_values() -> None:
 
 
 def test_refusals_name_a_remedy() -> None:
-    with pytest.raises(AttributeError, match="no Pallas"):
-        vf.experimental.pallas.pallas_call
     with pytest.raises(vf.errors.UnsupportedError, match="pure_callback"):
         vf.ffi.ffi_call("cholesky", None)(1.0)

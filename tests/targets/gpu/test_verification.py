@@ -105,15 +105,15 @@ def test_dispatches_that_depend_on_each_other_keep_their_order() -> None:
 
 
 def test_horizontal_fusion_that_forgets_a_dependence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def joined(together: list[list[Run]], run: Run, first: int, *limits: Any) -> int:
-        return original(together, run, 0, *limits)
+    def joined(groups: list[list[Run]], run: Run, first: int, *limits: Any) -> int:
+        return original(groups, run, 0, *limits)
 
-    original = horizontal_fusion._joined
+    original = horizontal_fusion._join
     small = vf.ShapeDtypeStruct((16, 8), "float32")
     closed = vf.make_jaxpr(lambda x: lax.cumsum(lax.cumsum(jnp.tanh(x), 1) * x, 0))(small)
     target = WgslTarget(WEBGPU.capabilities._replace(buffers=64))
     plan_program(closed, (False,), pipeline, target, RoutineCache())
-    monkeypatch.setattr(horizontal_fusion, "_joined", joined)
+    monkeypatch.setattr(horizontal_fusion, "_join", joined)
     with pytest.raises(CompilerError, match="horizontal fusion: a dispatch was moved before, or fused with, one"):
         plan_program(closed, (False,), pipeline, target, RoutineCache())
 

@@ -93,10 +93,10 @@ class _Sorted(Radix):
     def __init__(self, rows: SortProblem, k: int) -> None:
         super().__init__(rows)
         self.results = 2
-        self.k = k
+        self.count = k
 
     def place(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-        _store_result(f, self.rows, self.k, pointers, row, position, number)
+        _store_result(f, self.rows, self.count, pointers, row, position, number)
 
 
 class _Chosen:
