@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.index import row_major
-from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
+from volta_fn.compiler.ir.kernel import Kernel, Load, stages
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.compiler.target import Item, LoweredProgram
@@ -263,7 +263,8 @@ def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, 
     if isinstance(item.node, Equation):
         return result == 0 and item.key is not None and in_place.get(item.node.primitive.name) == operand
     kernel = item.node.kernel
-    return not any(isinstance(node, Reduce) for node in kernel.nodes) and all(
+    passes = stages(kernel)
+    return passes[kernel.stores[result].value] == max(passes) and all(  # no pass over a row follows that reads it
         not load.mask and row_major(load.index, load.shape) == _offset(kernel, result)
         for load in kernel.nodes
         if isinstance(load, Load) and load.input == operand

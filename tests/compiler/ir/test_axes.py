@@ -15,7 +15,7 @@ from tests.laws.common import arrays, assert_same_bits, draw
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
-from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.axes import overwritable, simplified
 from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import check_kernel, interpret
@@ -62,6 +62,23 @@ def test_loads_are_seen_in_one_dimension_unless_conditions_speak_of_more() -> No
 def test_a_row_of_one_element_is_no_reduction() -> None:
     (kernel,) = fuse_function(lambda x: lax.reduce_sum(x.reshape(1, 8) * 2.0, (0,)), vf.ShapeDtypeStruct((8,), "float32")).kernels
     assert not any(isinstance(n, Reduce) for n in simplified(kernel).nodes)
+
+
+@pytest.mark.parametrize(
+    ("function", "operands"),
+    [
+        (lambda x: x * 2, [[0]]),
+        (lambda x: x / x.sum(1, keepdims=True), [[0]]),
+        (lambda x: lax.exp(x - x.max(1, keepdims=True)) / lax.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True), [[0]]),
+        (lambda x: (x * 2, x / x.sum(1, keepdims=True)), [[], [0]]),  # the first result is written in a pass before the last
+        (lambda x: (x * 2, x.sum(1)), [[], []]),  # or in a pass of its own, where the sum is computed in another launch
+        (lambda x: x[:, ::-1] / x.sum(1, keepdims=True), [[]]),
+    ],
+    ids=["elementwise", "rows", "softmax", "an earlier pass", "a sum beside", "at another offset"],
+)
+def test_results_of_the_last_pass_may_overwrite_operands(function: Callable[..., Any], operands: list[list[int]]) -> None:
+    (kernel,) = fuse_function(function, vf.ShapeDtypeStruct((5, 8), "float32")).kernels
+    assert [overwritable(kernel, number) for number in range(len(kernel.stores))] == operands
 
 
 def keeps_values(kernel: Kernel, inputs: list[np.ndarray], what: str) -> None:

@@ -142,14 +142,14 @@ class KernelAnalysis:
 def overwritable(kernel: Kernel, output: int) -> list[int]:
     """Return the inputs whose memory may hold an output.
 
-    Each iteration reads such an input at the offset that it writes the output to and at no other, and the kernel makes one pass over its
-    rows (a later pass might read what an earlier one has overwritten). Each iteration writes an element of its own: one that several
-    share, such as one per row, would be overwritten before the last of them has read it.
+    Each iteration reads such an input at the offset that it writes the output to and at no other, and writes it in the last pass over its
+    row: a later pass might read what an earlier one has overwritten. Each iteration writes an element of its own: one that several share,
+    such as one per row, would be overwritten before the last of them has read it.
     """
-    result = kernel.outputs[output]
-    if result.size != math.prod(kernel.sizes) or any(isinstance(node, Reduce) for node in kernel.nodes):
-        return []
+    result, passes = kernel.outputs[output], stages(kernel)
     store = kernel.stores[output]
+    if result.size != math.prod(kernel.sizes) or passes[store.value] < max(passes):
+        return []
     offset = row_major(store.index, store.shape)
     fitting = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
     loads = [node for node in kernel.nodes if isinstance(node, Load)]

@@ -18,7 +18,7 @@ from tests.compiler.ir.oracle import fuse_function
 from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
-from volta_fn import lax
+from volta_fn import lax, nn
 from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass
 from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable
@@ -314,3 +314,12 @@ def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyP
         (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(*shape))
         with pytest.raises(JaxprError, match="no code was generated"):
             routine(kernel)
+
+
+def test_rows_are_normalised_in_the_memory_of_a_product() -> None:
+    def loss(hidden: vf.Array, head: vf.Array, labels: vf.Array) -> vf.Array:
+        return -jnp.take_along_axis(nn.log_softmax(hidden @ head), labels[:, None], 1).mean()
+
+    arguments = vf.ShapeDtypeStruct((256, 16), "float32"), vf.ShapeDtypeStruct((16, 1000), "float32"), vf.ShapeDtypeStruct((256,), "int32")
+    logits = 256 * 1000 * 4
+    assert logits <= vf.jit(loss).lower(*arguments).memory().temporaries <= 1.2 * logits
