@@ -158,6 +158,7 @@ def squeeze(a: Any, axis: Axis = None) -> Array:
     (3,)
     """
     value = operand("squeeze", "a", a)
+    # A symbolic size that may be 1 is refused by its comparison.
     axes = tuple([i for i, n in enumerate(value.shape) if n <= 1 and n == 1]) if axis is None else axes_of("squeeze", axis, value.ndim)
     return lax.squeeze(value, axes)
 
