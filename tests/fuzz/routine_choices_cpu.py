@@ -161,6 +161,7 @@ CHOICES: dict[str, Choices] = {
         _blocked("small blocks", _BLOCK_BYTES=1, _STACK_BYTES=1),
         _blocked("rows packed one by one", _GROUP=1, _SET=4),
         _blocked("rows packed in groups", _GROUP=3, _GROUP_BYTES=_BIG, _SET=1),
+        _blocked("large rows packed in groups", _LARGE=0, _LARGE_GROUP_BYTES=_BIG, _SET=1),
         together(
             "columns packed by many", _TILES_ONLY, matmul__packing={"_TASK_BYTES": 64},
             matmul__blocking={"_near": constant(False), **_SMALL_TASKS, **_MANY_ROWS},

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import volta_fn as vf
 from tests.targets import products
 from tests.targets.cpu.matmul.products import native
 from tests.targets.products import LAYOUTS, MATRICES, arrays, operands
@@ -147,3 +148,9 @@ def test_stacks_packed_beforehand() -> None:
     rng = np.random.default_rng(8)
     lhs, rhs = arrays(rng, (3, 500, 330), np.float32), arrays(rng, (3, 500, 150), np.float32)
     check(lhs, rhs, (((1,), (1,)), ((0,), (0,))), chunks=5)
+
+
+def test_a_large_operand_is_not_packed_ahead() -> None:
+    """It would need as much memory again: the gradient by the head of a language model multiplies the transpose of its logits."""
+    shapes = vf.ShapeDtypeStruct((4096, 50257), "float32"), vf.ShapeDtypeStruct((4096, 768), "float32")
+    assert vf.jit(lambda logits, x: logits.T @ x).lower(*shapes).memory().temporaries < 32 << 20

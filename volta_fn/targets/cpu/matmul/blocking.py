@@ -31,6 +31,7 @@ _FEW = 20  # most panels of A for which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # bytes of A for which tasks have few columns of B: fits a level-2 cache
 _GROUP = 8  # most panels of A that are packed together where A is contiguous along m
 _GROUP_BYTES = 32 << 10  # most bytes of these
+_LARGE, _LARGE_GROUP_BYTES = 256 << 20, 128 << 10  # bytes of A from which on they may have more, and how many
 _APART = 1024  # least bytes between the k of A, where panels have few numbers of a cache line, for which it is packed ahead
 _SET = 2048  # rows with a stride of a multiple of so many bytes share a set of a level-1 cache
 
@@ -146,7 +147,9 @@ def choose_blocking(
         split_blocks = -(-blocks // options.splits)
         splits = -(-blocks // split_blocks)
     panels = row_panels, column_panels
-    group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
+    # A large A is not packed ahead, which takes as much memory again for 3 % of the time, but more panels at a time.
+    group_bytes = _LARGE_GROUP_BYTES if batch * m * k * work.itemsize > _LARGE else _GROUP_BYTES
+    group = max(1, min(_GROUP, group_bytes // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
     packed = not _near(work, rhs, row_panels) if options.pack_columns is None else options.pack_columns is not Packing.NONE
     row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
     if options.many_tasks:
