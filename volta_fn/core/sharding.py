@@ -82,8 +82,9 @@ class PartitionSpec:
         return hash(self.partitions)
 
     def __repr__(self) -> str:
-        axes = [f", {name}={set(names)!r}" for name, names in (("unreduced", self.unreduced), ("reduced", self.reduced)) if names]
-        return f"P({repr(self.partitions)[1:-1]}{''.join(axes)})"
+        axes = [f"{name}={set(names)!r}" for name, names in (("unreduced", self.unreduced), ("reduced", self.reduced)) if names]
+        parts = [*map(repr, self.partitions), *axes]
+        return f"P({', '.join(parts)}{',' * (len(parts) == 1 and not axes)})"
 
     def axes_of(self, dimension: int) -> tuple[Any, ...]:
         """Return the names of the axes that split a dimension."""

@@ -24,10 +24,11 @@ X = jnp.ones((4, 4))
         (lambda x, y: x[::-1] * 2 + y, [1]),
         (lambda x, y: x * y[0], [0]),
         (lambda x, y: x + x.T + y, [1]),
-        (lambda x, y: x - x.sum(1, keepdims=True) + y, []),
+        (lambda x, y: x - x.sum(1, keepdims=True) + y, [0, 1]),
+        (lambda x, y: (x + y, x - x.sum(1, keepdims=True)), []),
         (lambda x, y: (x + y).astype(jnp.int32), []),
     ],
-    ids=["sum", "turned", "reversed", "row", "both ways", "rows summed", "other dtype"],
+    ids=["sum", "turned", "reversed", "row", "both ways", "rows summed", "stored before rows are summed", "other dtype"],
 )
 def test_inputs_that_may_be_overwritten(function: Callable[..., Any], expected: list[int]) -> None:
     (item,) = fuse(vf.make_jaxpr(function)(X, X), Target()).nodes
