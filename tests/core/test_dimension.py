@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -229,3 +230,13 @@ def test_programs_that_depend_on_sizes_are_refused() -> None:
         vf.jit(vnp.sin).lower(struct(A, B))
     with pytest.raises(InconclusiveDimensionOperation):
         vnp.ones((A, 2))
+
+
+def test_polynomials_with_fractions_are_compared_by_their_values() -> None:
+    half = Fraction(1, 2)
+    pairs = Dimension({(("b", 2),): half, (("b", 1),): half})  # b (b + 1) / 2
+    assert pairs >= 1 and not pairs < 1
+    with pytest.raises(InconclusiveDimensionOperation):
+        Dimension({(("b", 1),): half}) >= 1  # noqa: B015
+    with pytest.raises(InconclusiveDimensionOperation):
+        pairs > 1  # noqa: B015

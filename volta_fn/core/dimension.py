@@ -1,6 +1,7 @@
 """Symbolic sizes: polynomials of variables that stand for the sizes of axes.
 
 Factors may also be quotients, remainders, maxima and minima of such polynomials.
+
 Arrays have sizes that are numbers. Descriptions of arrays, and the values of functions that are traced for them, may have symbolic ones:
 `eval_shape`, `make_jaxpr` and `jit(f).trace` take them, and `volta_fn.export` finds the program for every size of a variable. Nothing that
 depends on a symbolic size runs.

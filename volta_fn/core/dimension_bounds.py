@@ -16,8 +16,8 @@ from typing import Any
 from volta_fn.core.dimension import Dimension, Monomial, Operation
 
 Bounds = tuple[float, float]
-#: The coefficients of terms; () is the constant.
-Combination = dict[Monomial, int]
+#: The coefficients of terms; () is the constant. They are integers, but for the polynomials with fractions that exported functions have.
+Combination = dict[Monomial, Any]
 
 _UNBOUNDED: Bounds = (-math.inf, math.inf)
 #: How many terms are eliminated one after another, and how many combinations are looked at for a comparison.
@@ -146,6 +146,7 @@ class _Solver:
         lower, upper = self._direct(combination)
         if not depth or self._budget < 0 or _is_decided(lower, upper, depth):
             return lower, upper
+        is_integral = all(isinstance(c, int) for c in combination.values())  # and so is its value, whose bounds are rounded
         for monomial in [m for m in reversed(combination) if m]:
             coefficient = combination[monomial]
             for inequality in self._joint:
@@ -157,9 +158,11 @@ class _Solver:
                 rest = _sum(combination, abs(shared), inequality, -sign * abs(coefficient))
                 low, high = self._search(rest, depth - 1)
                 if sign > 0 and low > -math.inf:
-                    lower = max(lower, math.ceil(low / abs(shared)))
+                    limit = low / abs(shared)
+                    lower = max(lower, math.ceil(limit) if is_integral else limit)
                 elif sign < 0 and high < math.inf:
-                    upper = min(upper, math.floor(high / abs(shared)))
+                    limit = high / abs(shared)
+                    upper = min(upper, math.floor(limit) if is_integral else limit)
                 if self._budget < 0 or _is_decided(lower, upper, depth):
                     return lower, upper
             cases = self._cases(combination, monomial, depth)
@@ -196,10 +199,10 @@ def _is_decided(lower: float, upper: float, depth: int) -> bool:
 def _combination(size: Any) -> Combination:
     if not isinstance(size, Dimension):
         return {(): size} if size else {}
-    return {monomial: int(c) for monomial, c in size.terms.items()}
+    return {monomial: int(c) if c.denominator == 1 else c for monomial, c in size.terms.items()}
 
 
-def _sum(left: Mapping[Monomial, int], a: int, right: Mapping[Monomial, int], b: int) -> Combination:
+def _sum(left: Mapping[Monomial, Any], a: Any, right: Mapping[Monomial, Any], b: Any) -> Combination:
     total = {monomial: a * c for monomial, c in left.items()}
     for monomial, c in right.items():
         total[monomial] = total.get(monomial, 0) + b * c
