@@ -2,7 +2,8 @@
 
 A kernel is a function of references to blocks. `call` has `pallas_call`, which runs one for each step of a grid; `specs` what describes
 grids, blocks and memory; `kernels` what kernels are written with. `tracing` makes a program of a kernel, `parallel` finds axes along which
-its steps are independent, and `grid` makes loops of it. `tpu` and `triton` have names of kernels for such hardware.
+its steps are independent, and `grid` makes loops of it. `tpu` and `triton` have names of kernels for such hardware, which read and write
+under `masks`, and `cost` has `estimate_cost`.
 
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import pallas as pl

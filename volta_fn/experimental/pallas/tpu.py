@@ -21,7 +21,7 @@ from volta_fn.experimental.pallas.kernels import program_id
 from volta_fn.experimental.pallas.kernels import semaphore_read as semaphore_read
 from volta_fn.experimental.pallas.kernels import semaphore_signal as semaphore_signal
 from volta_fn.experimental.pallas.kernels import semaphore_wait as semaphore_wait
-from volta_fn.experimental.pallas.memory import masked_read, masked_write
+from volta_fn.experimental.pallas.masks import masked_read, masked_write
 from volta_fn.experimental.pallas.parallel import parallel_axes
 from volta_fn.experimental.pallas.specs import CompilerParams as CompilerParamsBase
 from volta_fn.experimental.pallas.specs import GridSpec
