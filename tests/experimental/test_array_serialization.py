@@ -25,11 +25,11 @@ def specs_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_specifications() -> None:
-    spec = serialization.get_tensorstore_spec("/tmp/a/w", arr=ARRAYS[0])
-    assert spec["kvstore"] == {"driver": "file", "path": "/tmp/a/w"}
+    spec = serialization.get_tensorstore_spec("/checkpoints/a/w", arr=ARRAYS[0])
+    assert spec["kvstore"] == {"driver": "file", "path": "/checkpoints/a/w"}
     assert (spec["dtype"], spec["metadata"]["shape"], spec["metadata"]["chunks"]) == ("float32", [2, 3], [2, 3])
-    joined = serialization.get_tensorstore_spec("/tmp/a/w", ocdbt=True, process_idx=1)
-    assert joined["kvstore"] == {"driver": "ocdbt", "base": {"driver": "file", "path": "/tmp/a/ocdbt.process_1"}, "path": "w"}
+    joined = serialization.get_tensorstore_spec("/checkpoints/a/w", ocdbt=True, process_idx=1)
+    assert joined["kvstore"] == {"driver": "ocdbt", "base": {"driver": "file", "path": "/checkpoints/a/ocdbt.process_1"}, "path": "w"}
     bucket = serialization.get_tensorstore_spec("gs://bucket/run/w")
     assert bucket["kvstore"] == {"driver": "gcs", "bucket": "bucket", "path": "run/w"}
     assert serialization.is_remote_storage(bucket)

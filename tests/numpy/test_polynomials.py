@@ -80,8 +80,8 @@ def test_characteristic_polynomial() -> None:
 @pytest.mark.parametrize("name", ["hanning", "hamming", "blackman", "bartlett"])
 def test_windows_take_arrays_of_one_number(name: str):
     for count in (5, 1, 0):
-        wanted = getattr(np, name)(count).astype(np.float32)
-        np.testing.assert_allclose(np.asarray(getattr(vnp, name)(vnp.array(count))), wanted, atol=1e-6)
+        expected = getattr(np, name)(count).astype(np.float32)
+        np.testing.assert_allclose(np.asarray(getattr(vnp, name)(vnp.array(count))), expected, atol=1e-6)
     np.testing.assert_allclose(np.asarray(vnp.kaiser(vnp.array(4.0), 2.0)), np.kaiser(4, 2.0), atol=1e-6)
     with pytest.raises(ConcretizationError, match="static"):
         vf.jit(getattr(vnp, name))(5)

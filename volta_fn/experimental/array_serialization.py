@@ -3,9 +3,9 @@
 The names are those of `jax.experimental.array_serialization.serialization`. An array is a folder in Zarr's format, with a file for each
 shard, which JAX reads, too. The package `tensorstore` does the work and must be installed; `volta_fn.io` needs none.
 
->>> specification = get_tensorstore_spec("/tmp/checkpoint/weights")
+>>> specification = get_tensorstore_spec("/checkpoints/weights")
 >>> specification["driver"], specification["kvstore"]
-('zarr', {'driver': 'file', 'path': '/tmp/checkpoint/weights'})
+('zarr', {'driver': 'file', 'path': '/checkpoints/weights'})
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _with_metadata(specification: dict[str, Any], array: Any) -> dict[str, Any]:
 def is_remote_storage(tspec: dict[str, Any] | str) -> bool:
     """Return True if a specification, or a path, is of a bucket in a cloud.
 
-    >>> is_remote_storage("gs://bucket/w"), is_remote_storage(get_tensorstore_spec("/tmp/w"))
+    >>> is_remote_storage("gs://bucket/w"), is_remote_storage(get_tensorstore_spec("/checkpoints/w"))
     (True, False)
     """
     if isinstance(tspec, str):

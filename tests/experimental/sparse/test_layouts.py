@@ -59,10 +59,10 @@ def draw(shape: tuple[int, ...], n_batch: int, n_dense: int, shared: bool = Fals
     return sparse.BCOO((data, indices), shape=shape), array
 
 
-def check(result: Any, wanted: Any) -> None:
+def check(result: Any, expected: Any) -> None:
     """Compare a sparse or dense array with a dense one."""
-    assert result.shape == np.shape(wanted)
-    np.testing.assert_allclose(np.asarray(sparse.todense(result)), wanted, rtol=1e-5, atol=1e-5)
+    assert result.shape == np.shape(expected)
+    np.testing.assert_allclose(np.asarray(sparse.todense(result)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -139,8 +139,8 @@ def test_shapes(case: Any) -> None:
         sizes = [2] * (m.ndim + 2)
         for place, size in zip(places, shape, strict=True):
             sizes[place] = size if size != 1 else 3
-        wanted = lax.broadcast_in_dim(array, tuple(sizes), places)
-        check(sparse.bcoo_broadcast_in_dim(m, shape=sizes, broadcast_dimensions=places), wanted)
+        expected = lax.broadcast_in_dim(array, tuple(sizes), places)
+        check(sparse.bcoo_broadcast_in_dim(m, shape=sizes, broadcast_dimensions=places), expected)
     for axis in range(m.ndim):
         check(sparse.bcoo_concatenate([m, m], dimension=axis), np.concatenate([array, array], axis))
         check(m[(slice(None),) * axis + (slice(1, None),)], array[(slice(None),) * axis + (slice(1, None),)])
@@ -177,14 +177,14 @@ def test_products(case: Any) -> None:
             dense = rng.integers(-2, 3, (*[shape[a] for a in axes], 2)).astype(np.float32)
             for split in range(count + 1):
                 numbers = ((axes[split:], tuple(range(split, count))), (axes[:split], tuple(range(split))))
-                wanted = lax.dot_general(array, dense, dimension_numbers=numbers)
-                check(sparse.bcoo_dot_general(m, dense, dimension_numbers=numbers), wanted)
+                expected = lax.dot_general(array, dense, dimension_numbers=numbers)
+                check(sparse.bcoo_dot_general(m, dense, dimension_numbers=numbers), expected)
                 flipped = ((numbers[0][1], numbers[0][0]), (numbers[1][1], numbers[1][0]))
                 check(
                     sparse.bcoo_dot_general(dense, m, dimension_numbers=flipped), lax.dot_general(dense, array, dimension_numbers=flipped)
                 )
                 other = sparse.BCOO.fromdense(dense)
-                check(sparse.bcoo_dot_general(m, other, dimension_numbers=numbers), wanted)
+                check(sparse.bcoo_dot_general(m, other, dimension_numbers=numbers), expected)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c[1]], ids=str)
