@@ -35,7 +35,7 @@ ON_CPU = (
     "targets/numpy",
     "compiler",
     "stress",
-    "core/test_device.py",
+    "core/devices/test_device.py",
     "primitives/elementwise/test_full_width.py",
     "jit/test_fused.py",
     "test_memory.py",
@@ -76,7 +76,7 @@ def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU as the default device of the process."""
-    from volta_fn.core import device
+    from volta_fn.core.devices import device
 
     monkeypatch.setattr(device, "_process_default", device.find_device("cpu"))
 

@@ -19,7 +19,7 @@ from tests.narrow_devices import has
 from tests.samples import on_this_device
 from tests.samples.elementwise import EXACT, PARAMETERS, REFERENCES, oracle, samples_with
 from volta_fn import dtypes
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.trace import bind
 

@@ -17,7 +17,7 @@ from tests.laws.values import values_agree
 from tests.samples.elementwise import samples_of
 from tests.samples.sample import Arg, Sample
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive
 from volta_fn.core.trace import bind

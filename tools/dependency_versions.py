@@ -21,7 +21,7 @@ _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: What the sample needs in addition; no test of it compares with JAX or PyTorch.
 _TESTING = ["pytest>=8.3", "pytest-xdist", "hypothesis>=6.100"]
 #: Tests that reach every dependency.
-SAMPLE = """tests/core/test_array.py tests/core/test_check.py tests/tree tests/io/test_tensor_file.py tests/io/test_checkpoint.py
+SAMPLE = """tests/core/arrays/test_array.py tests/core/test_check.py tests/tree tests/io/test_tensor_file.py tests/io/test_checkpoint.py
 tests/jit/test_function.py tests/jit/test_compile.py tests/data tests/runtime tests/targets/cpu/runtime tests/targets/cpu/scalars
 tests/targets/cpu/loops tests/targets/gpu/test_arrays.py""".split()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import DTypeError
 from volta_fn.numpy import from_dlpack as _from_dlpack
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.numpy.creation import zeros

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError

@@ -7,7 +7,7 @@ import platform
 import sys
 
 from volta_fn.commands import run
-from volta_fn.core.device import available_devices
+from volta_fn.core.devices.device import available_devices
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.llvm.host import host, may_compile

@@ -1,4 +1,4 @@
-from volta_fn.core.placement import with_sharding_constraint as with_sharding_constraint
+from volta_fn.core.devices.placement import with_sharding_constraint as with_sharding_constraint
 from volta_fn.primitives import linalg as linalg
 from volta_fn.primitives.array_operations.operators import broadcast_like as broadcast_like
 from volta_fn.primitives.array_operations.operators import broadcast_to_rank as broadcast_to_rank

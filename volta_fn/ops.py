@@ -23,7 +23,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, from_host
+from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import as_integer
 from volta_fn.core.primitive import reduction_of
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError

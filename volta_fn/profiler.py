@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from volta_fn.core.device import available_devices
+from volta_fn.core.devices.device import available_devices
 from volta_fn.errors import ArgumentError, UnsupportedError
 from volta_fn.inspection.measure import Recording, current, start, stop
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
 from typing import Any, TypeVar, overload
 
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import EVAL, Trace, current_trace, is_concrete, run_under, set_trace
 from volta_fn.errors import ArgumentTypeError

@@ -22,27 +22,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import Device, local_devices, process_count
-from volta_fn.core.device import devices as all_devices
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.devices.device import Device, local_devices, process_count
+from volta_fn.core.devices.device import devices as all_devices
+from volta_fn.core.devices.mesh import AbstractMesh as AbstractMesh
+from volta_fn.core.devices.mesh import AxisType as AxisType
+from volta_fn.core.devices.mesh import Mesh as Mesh
+from volta_fn.core.devices.mesh import get_abstract_mesh as get_abstract_mesh
+from volta_fn.core.devices.mesh import get_mesh as get_mesh
+from volta_fn.core.devices.mesh import make_mesh as make_mesh
+from volta_fn.core.devices.mesh import set_mesh as set_mesh
+from volta_fn.core.devices.mesh import use_mesh as use_mesh
+from volta_fn.core.devices.placement import on_home_device, sharding_spec, split, with_sharding_constraint
+from volta_fn.core.devices.placement import reshard as reshard
+from volta_fn.core.devices.sharding import NamedSharding as NamedSharding
+from volta_fn.core.devices.sharding import PartitionSpec as PartitionSpec
+from volta_fn.core.devices.sharding import Sharding as Sharding
+from volta_fn.core.devices.sharding import SingleDeviceSharding as SingleDeviceSharding
 from volta_fn.core.functions import check_callable, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
-from volta_fn.core.mesh import AbstractMesh as AbstractMesh
-from volta_fn.core.mesh import AxisType as AxisType
-from volta_fn.core.mesh import Mesh as Mesh
-from volta_fn.core.mesh import get_abstract_mesh as get_abstract_mesh
-from volta_fn.core.mesh import get_mesh as get_mesh
-from volta_fn.core.mesh import make_mesh as make_mesh
-from volta_fn.core.mesh import set_mesh as set_mesh
-from volta_fn.core.mesh import use_mesh as use_mesh
 from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, bound_axis
-from volta_fn.core.placement import on_home_device, sharding_spec, split, with_sharding_constraint
-from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
-from volta_fn.core.sharding import NamedSharding as NamedSharding
-from volta_fn.core.sharding import PartitionSpec as PartitionSpec
-from volta_fn.core.sharding import Sharding as Sharding
-from volta_fn.core.sharding import SingleDeviceSharding as SingleDeviceSharding
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit

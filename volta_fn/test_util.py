@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.dtypes import COMPLEX, INEXACT
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.settings import current as settings

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.lax import Precision
 
 

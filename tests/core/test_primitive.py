@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import volta_fn as vf
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.primitive import PRIMITIVES, Primitive, RuleTable
 from volta_fn.core.trace import bind
 from volta_fn.transforms.differentiation import jvp_rules

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import volta_fn as vf
 from volta_fn import data, random
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.errors import ArgumentError, DataError, DeviceError, DTypeError
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])

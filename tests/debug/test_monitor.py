@@ -7,7 +7,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import numpy as jnp
-from volta_fn.core.device import Device, MemoryStats, WorkStats
+from volta_fn.core.devices.device import Device, MemoryStats, WorkStats
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 GPU = vf.devices("gpu")[0]
@@ -38,7 +38,7 @@ def device(backend: _Waits) -> Device:
 
 
 def test_waiting_again_after_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volta_fn.core.device._BETWEEN_WAITS", 0.0)
+    monkeypatch.setattr("volta_fn.core.devices.device._BETWEEN_WAITS", 0.0)
     patient = _Waits(timeouts=2)
     vf.synchronize(device(patient), timeout=3.0, retries=2)
     assert patient.timeouts == [3.0, 3.0, 3.0]

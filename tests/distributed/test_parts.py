@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.core import distribution
+from volta_fn.core.devices import distribution
 from volta_fn.distributed import watch
 from volta_fn.distributed.communicator import LARGE, buckets_of, digest, first_difference, text_of, wire_dtype
 from volta_fn.distributed.watch import FOLDER, Calls, Connection, Switchboard, cause, report

@@ -25,8 +25,8 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz.planted_losses import POINTS, Points, planted
-from volta_fn.core import device as devices
-from volta_fn.core.device import Device
+from volta_fn.core.devices import device as devices
+from volta_fn.core.devices.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
 
 #: The examples that train, and the names of the jitted functions that end a step.

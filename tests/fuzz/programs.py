@@ -27,7 +27,7 @@ import volta_fn.numpy as jnp
 from tests.fuzz import documented
 from tests.fuzz.operations import ALL, COMPLEX, FLOATS, RULES, statement
 from volta_fn import lax
-from volta_fn.core import device as devices
+from volta_fn.core.devices import device as devices
 from volta_fn.errors import VoltaError
 from volta_fn.targets.cpu.runtime import program as cpu_programs
 

@@ -22,7 +22,7 @@ import volta_fn as vf
 from benchmarks.peak import forget_peak, highest, settle
 from benchmarks.workloads import named
 from benchmarks.workloads.case import library, map_arrays
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 
 STEPS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")
 #: How far times and the peak may be from what they are compared with.

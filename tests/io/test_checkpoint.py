@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from tests.io.test_tensor_file import STORABLE, assert_same_bits, bits_of
 from volta_fn import dtypes, io, nn, optim
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DTypeError, TracerError
 from volta_fn.io.checkpoint import CHECKSUM, MANIFEST
 

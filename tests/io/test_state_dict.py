@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import io, nn
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.errors import ArgumentTypeError, StateDictError
 
 KEY = vf.random.key(0)

@@ -11,7 +11,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.jax.programs import output_of
 from volta_fn.compat import process
-from volta_fn.core.sharding import make_single_device_sharding
+from volta_fn.core.devices.sharding import make_single_device_sharding
 from volta_fn.extend import batching, interpreters
 
 METHODS = (

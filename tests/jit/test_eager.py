@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.jit import eager
 from volta_fn.targets.numpy.backend import NumpyBackend
 

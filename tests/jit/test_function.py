@@ -12,7 +12,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, tree
-from volta_fn.core.array import ConcreteArray
+from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import (
     ArgumentError,

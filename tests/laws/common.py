@@ -10,8 +10,8 @@ import numpy as np
 
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import current_default_device
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.devices.device import current_default_device
 
 Function = Callable[..., Any]
 F64, C128 = np.dtype(np.float64), np.dtype(np.complex128)

@@ -17,7 +17,7 @@ from tests.laws.common import C128, F64, ROUNDING, Function, arrays, assert_clos
 from tests.narrow_devices import has
 from tests.samples.sample import Sample
 from volta_fn import dtypes
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
 
 #: Step of the five-point stencil, whose error is about 5e-17 times the fifth derivative, plus 1e-12 of rounding.
 STEP = 2e-4

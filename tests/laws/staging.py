@@ -10,7 +10,7 @@ import volta_fn as vf
 from tests.laws.common import ROUNDING, Function, arrays, assert_close, assert_same_bits, draw, host, on_gpu, restricted
 from tests.samples.sample import Sample
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.staging import eval_jaxpr
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
 
 #: How close functions of zeros are: half a unit in the last place of bfloat16, some of float32.
 _NEAR = {"bfloat16": 4e-3, "float16": 1e-3, "float64": 1e-14, "complex128": 1e-14}

@@ -10,7 +10,7 @@ import volta_fn as vf
 from tests.narrow_devices import has
 from tests.nn.torch_oracle import DTYPES, compare, numbers, torch
 from volta_fn import nn
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 NAMES = """celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid mish relu relu6 selu sigmoid silu

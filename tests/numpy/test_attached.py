@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from tests.test_layers import MODULES
-from volta_fn.core import array
+from volta_fn.core.arrays import array
 from volta_fn.numpy.attached import FUNCTIONS, NAMES, Unloaded
 
-IMPORTS = "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core import array"
+IMPORTS = "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core.arrays import array"
 
 
 def test_they_are_what_the_module_of_methods_attaches(monkeypatch):

@@ -12,9 +12,9 @@ import volta_fn.numpy as vnp
 from volta_fn import P, lax
 from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
-from volta_fn.core import device, distribution
-from volta_fn.core.device import RemoteDevice
-from volta_fn.core.distribution import names_processes
+from volta_fn.core.devices import device, distribution
+from volta_fn.core.devices.device import RemoteDevice
+from volta_fn.core.devices.distribution import names_processes
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ArgumentError, DeviceError
 

@@ -15,11 +15,11 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import advice
-from volta_fn.core.array import ConcreteArray
+from volta_fn.core.arrays.array import ConcreteArray
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-STUB = ROOT / "volta_fn" / "core" / "array_methods.pyi"
+STUB = ROOT / "volta_fn" / "core" / "arrays" / "array_methods.pyi"
 DOCUMENTS = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
 #: A program of a document, or a cell: its tags and its code.
 BLOCK = re.compile(r"```(?:python|\{code-cell\} python)\n(:tags: [^\n]*\n)?(.*?)```", re.DOTALL)
@@ -33,7 +33,7 @@ def declared() -> dict[str, ast.FunctionDef]:
 
 def test_the_stub_declares_what_is_attached() -> None:
     attached = {name for cls in (vf.Array, ConcreteArray) for name in vars(cls) if not name.startswith("_")}
-    attributes = {"aval", "shape", "dtype", "ndim", "size", "weak_type", "itemsize", "nbytes", "buffer"}  # in core/array.py
+    attributes = {"aval", "shape", "dtype", "ndim", "size", "weak_type", "itemsize", "nbytes", "buffer"}  # in core/arrays/array.py
     assert {name for name in declared() if not name.startswith("_")} == attached - attributes - set(advice.ARRAYS)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.core.aval import set_numpy_dtype_promotion
-from volta_fn.core.device import set_cpu_devices, set_default_device
+from volta_fn.core.devices.device import set_cpu_devices, set_default_device
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels

@@ -11,10 +11,10 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import found_devices, process_count, process_index
-from volta_fn.core.memory import constrained
-from volta_fn.core.mesh import Mesh, get_mesh
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.devices.device import found_devices, process_count, process_index
+from volta_fn.core.devices.mesh import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.array import Array, ConcreteArray
-from volta_fn.core.device import (
+from volta_fn.core.arrays.array import Array, ConcreteArray
+from volta_fn.core.devices.device import (
     Device,
     MemorySpace,
     available_devices,

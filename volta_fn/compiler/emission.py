@@ -17,10 +17,10 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime
 from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, Item, LoweredProgram
-from volta_fn.core.array import host_buffer
+from volta_fn.core.arrays.array import host_buffer
+from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
-from volta_fn.core.memory import pairs_of
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 

@@ -4,11 +4,10 @@ In the order in which to read:
 
 - `caches` (what runs calls, by the types of their arguments, and values by weak references), `aval` (abstract values: shapes with
   numbers or symbols, dtypes, and their promotion), `dimension` (sizes that are symbols) and `dimension_bounds` (which of two such sizes is
-  larger), `device` (with the rank of this process), `array`, `html` (what notebooks show),
-  `memory` (donation and transfers), `dlpack` (memory shared with other libraries);
+  larger);
+- `devices` (what runs programs, and which part of an array lies where) and `arrays` (values on a device);
 - `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or
   records them), `named_axes` (axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),
   `functions` (users' functions of pytrees as functions of flat arrays, and jitted functions as transforms see them), `staging`
-  (functions traced to jaxprs), `refs` (mutable references);
-- `distribution` (the processes of a program), `mesh`, `sharding`, `placement` (arrays on several devices), `sharding_propagation`.
+  (functions traced to jaxprs), `refs` (mutable references).
 """

@@ -284,7 +284,7 @@ class ShapeDtypeStruct:
     """
 
     __slots__ = ("dtype", "shape", "sharding", "weak_type")
-    #: ``ShapeDtypeStruct.like(x)`` describes an array (`volta_fn.core.array` sets it).
+    #: ``ShapeDtypeStruct.like(x)`` describes an array (`volta_fn.core.arrays.array` sets it).
     like: ClassVar[Callable[[Any], ShapeDtypeStruct]]
 
     def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False) -> None:

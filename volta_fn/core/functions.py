@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.primitive import Zero
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 

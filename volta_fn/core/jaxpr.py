@@ -10,9 +10,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.arrays.array import Array, ConcreteArray
+from volta_fn.core.arrays.html import folded, program_html
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.html import folded, program_html
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
 from volta_fn.source import SourceLocation, portable
@@ -148,7 +148,7 @@ class ClosedJaxpr:
         self.derived: dict[Any, Any] = {}
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
-        #: Variables that the traced function splits between devices, with their shardings (`core.placement`).
+        #: Variables that the traced function splits between devices, with their shardings (`core.devices.placement`).
         self.shardings: Mapping[Var, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value, aval_of, from_host
+from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.staging import JaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import Any, TypeVar
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive
@@ -69,7 +69,7 @@ class JaxprBuilder:
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
-        #: Shardings of values that the function constrains (`core.placement`).
+        #: Shardings of values that the function constrains (`core.devices.placement`).
         self.shardings: dict[Var, Any] = {}
         #: By the `id` of the value, which `consts` keeps alive.
         self.constvars: dict[int, Var] = {}

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NoReturn
 
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 

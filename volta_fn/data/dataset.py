@@ -23,7 +23,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeEr
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # whose variables have defaults
 
-    from volta_fn.core.array import Array
+    from volta_fn.core.arrays.array import Array
 
     #: The type of a loader's batches: a pytree of arrays.
     Batch = TypeVar("Batch", default=Any)

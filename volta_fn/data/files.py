@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from volta_fn import advice, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import aval_of
-from volta_fn.core.device import Device, find_device
-from volta_fn.core.memory import device_put
+from volta_fn.core.arrays.array import aval_of
+from volta_fn.core.arrays.memory import device_put
+from volta_fn.core.devices.device import Device, find_device
 from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, example, gather
 from volta_fn.data.processes import Task, context_of, loaded_by_processes
 from volta_fn.errors import ArgumentError, DataError, VoltaError

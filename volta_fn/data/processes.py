@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array
-from volta_fn.core.device import set_default_device
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.devices.device import set_default_device
 from volta_fn.errors import ArgumentError, DataError, VoltaError
 from volta_fn.source import user_location
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, nn, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.data.dataset import Dataset, Indices, as_key, position, positions
 from volta_fn.errors import ArgumentError, DataError, DTypeError, OutOfBoundsError, ShapeError
 from volta_fn.transforms.vmap import vmap

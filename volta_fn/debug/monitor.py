@@ -12,11 +12,19 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.compat import config
-from volta_fn.core.array import Array, ConcreteArray, as_value, aval_of
-from volta_fn.core.device import Device, MemoryStats, WorkStats, current_default_device, device_memory_stats, device_work_stats, find_device
-from volta_fn.core.html import statistics
-from volta_fn.core.placement import group_of, indices_of, known_sharding
-from volta_fn.core.sharding import Sharding, SingleDeviceSharding
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, aval_of
+from volta_fn.core.arrays.html import statistics
+from volta_fn.core.devices.device import (
+    Device,
+    MemoryStats,
+    WorkStats,
+    current_default_device,
+    device_memory_stats,
+    device_work_stats,
+    find_device,
+)
+from volta_fn.core.devices.placement import group_of, indices_of, known_sharding
+from volta_fn.core.devices.sharding import Sharding, SingleDeviceSharding
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ShapeError
 from volta_fn.jit.cache import clear_caches

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from volta_fn.core import distribution
+from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
 from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from volta_fn import numpy as vnp
 from volta_fn import tree
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError, TreeError
 
 Schedule = Callable[[Any], Any]

@@ -22,7 +22,7 @@ import numpy as np
 
 from volta_fn import lax, nn, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.initializers import glorot_normal, normal, ones, zeros

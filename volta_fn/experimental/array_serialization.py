@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes as _dtypes
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import process_count
-from volta_fn.core.memory import device_put
-from volta_fn.core.sharding import Sharding
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import device_put
+from volta_fn.core.devices.device import process_count
+from volta_fn.core.devices.sharding import Sharding
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExecutionError, MissingDependencyError, ShapeError
 from volta_fn.lazy_imports import load
 

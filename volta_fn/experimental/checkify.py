@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, aval_of, from_host
+from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from volta_fn import tree
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
+from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.device import Device, devices, find_device
-from volta_fn.core.memory import device_put
+from volta_fn.core.devices.device import Device, devices, find_device
 from volta_fn.errors import ArgumentTypeError
 
 __all__ = ["colocated_cpu_devices", "colocated_python", "colocated_python_class"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.device import devices as all_devices
+from volta_fn.core.devices.device import devices as all_devices
 from volta_fn.errors import DeviceError
 
 

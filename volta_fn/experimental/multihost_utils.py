@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core import distribution
-from volta_fn.core.device import synchronize
-from volta_fn.core.memory import device_get
+from volta_fn.core.arrays.memory import device_get
+from volta_fn.core.devices import distribution
+from volta_fn.core.devices.device import synchronize
 from volta_fn.errors import DistributedError
 
 

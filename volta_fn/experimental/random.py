@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn import random, tree
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.refs import Ref, new_ref
 from volta_fn.errors import ArgumentError
 from volta_fn.random.keys import PRNGKeyArray

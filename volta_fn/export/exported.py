@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value, host_buffer
+from volta_fn.core.arrays.array import Array, as_value, host_buffer
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
+from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import primitives
-from volta_fn.core.array import ConcreteArray, from_host
+from volta_fn.core.arrays.array import ConcreteArray, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import aval_of
+from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.dimension import OPERATIONS, Dimension, Monomial, Operation, divided, max_dim, min_dim, simplified, value_of
 from volta_fn.core.dimension_bounds import bounds

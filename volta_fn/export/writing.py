@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, host_buffer
+from volta_fn.core.arrays.array import Array, ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program

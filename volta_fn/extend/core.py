@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core import primitive as core
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices.placement import placed_aval
 from volta_fn.core.dimension import is_symbolic_dim, max_dim, min_dim
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.named_axes import axis_environment
-from volta_fn.core.placement import placed_aval
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr

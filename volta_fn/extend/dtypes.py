@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import ExtendedDType as ExtendedDType
 from volta_fn.dtypes import bfloat16 as bfloat16
 from volta_fn.dtypes import finfo as finfo

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, aval_of
+from volta_fn.core.arrays.array import Array, ConcreteArray, aval_of
 from volta_fn.core.functions import function_name
 from volta_fn.errors import TreeError
 from volta_fn.lazy_imports import deferred

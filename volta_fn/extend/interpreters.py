@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
 from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr

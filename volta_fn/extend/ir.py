@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.arrays.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import find_device
+from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import JaxprTrace, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import current_trace, set_trace

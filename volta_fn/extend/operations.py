@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.callbacks import io_callback
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr

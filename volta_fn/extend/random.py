@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.primitives.random import PHILOX_WORDS, threefry2x32
 from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, PRNGKeyArray, key

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.extend import ir
 

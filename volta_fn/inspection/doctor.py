@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.core.array import from_host
-from volta_fn.core.device import Device, available_devices
+from volta_fn.core.arrays.array import from_host
+from volta_fn.core.devices.device import Device, available_devices
 from volta_fn.errors import VoltaError
 from volta_fn.inspection.explanation import aligned
 from volta_fn.jit import jit

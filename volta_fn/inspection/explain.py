@@ -9,11 +9,11 @@ from typing import Any
 from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import Equation, Var, format_jaxpr
-from volta_fn.core.memory import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.inspection.explanation import (
     Attribution,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import Device
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.devices.device import Device
 from volta_fn.core.functions import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
 from volta_fn.core.trace import Tracer

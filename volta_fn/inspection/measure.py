@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.target import Item, LoweredProgram
-from volta_fn.core.array import host_buffer
-from volta_fn.core.device import Device
+from volta_fn.core.arrays.array import host_buffer
+from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, interpret_jaxpr
 from volta_fn.errors import ArgumentError, DeviceError
 from volta_fn.inspection.explanation import Attribution, Roofline, Step, aligned, describe, flops_of, locations_of, samples

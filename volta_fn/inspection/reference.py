@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.pipeline import nested_programs
-from volta_fn.core.array import host_buffer
+from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE

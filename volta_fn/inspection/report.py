@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from volta_fn.core.html import escaped, folded, table
+from volta_fn.core.arrays.html import escaped, folded, table
 from volta_fn.inspection.explanation import Explanation, Step, aligned
 from volta_fn.source import SourceLocation
 

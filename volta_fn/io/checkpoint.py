@@ -20,9 +20,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core import distribution
-from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.devices import distribution
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from volta_fn.core.array import ConcreteArray
+from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.errors import ArgumentError, CorruptFileError, DTypeError, MissingDependencyError, SerializationError
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import on_host, sharing

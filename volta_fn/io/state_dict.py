@@ -10,9 +10,9 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec, from_host, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
 
 # The values of state dicts: arrays, or NumPy arrays of other dtypes (float8).

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
-from volta_fn.core.device import Device, current_default_device, limit_memory
+from volta_fn.core.devices.device import Device, current_default_device, limit_memory
 from volta_fn.core.functions import argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.named_axes import axis_environment, mesh_reads

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import DELETED, ArraySpec, ConcreteArray, array_spec, wrap
-from volta_fn.core.device import Device, Executable
-from volta_fn.core.distribution import same_in_all_processes
+from volta_fn.core.arrays.array import DELETED, ArraySpec, ConcreteArray, array_spec, wrap
+from volta_fn.core.devices.device import Device, Executable
+from volta_fn.core.devices.distribution import same_in_all_processes
 from volta_fn.core.functions import leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.jit.eager import PIPELINE, as_buffer

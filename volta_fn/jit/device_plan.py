@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.jit.program_text import needed_items

@@ -11,11 +11,11 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
-from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
+from volta_fn.core.arrays.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache, clear_all
-from volta_fn.core.device import Device, current_default_device, find_device
-from volta_fn.core.distribution import same_in_all_processes
+from volta_fn.core.devices.device import Device, current_default_device, find_device
+from volta_fn.core.devices.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator

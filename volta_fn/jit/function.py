@@ -10,12 +10,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
+from volta_fn.core.devices.placement import constrained_function
 from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.named_axes import axis_environment
-from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, from_host
+from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import Position, current_position, eval_jaxpr, in_backward_pass

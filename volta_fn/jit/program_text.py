@@ -9,7 +9,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.ir.printing import format_kernel
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ArgumentError
 from volta_fn.lazy_imports import load

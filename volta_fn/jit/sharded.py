@@ -1,6 +1,6 @@
 """Calls with arrays that are split between devices.
 
-One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.core.placement`).
+One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.core.devices.placement`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.array import DELETED, Array, ConcreteArray, array_spec
-from volta_fn.core.placement import group_of, on_home_device, split, with_device
+from volta_fn.core.arrays.array import DELETED, Array, ConcreteArray, array_spec
+from volta_fn.core.devices.placement import group_of, on_home_device, split, with_device
+from volta_fn.core.devices.sharding import Sharding
+from volta_fn.core.devices.sharding_propagation import equation_shardings, program_shardings
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.sharding import Sharding
-from volta_fn.core.sharding_propagation import equation_shardings, program_shardings
 from volta_fn.jit.compile import compiled_once
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
 from volta_fn.jit.traced import TracedProgram

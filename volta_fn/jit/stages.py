@@ -11,9 +11,9 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.memory import Donations, pair_by_path, usable
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.functions import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
-from volta_fn.core.memory import Donations, pair_by_path, usable
 from volta_fn.core.named_axes import read_mesh
 from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
 from volta_fn.primitives.elementwise.cast import widened

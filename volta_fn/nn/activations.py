@@ -10,8 +10,8 @@ import numpy as np
 
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.array import as_value as _array
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import as_value as _array
 from volta_fn.core.named_axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.dtypes import FLOATS

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.nn.language.layers import Projection

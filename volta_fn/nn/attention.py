@@ -12,7 +12,7 @@ import numpy as np
 
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.staging import trace_to_jaxpr

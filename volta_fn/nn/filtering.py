@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, ov
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, UnhashableStaticError
 from volta_fn.jit import jit

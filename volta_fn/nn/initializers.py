@@ -20,9 +20,9 @@ import numpy as np
 
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, canonical_shape
-from volta_fn.core.memory import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.data_movement.movement import canonical_axes, canonical_axis
 

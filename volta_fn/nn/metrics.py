@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.losses.classification import class_axis, class_labels, cross_entropy, real_operands

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core import html
+from volta_fn.core.arrays import html
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import ArgumentTypeError

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transf
 import numpy as np
 
 from volta_fn import advice, tree
-from volta_fn.core import html
-from volta_fn.core.array import Array
+from volta_fn.core.arrays import html
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
 from volta_fn.tree.registry import FIELDS

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import INTEGERS, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import relu, sigmoid, tanh

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import promote_inexact

@@ -1,4 +1,4 @@
-from volta_fn.core.array import Array as Array
+from volta_fn.core.arrays.array import Array as Array
 from volta_fn.dtypes import can_cast as can_cast
 from volta_fn.dtypes import isdtype as isdtype
 from volta_fn.dtypes import issubdtype as issubdtype

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value, from_number
+from volta_fn.core.arrays.array import Array, as_value, from_number
 from volta_fn.core.aval import check_promotion
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import concrete_or_raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from volta_fn.core.array import Array, ConcreteArray, attach
+from volta_fn.core.arrays.array import Array, ConcreteArray, attach
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ImmutableError
 from volta_fn.lazy_imports import load

@@ -11,12 +11,12 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
+from volta_fn.core.arrays.dlpack import imported
+from volta_fn.core.arrays.memory import constrained, device_put
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
-from volta_fn.core.device import Device, find_device
+from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
-from volta_fn.core.dlpack import imported
-from volta_fn.core.memory import constrained, device_put
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results

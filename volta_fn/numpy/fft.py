@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.dtypes import COMPLEX, as_dtype, real_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError

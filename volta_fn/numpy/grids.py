@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results

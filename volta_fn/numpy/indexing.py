@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer, canonical_shape
 from volta_fn.core.dimension import max_dim, min_dim
 from volta_fn.core.trace import is_concrete

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError

@@ -7,10 +7,10 @@ from typing import Any, Never
 import numpy as np
 
 from volta_fn import advice, dtypes, lax
-from volta_fn.core import placement
-from volta_fn.core.array import Array, as_value, attach
-from volta_fn.core.device import Device
-from volta_fn.core.memory import device_put
+from volta_fn.core.arrays.array import Array, as_value, attach
+from volta_fn.core.arrays.memory import device_put
+from volta_fn.core.devices import placement
+from volta_fn.core.devices.device import Device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, indexing, scalar_types, shapes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.cumulative import cumprod, cumsum

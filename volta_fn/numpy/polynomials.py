@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError

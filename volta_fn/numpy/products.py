@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, INDEX, Axis, axes_of, dtype_or, flat_or_axis, full_like_scalar, is_complex, no_out, operand

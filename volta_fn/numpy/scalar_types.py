@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
-from volta_fn.core.device import Device, available_devices, current_default_device, find_device
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.devices.device import Device, available_devices, current_default_device, find_device
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.numpy.creation import asarray
 

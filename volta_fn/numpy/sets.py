@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import canonical_shape, sizes_of
-from volta_fn.core.memory import constrained
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused

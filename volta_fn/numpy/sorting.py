@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError

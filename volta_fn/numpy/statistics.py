@@ -9,8 +9,8 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
-from volta_fn.core.memory import constrained
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy import cumulative, reductions

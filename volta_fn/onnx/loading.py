@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load as load_module

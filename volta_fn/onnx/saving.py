@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import as_value, host_buffer
+from volta_fn.core.arrays.array import as_value, host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, called_program, interpret_jaxpr, sub_jaxprs

@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn import advice, tree
 from volta_fn import numpy as vnp
 from volta_fn.advice import explained
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
 from volta_fn.optim.numerics import (
     Rule,

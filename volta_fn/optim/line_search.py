@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
 from volta_fn.optim.numerics import (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.transforms.grad import value_and_grad

@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.errors import DTypeError, SerializationError, ShapeError
 from volta_fn.lazy_imports import load
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.base import check_all as _check_all

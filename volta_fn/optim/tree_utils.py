@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
 from volta_fn import tree as trees
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.optim.numerics import abs_sq, bias_correction, update_infinity_moment, update_moment, update_moment_per_elem_norm
 from volta_fn.tree.registry import DictKey, KeyPath

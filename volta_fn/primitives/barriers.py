@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.movement import instantiate, zero_jvp

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.arrays.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, check_promotion
 from volta_fn.core.dimension import is_symbolic
-from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError

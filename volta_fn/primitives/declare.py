@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
+from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray, check_promotion
-from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError

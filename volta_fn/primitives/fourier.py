@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind, current_trace

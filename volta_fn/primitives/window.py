@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value, number_of
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind

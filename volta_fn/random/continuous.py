@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
-from volta_fn.core.memory import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import compiled
 from volta_fn.numpy import linalg, matmul

@@ -11,9 +11,9 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, canonical_shape
-from volta_fn.core.memory import constrained
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit.fused import compiled

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import is_inexact

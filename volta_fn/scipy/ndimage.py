@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import converted, is_python_scalar, operand, promote_inexact

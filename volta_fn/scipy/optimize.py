@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.functions import check_callable
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import is_complex, promote_inexact

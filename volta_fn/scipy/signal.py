@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, lazy_imports
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import Shape, as_integer
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
 from volta_fn.jit.fused import fused

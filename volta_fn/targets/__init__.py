@@ -10,7 +10,7 @@ in two further cases only: `cpu` and `wgsl` let `numpy` compute equations that t
 
 from __future__ import annotations
 
-from volta_fn.core.device import Device, register_platform
+from volta_fn.core.devices.device import Device, register_platform
 from volta_fn.lazy_imports import load
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, Executable, MemoryStats
+from volta_fn.core.devices.device import Device, Executable, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load

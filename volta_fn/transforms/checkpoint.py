@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.functions import check_callable, positional_index, wraps
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import FlatFunction, check_callable, function_name, leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr

@@ -32,11 +32,11 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
+from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
-from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.distribution import same_in_all_processes
+from volta_fn.core.devices.device import Device, current_default_device, default_device
+from volta_fn.core.devices.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux

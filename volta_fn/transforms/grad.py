@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, ov
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import (
     FlatFunction,

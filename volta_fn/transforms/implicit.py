@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr

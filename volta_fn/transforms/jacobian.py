@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, overload
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value, aval_of, from_host
+from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.functions import FlatFunction, check_callable, function_name, jitted_like, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import trace_to_jaxpr

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.array import aval_of
+from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, wraps
 from volta_fn.core.named_axes import bound_axis

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.elementwise.arithmetic import abs as absolute

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, jitted_like, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs

@@ -20,7 +20,7 @@ from volta_fn import dtypes, tree
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import HostStep
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ArgumentError, DTypeError, ExportError, OutOfMemoryError, SerializationError

@@ -11,7 +11,7 @@ import volta_fn as vf
 from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.rewriting import Rules, RuleSource, rewrite
 from volta_fn.compiler.passes.simplify import IDENTITIES
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
 

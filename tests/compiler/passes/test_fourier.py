@@ -9,7 +9,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import sample
 from volta_fn.compiler.passes.expansions import expand_fourier_transforms
-from volta_fn.core.array import from_host
+from volta_fn.core.arrays.array import from_host
 from volta_fn.core.staging import eval_jaxpr
 
 CPU = vf.devices("cpu")[0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from tests.primitives.index_strategies import advanced, basic, shapes
 from volta_fn import errors
-from volta_fn.core.array import aval_of
+from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.staging import trace_to_jaxpr
 
 cases = shapes.flatmap(lambda shape: st.tuples(st.just(shape), basic(shape) | advanced(shape)))

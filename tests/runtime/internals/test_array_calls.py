@@ -14,7 +14,7 @@ pytest.importorskip("llvmlite")
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core.array import ConcreteArray, array_spec
+from volta_fn.core.arrays.array import ConcreteArray, array_spec
 from volta_fn.errors import DonatedBufferError, LeakedTracerError
 from volta_fn.runtime.internals import array_calls, fastcall
 from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry

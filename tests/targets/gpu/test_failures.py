@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import numpy as jnp
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError

@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.targets.numpy import backend
 
 X = np.arange(6.0).reshape(2, 3)

@@ -65,7 +65,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the emulated GPU."""
-    from volta_fn.core.device import Device
+    from volta_fn.core.devices.device import Device
     from volta_fn.targets.gpu.backend import GpuBackend
     from volta_fn.targets.nvidia.adapters import adapters
 

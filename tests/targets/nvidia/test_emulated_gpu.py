@@ -13,7 +13,7 @@ from tests.targets.nvidia.emulated_gpu import device
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.targets.nvidia import library
 
 

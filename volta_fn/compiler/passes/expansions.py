@@ -15,9 +15,9 @@ from volta_fn import dtypes
 from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces
 from volta_fn.compiler.ir.program import with_each_replaced
 from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, numbers_of, rewrite, rule, rules_of_table
-from volta_fn.core.array import Array, from_host
+from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.device import find_device
+from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr

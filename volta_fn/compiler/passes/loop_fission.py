@@ -14,7 +14,7 @@ from typing import NamedTuple
 from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product, is_view
 from volta_fn.compiler.ir.program import DefUse, with_each_replaced
 from volta_fn.compiler.passes.dce import is_removable
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import current_position, trace_to_jaxpr

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn.compiler.ir.program import DefUse
-from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
-from volta_fn.core.device import find_device
+from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 

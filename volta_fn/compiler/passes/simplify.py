@@ -24,9 +24,9 @@ from volta_fn.compiler.passes.rewriting import (
     rule,
     rules_of_table,
 )
-from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
-from volta_fn.core.device import find_device
+from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.core.trace import EVAL

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.functions import function_name
 from volta_fn.core.refs import Ref, discharged, write_all
 from volta_fn.errors import ArgumentError

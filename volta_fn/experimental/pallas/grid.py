@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal
 from volta_fn.core.staging import eval_jaxpr

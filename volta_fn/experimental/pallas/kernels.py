@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, new_ref
 from volta_fn.core.trace import is_concrete
 from volta_fn.debug.printing import print as _print

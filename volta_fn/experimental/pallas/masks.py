@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, converted
 from volta_fn.experimental.pallas.specs import uninitialized
 from volta_fn.numpy.indexing import where

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.compiler.pipeline import simplify
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program, sub_jaxprs
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.experimental.pallas.grid import Axis, KernelProgram

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, aval_of
+from volta_fn.core.arrays.array import Array, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.refs import AbstractRef
 from volta_fn.errors import ArgumentError, ArgumentTypeError

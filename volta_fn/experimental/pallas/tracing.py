@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import function_name
 from volta_fn.core.jaxpr import ClosedJaxpr

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref
 from volta_fn.errors import UnsupportedError
 from volta_fn.experimental.pallas.masks import masked_read, masked_write

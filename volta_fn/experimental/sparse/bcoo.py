@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.dimension import is_symbolic
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.declare import broadcast_shapes

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, DTypeError, MissingDependencyError, ShapeError
 from volta_fn.experimental.sparse.matrices import CSR
 from volta_fn.lazy_imports import is_installed, load

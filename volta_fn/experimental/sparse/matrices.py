@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, outside, over_batches
 from volta_fn.experimental.sparse.products import bcoo_dot_general, bcoo_extract, matmul

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, add_at, over_batches, read_at
 from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_update_layout, stacked

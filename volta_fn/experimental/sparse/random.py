@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn import random
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.experimental.sparse.bcoo import BCOO, over_batches
 

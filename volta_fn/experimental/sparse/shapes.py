@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, add_at, outside, over_batches
 from volta_fn.primitives.data_movement.movement import canonical_axes

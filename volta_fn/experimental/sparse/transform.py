@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import as_value, aval_of
+from volta_fn.core.arrays.array import as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import Equation, interpret_jaxpr

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.nn.transformer.multi_head_attention import KeysValues
 

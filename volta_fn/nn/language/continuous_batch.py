@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn import random
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache, PagedCache

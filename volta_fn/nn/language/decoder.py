@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.language.caches import CausalLMCache, FullCache, Placement, RollingCache

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import one_hot, sigmoid

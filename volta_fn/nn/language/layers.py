@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator, as_dtype
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import gelu, relu, silu

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import as_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.language.config import RopeParameters

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache

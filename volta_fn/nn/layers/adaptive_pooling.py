@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError

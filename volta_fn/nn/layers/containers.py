@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, overload
 
 from volta_fn import advice, dtypes, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.nn.layers.arguments import batched_input, check_dtype
 from volta_fn.nn.module import Module, apply, split_state, static

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
 from volta_fn.nn.module import static

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from volta_fn import numpy as vnp
 from volta_fn import random
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import identity, relu

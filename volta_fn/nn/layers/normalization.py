@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import FLOATS, accumulator, finfo
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.activations import standardize

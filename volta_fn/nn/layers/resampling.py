@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.adaptive_pooling import pool_means

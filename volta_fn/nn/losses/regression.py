@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import relu, softplus
 from volta_fn.nn.losses.classification import (

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.function import jit

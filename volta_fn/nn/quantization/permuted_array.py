@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ShapeError
 from volta_fn.nn.quantization.quantized_array import QuantizedArray, WeightArray

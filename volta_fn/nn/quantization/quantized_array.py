@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.jit.function import jit
 from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, QuantizedLayout
 

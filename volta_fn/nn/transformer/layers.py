@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from volta_fn import numpy as vnp
 from volta_fn import random
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import gelu, relu
 from volta_fn.nn.layers.arguments import check_sizes, split_key

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, FLOATS, accumulator, as_dtype, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.attention import attend, least_logit

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.jit.fused import fused

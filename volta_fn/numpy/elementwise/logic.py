@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import (

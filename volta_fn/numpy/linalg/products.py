@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused

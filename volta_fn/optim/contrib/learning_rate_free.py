@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from volta_fn import numpy as vnp
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import (
     Counter,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn import losses

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn import losses

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, TreeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.optim.base import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import volta_fn.numpy as vnp
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import INTEGERS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.optim.base import GradientTransformation

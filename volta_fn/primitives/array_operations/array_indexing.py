@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, wrap
+from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, wrap
 from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete

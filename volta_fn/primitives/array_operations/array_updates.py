@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value, attach
+from volta_fn.core.arrays.array import Array, as_value, attach
 from volta_fn.core.aval import Shape, check_promotion
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value, attach
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, attach
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import canonical_shape
-from volta_fn.core.device import default_backend
-from volta_fn.core.memory import constrained
+from volta_fn.core.devices.device import default_backend
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape

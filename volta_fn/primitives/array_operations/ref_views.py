@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import Shape, ShapedArray, Typed
 from volta_fn.core.refs import Ref, converted
 from volta_fn.core.staging import trace_to_jaxpr

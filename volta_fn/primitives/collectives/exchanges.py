@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.named_axes import ProcessAxis, bound_axes
 from volta_fn.core.named_axes import axis_size as bound_axis_size

@@ -11,10 +11,10 @@ from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
-from volta_fn.core.device import current_default_device
+from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.named_axes import axis_environment

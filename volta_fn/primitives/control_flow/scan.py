@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.functions import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.dimension import fits, is_symbolic_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
 from volta_fn.core.dimension import Dimension, is_symbolic_dim
-from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError, GradientError, ShapeError

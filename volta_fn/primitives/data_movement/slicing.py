@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer
 from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise

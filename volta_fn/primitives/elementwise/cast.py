@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value, from_host, number_of, with_number
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, from_host, number_of, with_number
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, Zero
@@ -212,9 +212,10 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
 # Wide values: weakly typed values in 64 bits, for conversions to 64-bit dtypes.
 #
 # A Python float is 64 bits wide, but the weakly typed array that stands for it is a float32, the default of its kind. Where that meets a
-# 64-bit dtype, widening it would keep the rounding. So an array made of Python numbers alone keeps its number (`core.array.with_number`),
-# and a traced program takes the wide value instead: `wide_value` adds an input of 64 bits (`core.staging.trace_with_wide_inputs` tells its
-# caller), and repeats the arithmetic since then in 64 bits. Programs of 32 bits stay as they are.
+# 64-bit dtype, widening it would keep the rounding. So an array made of Python numbers alone keeps its number
+# (`core.arrays.array.with_number`), and a traced program takes the wide value instead: `wide_value` adds an input of 64 bits
+# (`core.staging.trace_with_wide_inputs` tells its caller), and repeats the arithmetic since then in 64 bits. Programs of 32 bits stay as
+# they are.
 
 #: Primitives of one operand that move its elements or repeat them.
 _MOVEMENT = frozenset([movement.broadcast_in_dim_p, movement.reshape_p, movement.squeeze_p, movement.transpose_p, movement.rev_p])

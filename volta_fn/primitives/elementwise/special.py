@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import GradientError
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise.arithmetic import cos, exp, log, log1p, pow, sign, sin, sqrt, tanh

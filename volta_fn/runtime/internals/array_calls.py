@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.array import ArraySpec, ConcreteArray
+from volta_fn.core.arrays.array import ArraySpec, ConcreteArray
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.core.array import ArraySpec
+from volta_fn.core.arrays.array import ArraySpec
 from volta_fn.runtime.internals.array_calls import Status, call_record, find_layout, write_apply
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64

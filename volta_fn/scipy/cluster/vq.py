@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.primitives.declare import promote_args
 

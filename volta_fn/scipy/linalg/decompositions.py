@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import compiled, fused

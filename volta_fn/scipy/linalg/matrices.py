@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array, from_host
+from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import as_integer
 from volta_fn.dtypes import COMPLEX, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError

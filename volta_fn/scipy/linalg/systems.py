@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import promote_inexact

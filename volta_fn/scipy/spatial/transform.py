@@ -19,7 +19,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.linalg import eigh
 from volta_fn.primitives.declare import promote_args

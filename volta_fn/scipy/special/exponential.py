@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.scipy.special import exponential
 from volta_fn.scipy.special.exponential import Axis
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.exponential import erf, expit, log_ndtr, logit, ndtr, ndtri
 from volta_fn.scipy.special.gamma_family import betainc, betaln, gammainc, gammaincc, gammaln, log_beta_weight, log_gamma_weight, log_rise

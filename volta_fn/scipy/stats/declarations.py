@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
 
 # Public functions: signature, promotion and docstring of a formula.

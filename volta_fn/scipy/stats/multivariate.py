@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.gamma_family import composite, gammaln

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ImmutableError, ShapeError
 from volta_fn.numpy.arguments import axis_of, is_inexact, operand
 from volta_fn.numpy.linalg import inv

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from volta_fn.core.caches import WeakIdentityDict
-from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, WorkStats
+from volta_fn.core.devices.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.compiler.plans import Operand, Plan, Step, most_temporaries
-from volta_fn.core.array import host_buffer
-from volta_fn.core.device import Executable, Hardware, MemoryStats, WorkStats
+from volta_fn.core.arrays.array import host_buffer
+from volta_fn.core.devices.device import Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.device import Device, devices
+from volta_fn.core.devices.device import Device, devices
 from volta_fn.errors import ArgumentError, DeviceError
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS
 

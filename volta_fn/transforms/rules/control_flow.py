@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Zero

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
 from volta_fn.vision.ops.boxes import as_boxes, box_convert

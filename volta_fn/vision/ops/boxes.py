@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.dtypes import COMPLEX, INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import narrowed, operand, promote_inexact, wide

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError

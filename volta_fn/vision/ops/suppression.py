@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit import jit

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import narrowed, operand, wide
 from volta_fn.transforms.vmap import vmap

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import INDEX
 from volta_fn.vision.transforms.color import as_floats, as_images, clipped

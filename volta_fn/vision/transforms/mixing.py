@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.data.transforms import RandomTransform
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.activations import one_hot

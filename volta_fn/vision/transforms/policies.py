@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.data.transforms import RandomTransform
 from volta_fn.errors import ArgumentError
 from volta_fn.vision.transforms.color import (

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.arrays.array import Array
 from volta_fn.data.transforms import RandomTransform
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import INDEX

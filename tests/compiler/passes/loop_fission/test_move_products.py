@@ -14,7 +14,7 @@ from volta_fn import lax
 from volta_fn import numpy as jnp
 from volta_fn.compiler.passes.loop_fission import move_products_out
 from volta_fn.compiler.pipeline import optimize, simplify
-from volta_fn.core.array import as_value
+from volta_fn.core.arrays.array import as_value
 from volta_fn.core.staging import eval_jaxpr
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import numpy as jnp
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.errors import DeviceError
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.gpu.device import pipelines

@@ -12,7 +12,7 @@ import scipy.signal
 import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.wgsl.plans import writer
 

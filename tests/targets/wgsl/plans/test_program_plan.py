@@ -20,7 +20,7 @@ from benchmarks.workloads.case import Workload, library, map_arrays
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.memory import pairs_of
+from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
 from volta_fn.targets.gpu import program as call_module
 from volta_fn.targets.gpu.device.gpu import Gpu

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Output, arrange
-from volta_fn.core.array import ConcreteArray, host_buffer
+from volta_fn.core.arrays.array import ConcreteArray, host_buffer
+from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import Interned, LruCache
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
 from volta_fn.core.jaxpr import Literal as JaxprLiteral
-from volta_fn.core.memory import pairs_of
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import ALL, short_name
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects

@@ -20,7 +20,7 @@ from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import fail_item
-from volta_fn.core.array import host_buffer
+from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation

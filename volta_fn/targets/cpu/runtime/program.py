@@ -19,9 +19,9 @@ import numpy as np
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.specification import interpret
-from volta_fn.core.array import ArraySpec
+from volta_fn.core.arrays.array import ArraySpec
 from volta_fn.core.caches import Finalized
-from volta_fn.core.device import Executable
+from volta_fn.core.devices.device import Executable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals

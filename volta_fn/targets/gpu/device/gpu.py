@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, LruCache
-from volta_fn.core.device import MemoryStats
+from volta_fn.core.devices.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads

@@ -15,11 +15,11 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P
-from volta_fn.core import device as core_device
-from volta_fn.core.placement import placed_aval
+from volta_fn.core.devices import device as core_device
+from volta_fn.core.devices.placement import placed_aval
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 #: Prints what a library tells of arrays on a mesh of 4 x 2 devices.
 FACTS = """

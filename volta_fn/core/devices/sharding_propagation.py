@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.staging import JaxprTracer
 
 #: For each dimension, the names of the axes that split it.

@@ -18,7 +18,7 @@ from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 # The rank of the process among those that run a program together.
 #
-# One process alone has rank 0 of 1. `core.distribution` sets both when a program on several processes begins and ends.
+# One process alone has rank 0 of 1. `core.devices.distribution` sets both when a program on several processes begins and ends.
 
 _rank, _size = 0, 1
 
@@ -148,7 +148,7 @@ class Backend(Protocol):
     def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Executable:
         """Compile a program.
 
-        `donated` has a flag for each input; `core.memory.Donations` also pairs results with donated inputs. `pipeline` is
+        `donated` has a flag for each input; `core.arrays.memory.Donations` also pairs results with donated inputs. `pipeline` is
         `compiler/pipeline.py`, loaded when it is used.
         """
 
@@ -199,7 +199,7 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
-    #: The sharding of arrays on a group of devices (`core.placement`).
+    #: The sharding of arrays on a group of devices (`core.devices.placement`).
     sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core import distribution
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, as_value, wrap
+from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device
-from volta_fn.core.memory import device_put
-from volta_fn.core.mesh import AbstractMesh, AxisType, get_abstract_mesh, get_mesh
-from volta_fn.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
-from volta_fn.core.sharding_propagation import tracer_sharding
+from volta_fn.core.devices import distribution
+from volta_fn.core.devices.device import Device
+from volta_fn.core.devices.mesh import AbstractMesh, AxisType, get_abstract_mesh, get_mesh
+from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from volta_fn.core.devices.sharding_propagation import tracer_sharding
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError

@@ -6,10 +6,10 @@ from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 
-from volta_fn.core.array import Array
-from volta_fn.core.device import Device
-from volta_fn.core.placement import Shard
-from volta_fn.core.sharding import Sharding
+from volta_fn.core.arrays.array import Array
+from volta_fn.core.devices.device import Device
+from volta_fn.core.devices.placement import Shard
+from volta_fn.core.devices.sharding import Sharding
 from volta_fn.primitives.array_operations.array_updates import AtIndexer
 
 _Operand: TypeAlias = Array | np.ndarray[Any, Any] | np.generic | complex

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from volta_fn.core import device as process
+from volta_fn.core.devices import device as process
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.named_axes import ProcessAxis
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.arrays.html import array_html, folded
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
-from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.html import array_html, folded
+from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 
@@ -28,12 +28,12 @@ from volta_fn.lazy_imports import deferred
 # (`attach`), so this file names no operation.
 
 if TYPE_CHECKING:
-    from volta_fn.core.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
+    from volta_fn.core.arrays.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
 else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_DLPACK = deferred("volta_fn.core.dlpack")
+_DLPACK = deferred("volta_fn.core.arrays.dlpack")
 
 
 class Array(Typed, ArrayMethods):

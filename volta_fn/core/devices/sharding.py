@@ -1,6 +1,7 @@
 """Shardings: which elements of an array lie on which device.
 
-Where the CPU is several devices (`core.placement`), an array may be split between them; else a sharding says which device it lies on.
+Where the CPU is several devices (`core.devices.placement`), an array may be split between them; else a sharding says which device it
+lies on.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from volta_fn.core.device import Device, find_device
-from volta_fn.core.distribution import current
-from volta_fn.core.mesh import AbstractMesh, Mesh
+from volta_fn.core.devices.device import Device, find_device
+from volta_fn.core.devices.distribution import current
+from volta_fn.core.devices.mesh import AbstractMesh, Mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.lazy_imports import load
 
@@ -166,7 +167,7 @@ class Sharding:
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
         """Return the indices of an array's elements that each device holds."""
-        indices: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
+        indices: dict[Device, tuple[slice, ...]] = load("volta_fn.core.devices.placement").indices_of(self, tuple(global_shape))
         return indices
 
     addressable_devices_indices_map = devices_indices_map

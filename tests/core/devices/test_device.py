@@ -14,8 +14,8 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core import device as module
-from volta_fn.core.device import Device, current_default_device, find_device, register_platform
+from volta_fn.core.devices import device as module
+from volta_fn.core.devices.device import Device, current_default_device, find_device, register_platform
 from volta_fn.errors import ArgumentError, DeviceError
 
 CPU = vf.devices("cpu")[0]

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, MemorySpace, find_device
+from volta_fn.core.devices.device import Device, MemorySpace, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.lazy_imports import load
 
@@ -121,7 +121,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     if device is None or isinstance(device, (str, Device, MemorySpace)):
         target = None if device is None or isinstance(device, MemorySpace) else find_device(device)
         return tree.map(lambda leaf: _put(leaf, target), x)
-    placement = load("volta_fn.core.placement")
+    placement = load("volta_fn.core.devices.placement")
     leaves, structure = tree.flatten(x)
     destinations = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
     return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, destinations, strict=True)])
@@ -162,7 +162,7 @@ def constrained(x: T, sharding: Any) -> T:
     """
     if sharding is None:
         return x
-    result: T = load("volta_fn.core.placement").with_sharding_constraint(x, sharding)
+    result: T = load("volta_fn.core.devices.placement").with_sharding_constraint(x, sharding)
     return result
 
 

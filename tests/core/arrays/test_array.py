@@ -13,7 +13,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, from_host
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError, VoltaError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)

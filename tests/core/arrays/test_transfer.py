@@ -7,7 +7,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core.array import ConcreteArray
+from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.errors import ArgumentTypeError, DTypeError
 
 TREE = {"a": np.arange(3), "b": (1.5, None, [True]), "c": np.float64(2.0)}

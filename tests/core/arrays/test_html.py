@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn, optim
-from volta_fn.core.html import sparkline, statistics
+from volta_fn.core.arrays.html import sparkline, statistics
 
 
 class Balance(html.parser.HTMLParser):

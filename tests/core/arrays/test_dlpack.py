@@ -15,8 +15,8 @@ import torch
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import dtypes
-from volta_fn.core.array import Array, from_host
-from volta_fn.core.device import Device
+from volta_fn.core.arrays.array import Array, from_host
+from volta_fn.core.devices.device import Device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError, ExportError
 
 pytestmark = pytest.mark.usefixtures("on_cpu")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.device import Device
+from volta_fn.core.devices.device import Device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError
 
 #: The device of host memory, and the device type of GPUs (kDLWebGPU), whose buffers other libraries cannot read.
