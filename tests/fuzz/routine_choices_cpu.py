@@ -149,6 +149,10 @@ CHOICES: dict[str, Choices] = {
             "sums of rows in splits and runs", {"matmul.choice:few_rows": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1, "_SPLIT_BYTES": 64},
         ),
+        together(
+            "sums of rows in pieces", {"matmul.choice:few_rows": constant(False)},
+            matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1024, "_PIECE_COLUMNS": 32, "_PIECE_ROWS": 3},
+        ),
         Choice("no groups", {"matmul.choice:grouped_type": constant(None)}),
         Choice("tiles without groups", {"matmul.choice:grouped_type": constant(None), **_TILES_ONLY}),
         Counted(_tile),

@@ -302,6 +302,7 @@ def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Val
 _NARROW = 64  # least columns; with fewer, tiles are faster
 _SMALL, _FEWER = 128 << 10, 4  # bytes of a matrix that more rows than so many read in tiles
 _STACK = 32 << 10  # most bytes of sums on the stack
+_PIECE_COLUMNS, _PIECE_ROWS = 2048, 4  # columns of a task where whole rows do not fit, and rows of which it adds them at a time
 _BLOCK = 16 << 10  # most bytes of rows that are added at a time, while as many are prefetched: both fit into a level-1 cache
 _SCALES = 16  # most numbers by which rows are scaled at a time, which have registers
 _TOGETHER = 8  # most steps of k at a time
@@ -341,14 +342,15 @@ class ScaledRows:
         self.work, self.problem, self.epilogue, self.operands, self.name = work, problem, epilogue, operands, name
         itemsize = problem.rhs.dtype.itemsize
         longest = max(work.lanes, _STACK // (problem.m * work.itemsize))
-        self.chunks = -(-problem.n // longest)
+        is_cut = problem.n > longest
+        self.chunks = -(-problem.n // (min(longest, _PIECE_COLUMNS) if is_cut else longest))
         run = -(-problem.n // self.chunks)
         #: Columns of a task: a multiple of a cache line's.
         self.run = run + -run % max(work.lanes, CACHE_LINE // itemsize)
         self.chunks = -(-problem.n // self.run)
         #: Steps along k, of a group of terms each.
         self.steps = -(-problem.k // work.group)
-        rows = _BLOCK // (self.run * itemsize * work.group)
+        rows = _PIECE_ROWS if is_cut else _BLOCK // (self.run * itemsize * work.group)
         self.together = max(1, min(_TOGETHER, _SCALES // problem.m, rows, self.steps))
         if splits is None:
             size = problem.batch * problem.n * problem.k * itemsize
