@@ -228,6 +228,10 @@ class Lanes(Values):
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """Return self * factor + addend, rounded once."""
+        if element_of(self.type) == "float" and not host().has_fma:
+            # A product of float32 is exact in float64. Of the sum, only ties of the second rounding may differ.
+            x, y, z = [number.cast("fpext", "double") for number in (self, self.like(factor), self.like(addend))]
+            return (x * y + z).cast("fptrunc", "float")
         return self.intrinsic("fma", factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
