@@ -97,6 +97,12 @@ def exceptions(browser: Chromium) -> list[Any]:
 def test_the_digits_page_learns_to_read_digits_that_it_never_saw(browser: Chromium, tmp_path: Path) -> None:
     web_digits.main(["--out", str(tmp_path)])
     opened(browser, tmp_path / "digits.html")
+    assert text(browser, "answer") == "0123456789"  # no numbers before anything is drawn
+    assert browser.evaluate("find('drawing').getAttribute('role')") == "application"
+    assert browser.evaluate("find(find('drawing').getAttribute('aria-labelledby')).textContent") == "Draw a digit"
+    draw(browser, SEVEN)
+    until(browser, "document.getElementById('seen').textContent.startsWith('untrained: a guess is ')")
+    assert "%" in text(browser, "answer")
     click(browser, "#train")
     until(browser, "parseFloat(document.getElementById('unseen').textContent) >= 97")
     click(browser, "#train")

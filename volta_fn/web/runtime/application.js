@@ -34,10 +34,11 @@ export class Application {
   /** Compiles the shaders of functions, at the same time; `progress` is called with those done and all of them. */
   async compile(names = [...this.programs.keys()], progress = () => {}) {
     const programs = names.map(name => this.program(name)).filter(program => !program.steps);
-    const all = programs.reduce((sum, {plan}) => sum + plan.pipelines.length, 0);
-    let done = 0;
-    progress(done, all);
-    await this.unlessFailed(Promise.all(programs.map(program => program.compile(() => progress(++done, all)))));
+    const all = new Set(programs.flatMap(({plan}) => plan.pipelines.map(([shader]) => shader)));
+    const done = new Set();
+    progress(0, all.size);
+    const compiled = shader => progress(done.add(shader).size, all.size);
+    await this.unlessFailed(Promise.all(programs.map(program => program.compile(compiled))));
   }
 
   /** Runs a function. Inputs that are not given keep their values. `reads` are the results to read; their values are returned by name. */
