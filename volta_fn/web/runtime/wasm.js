@@ -87,16 +87,13 @@ export class WasmProgram {
     this.signals = memory.buffer(LINE).address;
     this.buffers = memory.buffer(4 * (most + 1)).address;
     this.copies = this.updates(arrays);
+    memory.scratch(wasm.arena);
   }
 
   /** The copies of results into the state, at the end: all are read before any is written. */
   updates(arrays) {
     const moved = this.results.filter(({state, buffer}) => state >= 0 && arrays[state].buffer !== buffer);
     return moved.map(({state, buffer}) => ({from: buffer, to: arrays[state].buffer, size: arrays[state].bytes}));
-  }
-
-  async compile(progress = () => {}) {
-    progress(0);
   }
 
   async run() {
