@@ -115,13 +115,14 @@ def generating_for(machine: Host) -> Iterator[None]:
 def cache_for_host(function: Callable[P, T]) -> Callable[P, T]:
     """Cache what a function returns for each machine and its arguments."""
 
-    @functools.cache
-    def result(machine: Host, *args: Any, **kwargs: Any) -> T:
-        return function(*args, **kwargs)
+    results: dict[tuple[Any, ...], T] = {}
 
     @functools.wraps(function)
     def cached(*args: P.args, **kwargs: P.kwargs) -> T:
-        return result(host(), *args, **kwargs)
+        key = (host(), args, tuple(kwargs.items()))
+        if key not in results:
+            results[key] = function(*args, **kwargs)
+        return results[key]
 
     return cached
 

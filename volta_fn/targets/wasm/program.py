@@ -9,6 +9,9 @@ import numpy as np
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Output
+from volta_fn.compiler.emission import Block, Slot
+from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
@@ -28,6 +31,23 @@ class WasmTarget(CpuTarget):
 
 
 TARGET = WasmTarget()
+
+#: Functions of C's library that the page's runtime has (`web/runtime/wasm.js`).
+LIBRARY = frozenset(f"{name}{suffix}" for name in ("fmax", "fmin", "fmod", "round") for suffix in ("", "f"))
+
+
+class _CommandWriter(CommandWriter):
+    """Writes the commands of a program. What is computed of empty arrays, for which there are no routines, is a constant."""
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        node = item.node
+        if isinstance(node, KernelCall) and not any(source.size for source in node.kernel.inputs):
+            arrays = [np.empty(source.size, source.dtype) for source in node.kernel.inputs]
+            for slot, value in zip(results, interpret(node.kernel, *arrays), strict=True):
+                self.copy(slot, self.slots.constant(np.asarray(value)), np.asarray(value).nbytes, block)
+        elif any(var.aval.size for var in item.results):
+            super().item(item, operands, results, block)
 
 
 class WasmProgram(NamedTuple):
@@ -68,8 +88,8 @@ def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]]) -
     with generating_for(MACHINE):
         programs = {name: _program(name, *program, routines) for name, program in traced.items()}
         module = compile_module(routines.values())
-    if module.missing:
-        raise CompilerError.of("code generation", f"WebAssembly has no {', '.join(module.missing)}")
+    if missing := [name for name in module.missing if name not in LIBRARY]:
+        raise CompilerError.of("code generation", f"WebAssembly has no {', '.join(missing)}")
     return WasmPrograms(programs, module.code)
 
 
@@ -86,7 +106,7 @@ def _program(name: str, closed: ClosedJaxpr, donated: Sequence[bool], routines: 
     for item in _items(lowered):
         if item.key is not None:
             loaded.setdefault(item.key.key, None)
-    writer = CommandWriter(loaded, CONTROL_FLOW)
+    writer = _CommandWriter(loaded, CONTROL_FLOW)
     artifact, launches, hosts = assemble(lowered, donated, writer)
     if hosts:
         step = HostStep.of(writer.on_host[0], TARGET.explain_host(writer.on_host[0]))

@@ -3,10 +3,24 @@
 /** Where a module's constants begin and end, and its stack after them, which grows downwards. */
 const DATA_BYTES = 1 << 20, STACK_BYTES = 1 << 20, PAGE = 1 << 16, LINE = 64;
 
+/** The number if the other one is NaN, as C's fmax and fmin have it. */
+const number = choose => (x, y) => Number.isNaN(x) ? y : Number.isNaN(y) ? x : choose(x, y);
+
+/** The nearest integer, halves away from zero. */
+function round(x) {
+  const whole = Math.trunc(x);
+  return Math.abs(x - whole) >= 0.5 ? whole + Math.sign(x) : whole;
+}
+
+/** Functions of C's library that WebAssembly has no instructions for, by their names for float64 and float32. */
+const LIBRARY = {fmax: number(Math.max), fmin: number(Math.min), fmod: (x, y) => x % y, round};
+for (const name of Object.keys(LIBRARY)) LIBRARY[`${name}f`] = LIBRARY[name];
+
 /** Opens a module of functions, and its memory. */
 export async function openWasm({wasm}, data) {
   const memory = new WebAssembly.Memory({initial: (DATA_BYTES + STACK_BYTES) / PAGE});
   const environment = {
+    ...LIBRARY,
     __linear_memory: memory,
     __stack_pointer: new WebAssembly.Global({value: 'i32', mutable: true}, DATA_BYTES + STACK_BYTES),
     __indirect_function_table: new WebAssembly.Table({initial: 64, element: 'anyfunc'}),
