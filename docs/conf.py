@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import sys
@@ -28,6 +29,8 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "reference_pages",
+    "gallery_thumbnails",
+    "page_actions",
 ]
 exclude_patterns = ["_build", "_extensions"]
 default_role = "code"
@@ -36,6 +39,15 @@ html_theme = "furo"
 html_title = "volta_fn"
 html_copy_source = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+#: Versions whose sites lie side by side; the menu of versions shows them from the second one on.
+release = importlib.metadata.version("volta-fn")
+site_versions = [release]
+# Where the project is, as https://github.com/OWNER/NAME: then each page has a link to its source.
+if repository := os.environ.get("DOCS_REPOSITORY"):
+    html_theme_options = {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 
 napoleon_use_ivar = True
 autodoc_typehints = "none"

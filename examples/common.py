@@ -117,4 +117,4 @@ def plot(path: Path) -> Iterator[Any]:
         axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    print(f"plot saved as {path}")
+    print(f"plot saved as {path.name}")

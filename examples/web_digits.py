@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> vf.web.ExportedPage:
         evaluate="evaluate",
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    exported = vf.export_web(options.out / "digits.html", state=state, functions=functions(optimizer), page=page)
+    exported = vf.export_web(options.out / "digits.html", state=state, functions=functions(optimizer), page=page, wasm=True)
     size = f"{exported.bytes / 1000:.0f} KB with {exported.shaders} shaders"
     print(f"{exported.files[0]}: {size}; a step of training is {exported.dispatches['train']} dispatches")
     return exported

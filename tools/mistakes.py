@@ -22,7 +22,7 @@ import volta_fn as vf  # noqa: E402
 from volta_fn import data, io, lax, nn, optim, random  # noqa: E402
 
 TARGET = ROOT / "docs" / "mistakes.md"
-HEAD = """# Mistakes, and what is said to them
+HEAD = """# Common mistakes and their error messages
 
 What this package, JAX and PyTorch answer to {count} typical mistakes of newcomers (a table made by `python tools/mistakes.py`). Messages
 are cut at 400 characters, and lines that name files left out. *Nothing* means that no error was raised, — that there is no counterpart.

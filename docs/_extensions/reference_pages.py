@@ -114,20 +114,23 @@ def _is_foreign(value: Any) -> bool:
     return origin.partition(".")[0] not in ("volta_fn", "builtins", "typing", "types", "functools")
 
 
-def entry(module: str, name: str, value: Any, documented: set[int]) -> list[str]:
-    """Return the directive of a name; of a second name for something, one that the index leaves out."""
+def entry(module: str, name: str, value: Any, documented: dict[int, str]) -> list[str]:
+    """Return the directive of a name; a second name for something refers to the first one.
+
+    `documented` has the names of what earlier entries show, by identity.
+    """
     if _is_foreign(value):
         origin = getattr(value, "__module__", None) or type(value).__module__
         return [f".. py:data:: {module}.{name}", "", f"   As in {origin.partition('.')[0]}.", ""]
-    again = id(value) in documented
-    documented.add(id(value))
-    lines = [f".. {_kind(value)}:: {module}.{name}", *(["   :no-index:"] if again else _members(value)), ""]
-    if not again and ">>>" not in (inspect.getdoc(value) or ""):
+    if (first := documented.setdefault(id(value), f"{module}.{name}")) != f"{module}.{name}":
+        return [f".. py:{_kind(value).removeprefix('auto')}:: {module}.{name}", "", f"   Another name of :py:obj:`{first}`.", ""]
+    lines = [f".. {_kind(value)}:: {module}.{name}", *_members(value), ""]
+    if ">>>" not in (inspect.getdoc(value) or ""):
         lines += [f"   {line}" for line in example(module, name, value) or [f"No example: {reason(module, name, value)}"]] + [""]
     return lines
 
 
-def page_text(page: Page, documented: set[int]) -> str:
+def page_text(page: Page, documented: dict[int, str]) -> str:
     """Return the text of a module's page, in reStructuredText; `documented` has what earlier pages show."""
     module = find_module(page.module)
     title = page.module
@@ -139,7 +142,7 @@ def page_text(page: Page, documented: set[int]) -> str:
     return "\n".join(lines)
 
 
-def section(name: str, documented: set[int]) -> list[str]:
+def section(name: str, documented: dict[int, str]) -> list[str]:
     """Return the section of a small module on another module's page."""
     module = find_module(name)
     lines = [name, "-" * len(name), "", f".. currentmodule:: {name}", ""]
@@ -159,7 +162,7 @@ def write_pages(app: Any) -> None:
     """Write the pages that have changed, and the list of them."""
     folder = Path(app.srcdir) / "reference" / "api"
     folder.mkdir(exist_ok=True)
-    documented: set[int] = set()
+    documented: dict[int, str] = {}
     for page in PAGES:
         path, text = folder / f"{page.module}.rst", page_text(page, documented)
         if not path.exists() or path.read_text() != text:

@@ -41,7 +41,7 @@ def test_every_public_module_has_a_page() -> None:
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.module)
 def test_every_public_name_is_on_its_page(page: pages.Page) -> None:
-    text = pages.page_text(page, set())
+    text = pages.page_text(page, {})
     module = pages.find_module(page.module)
     names = pages.public_names(module)
     assert names or page.module == "volta_fn.scipy.stats"
@@ -62,7 +62,7 @@ def test_every_function_is_documented(page: pages.Page) -> None:
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """The pages in their order, whose examples are run as they are written; what an earlier page shows is left out."""
-    documented: set[int] = set()
+    documented: dict[int, str] = {}
     return [pages.page_text(page, documented) for page in pages.PAGES]
 
 

@@ -50,12 +50,15 @@ def load_runtime(browser: Chromium) -> None:
     browser.evaluate(f"{script}; undefined")
 
 
-def open_application(browser: Chromium, state: Mapping[str, Any], functions: Mapping[str, Function], storage: str = "float32") -> Any:
-    """Open functions in the browser as `app`; return their manifest."""
-    manifest = make_manifest(state, functions, WEBGPU, storage)
+def open_application(
+    browser: Chromium, state: Mapping[str, Any], functions: Mapping[str, Function], storage: str = "float32", wasm: bool = False
+) -> Any:
+    """Open functions in the browser as `app`, on the GPU or as WebAssembly; return their manifest."""
+    manifest = make_manifest(state, functions, WEBGPU, storage, wasm)
     load_runtime(browser)
     data = base64.b64encode(manifest.data).decode()
-    browser.run("async (manifest, data) => { globalThis.app = await volta.open(manifest, toBytes(data)); }", manifest.json, data)
+    gpu = "{requestAdapter: async () => null}" if wasm else "undefined"
+    browser.run(f"async (manifest, data) => {{ globalThis.app = await volta.open(manifest, toBytes(data), {gpu}); }}", manifest.json, data)
     return manifest.json
 
 

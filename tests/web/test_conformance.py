@@ -1,6 +1,7 @@
-"""The samples of all primitives run in Chromium as in NumPy.
+"""The samples of all primitives run in Chromium as in NumPy, on its GPU and as WebAssembly.
 
-It takes one in sixteen; `python -m tests.web.test_conformance` all of them that need no host and no 64-bit dtype.
+Tests take one in sixteen, and one in 64 as WebAssembly; `python -m tests.web.test_conformance`, with `--wasm` for WebAssembly, all that
+need no host and no 64-bit dtype.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Case:
         return ""
 
 
-def prepared(samples: Sequence[tuple[Sample, str]], left_out: Counter[str]) -> Iterator[Case]:
+def prepared(samples: Sequence[tuple[Sample, str]], left_out: Counter[str], wasm: bool) -> Iterator[Case]:
     """Yield the cases that a page can run; count the others by the reason."""
     for sample, name in samples:
         case = Case(sample, name)
@@ -60,22 +61,24 @@ def prepared(samples: Sequence[tuple[Sample, str]], left_out: Counter[str]) -> I
             left_out["64 bits"] += 1
             continue
         try:
-            make_manifest({}, {"f": case.function}, WEBGPU, "float32")
+            make_manifest({}, {"f": case.function}, WEBGPU, "float32", wasm)
         except ExportError as error:
-            assert "runs on the host" in str(error) or "WebGPU has no" in str(error), f"{case.label}: {error}"
+            assert any(text in str(error) for text in ("runs on the host", "WebGPU has no", "a page has no Python")), (
+                f"{case.label}: {error}"
+            )
             left_out["host" if "host" in str(error) else "64 bits"] += 1
             continue
         yield case
 
 
-def compared(samples: Sequence[tuple[Sample, str]]) -> tuple[int, list[str], Counter[str]]:
+def compared(samples: Sequence[tuple[Sample, str]], wasm: bool = False) -> tuple[int, list[str], Counter[str]]:
     """Return how many samples ran, what was wrong, and what was left out."""
     left_out: Counter[str] = Counter()
-    cases, faults = list(prepared(samples, left_out)), list[str]()
+    cases, faults = list(prepared(samples, left_out, wasm)), list[str]()
     with Chromium(FAST) as browser:
         for start in range(0, len(cases), _TOGETHER):
             some = {f"f{k}": case for k, case in enumerate(cases[start : start + _TOGETHER])}
-            manifest = open_application(browser, {}, {name: case.function for name, case in some.items()})
+            manifest = open_application(browser, {}, {name: case.function for name, case in some.items()}, wasm=wasm)
             result = results_of(browser, manifest, list(some))
             faults += filter(None, [case.fault(result[name]) for name, case in some.items()])
     return len(cases), faults, left_out
@@ -87,9 +90,15 @@ def test_samples_run_in_chromium_as_in_numpy() -> None:
     assert faults == []
 
 
+def test_samples_run_as_webassembly_as_in_numpy() -> None:
+    count, faults, _ = compared(narrow_samples()[11 :: 4 * EVERY], wasm=True)
+    assert count > 30
+    assert faults == []
+
+
 def main() -> int:
     """Run all of them."""
-    count, faults, left_out = compared(narrow_samples())
+    count, faults, left_out = compared(narrow_samples(), "--wasm" in sys.argv)
     print(f"{count} ran, {len(faults)} wrong, left out: {dict(left_out)}", *faults, sep="\n")
     return len(faults) > 0
 

@@ -97,6 +97,12 @@ def exceptions(browser: Chromium) -> list[Any]:
 def test_the_digits_page_learns_to_read_digits_that_it_never_saw(browser: Chromium, tmp_path: Path) -> None:
     web_digits.main(["--out", str(tmp_path)])
     opened(browser, tmp_path / "digits.html")
+    assert text(browser, "answer") == "0123456789"  # no numbers before anything is drawn
+    assert browser.evaluate("find('drawing').getAttribute('role')") == "application"
+    assert browser.evaluate("find(find('drawing').getAttribute('aria-labelledby')).textContent") == "Draw a digit"
+    draw(browser, SEVEN)
+    until(browser, "document.getElementById('seen').textContent.startsWith('untrained: a guess is ')")
+    assert "%" in text(browser, "answer")
     click(browser, "#train")
     until(browser, "parseFloat(document.getElementById('unseen').textContent) >= 97")
     click(browser, "#train")
@@ -245,6 +251,22 @@ def test_the_plain_page_trains(browser: Chromium, tmp_path: Path) -> None:
     click(browser, "#train")
     until(browser, "document.getElementById('train').textContent === 'Train'")
     assert exceptions(browser) == []
+
+
+def test_the_digits_page_learns_without_webgpu(tmp_path: Path) -> None:
+    web_digits.main(["--out", str(tmp_path)])
+    with Chromium("--disable-features=WebGPU", "--disable-gpu") as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source="Object.defineProperty(navigator, 'gpu', {value: undefined})")
+        opened(browser, tmp_path / "digits.html")
+        assert "Runs on the CPU, without WebGPU" in text(browser, "status")
+        click(browser, "#train")
+        until(browser, "parseFloat(document.getElementById('unseen').textContent) >= 97")
+        click(browser, "#train")
+        download(browser, tmp_path)
+        click(browser, "#reset")
+        until(browser, "document.getElementById('training').textContent === ''")
+        assert browser.evaluate("app.run('evaluate', {}, ['accuracy']).then(({accuracy}) => accuracy[0])") < 0.5
+        assert exceptions(browser) == []
 
 
 def test_a_page_without_webgpu_says_so(tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from volta_fn.compiler.target import HostStep
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import ArgumentError, DTypeError, ExportError, OutOfMemoryError, SerializationError
+from volta_fn.errors import ArgumentError, CompilerError, DTypeError, ExportError, OutOfMemoryError, SerializationError
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
 from volta_fn.jit.device_plan import plan_for
 from volta_fn.jit.stages import Lowered
+from volta_fn.targets.wasm.program import WasmProgram, compile_programs
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
@@ -225,6 +226,28 @@ class ProgramWriter:
         block = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
         return block["offset"], block["bytes"]
 
+    def write_wasm(self, program: WasmProgram) -> dict[str, Any]:
+        """Return a program of WebAssembly as JSON.
+
+        `from` has for each result ["argument", number], ["result", number] or ["constant", offset, bytes].
+        """
+        return {
+            "words": program.words,
+            "launches": list(program.launches.items()),
+            "slots": program.slots,
+            "results": program.results,
+            "reuse": program.reuse,
+            "offsets": program.offsets,
+            "arena": program.arena,
+            "constants": [self._constant(array) for array in program.constants],
+            "from": [self._source(output) for output in program.outputs],
+        }
+
+    def _source(self, output: Output) -> list[Any]:
+        if output.constant is not None:
+            return ["constant", *self._constant(np.asarray(output.constant))]
+        return ["result", output.result] if output.result is not None else ["argument", output.argument]
+
     def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
         """Return the kind and number of a result's slot, or a constant's range."""
         if output.result is not None:
@@ -319,8 +342,10 @@ class Manifest(NamedTuple):
     plans: dict[str, ProgramPlan]
 
 
-def make_manifest(state: Mapping[str, Any], functions: Mapping[str, Function], profile: DeviceProfile, storage: str) -> Manifest:
-    """Plan the functions of a page.
+def make_manifest(
+    state: Mapping[str, Any], functions: Mapping[str, Function], profile: DeviceProfile, storage: str, wasm: bool = False
+) -> Manifest:
+    """Plan the functions of a page, and compile them to WebAssembly as well if `wasm` says so.
 
     Raises `ExportError` for what a page cannot do, naming the function and the user's line.
     """
@@ -337,6 +362,8 @@ def make_manifest(state: Mapping[str, Any], functions: Mapping[str, Function], p
         "functions": exported,
         "shaders": builder.writer.shaders,
     }
+    if wasm:
+        builder.add_wasm(json)
     return Manifest(json, builder.writer.data.block(), builder.plans)
 
 
@@ -348,6 +375,18 @@ class _Builder:
         self.arrays: list[dict[str, Any]] = []
         self.numbers: dict[str, int] = {}
         self.plans: dict[str, ProgramPlan] = {}
+        self.lowered: dict[str, Lowered] = {}
+
+    def add_wasm(self, manifest: dict[str, Any]) -> None:
+        """Add the functions as WebAssembly: the module's place in the data, and a program for each."""
+        traced = {name: (lowered.jaxpr, lowered._traced.donated) for name, lowered in self.lowered.items()}
+        try:
+            compiled = compile_programs(traced)
+        except CompilerError as error:
+            raise ExportError(f"export_web: wasm=True: {error.message}; export without it, and the page needs WebGPU") from error
+        manifest["wasm"] = self.writer.data.add(np.frombuffer(compiled.code, np.uint8)) | {"length": len(compiled.code)}
+        for name, program in compiled.programs.items():
+            manifest["functions"][name]["wasm"] = self.writer.write_wasm(program)
 
     def declare(self, leaf: Leaf, kind: str) -> int:
         """Add an array and return its number."""
@@ -376,7 +415,7 @@ class _Builder:
         numbers = [number for argument in arguments for number in self._numbers_of(name, argument)]
         lowered = self._lower(name, function, arguments)
         plan = self._plan(name, lowered)
-        self.plans[name] = plan
+        self.plans[name], self.lowered[name] = plan, lowered
         results = self._results(name, function, lowered, state)
         program = self.writer.write(plan)
         targets = [self.numbers.get(leaf.name, -1) if leaf.name.partition(".")[0] in state else -1 for leaf in results]
@@ -449,10 +488,10 @@ def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -
 _FOLDER = Path(__file__).parent
 
 #: The modules of the runtime, in an order in which each is declared before it is used.
-_RUNTIME = ("errors", "arrays", "device", "memory", "pipelines", "program", "safetensors", "application")
+_RUNTIME = ("errors", "arrays", "device", "memory", "pipelines", "program", "wasm", "safetensors", "application")
 
 #: The names of the runtime that pages can use.
-_PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice", "openPacked", "sizeOf", "unpack")
+_PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice", "openWasm", "openPacked", "sizeOf", "unpack")
 
 #: The comment in a page of one's own that is replaced by the runtime, the programs and the data.
 _MARK = "<!-- volta_fn -->"
@@ -488,6 +527,7 @@ def export_web(
     format: str = "html",
     storage: str = "float32",
     limits: str | Mapping[str, int] | DeviceProfile = "webgpu",
+    wasm: bool = False,
 ) -> ExportedPage:
     """Write functions as a web page that runs them on the GPU of whoever opens it.
 
@@ -503,10 +543,11 @@ def export_web(
         format: "html", one file, or "module", for pages of one's own: its function ``load()`` opens the GPU.
         storage: "float16" or "bfloat16" store float32 parameters in the file in 16 bits. The page computes with float32.
         limits: the limits that the programs may use, as for `Lowered.plan`; the page asks the browser for those that it needs.
+        wasm: whether the page has the functions as WebAssembly, too, which a browser without WebGPU runs on its CPU. That needs llvmlite.
 
     Raises:
         ExportError: a function has a step on the host (`eig`, callbacks) or an array of a dtype that WebGPU lacks, does not fit the limits,
-            or returns a state that differs from what it takes.
+            or returns a state that differs from what it takes; with `wasm`, it has a step that WebAssembly cannot do.
         ArgumentError: an option is unknown, or the page needs a function, an input or a result that is not there.
         SerializationError: a file cannot be read or written.
 
@@ -521,7 +562,7 @@ def export_web(
         raise ArgumentError(f"export_web: the formats are 'html' and 'module', got {format!r}")
     if storage not in STORAGES:
         raise ArgumentError(f"export_web: storage is one of {STORAGES}, got {storage!r}")
-    manifest = make_manifest(state, functions, profile_of(limits), storage)
+    manifest = make_manifest(state, functions, profile_of(limits), storage, wasm)
     target = Path(path)
     texts = _module(target, manifest) if format == "module" else {target: _page(page or Plain(), manifest).encode()}
     for file, text in texts.items():

@@ -71,6 +71,7 @@ class Digits(Layout):
         pen: the width of the pen, of 280 pixels of the drawing.
         margin: pixels of the picture around what is drawn.
         corrections: the steps that a correction takes.
+        trained: whether the exported state is trained; else the page calls answers guesses until it has learned something.
 
     For the other arguments see `Layout`.
     """
@@ -88,6 +89,7 @@ class Digits(Layout):
     pen: int = 30
     margin: float = 0
     corrections: int = 5
+    trained: bool = False
 
     kind: ClassVar[str] = "digits"
 
@@ -103,7 +105,7 @@ class Digits(Layout):
             check_names(manifest, self.learn, [self.image, self.label], [])
         if self.evaluate is not None:
             check_names(manifest, self.evaluate, [], [self.accuracy])
-        names = ("predict", "image", "probabilities", "learn", "label", "evaluate", "accuracy", "pen", "margin", "corrections")
+        names = ("predict", "image", "probabilities", "learn", "label", "evaluate", "accuracy", "pen", "margin", "corrections", "trained")
         return settings | {name: getattr(self, name) for name in names} | {"labels": list(self.labels), "side": side, "evaluateEvery": 20}
 
 

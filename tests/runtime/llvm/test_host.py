@@ -9,7 +9,7 @@ import pytest
 
 from volta_fn.errors import ArgumentError
 from volta_fn.runtime.llvm import machine
-from volta_fn.runtime.llvm.host import Host, host, llvm, vector_widths
+from volta_fn.runtime.llvm.host import Host, host, llvm, this_cpu, vector_widths
 from volta_fn.targets.cpu.runtime import cache
 
 #: A sum of vectors of 64 bytes, more of them than there are registers.
@@ -32,7 +32,7 @@ X86 = llvm().get_process_triple().startswith("x86_64")
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """This machine, with each width of vectors."""
     monkeypatch.setenv("VOLTA_VECTOR_BYTES", str(request.param))
-    result = host.__wrapped__()
+    result = this_cpu.__wrapped__()
     assert result.vector_bytes == request.param
     return result
 
@@ -44,9 +44,9 @@ def test_vectors_are_as_wide_as_they_are_wanted(forced: Host) -> None:
 
 def test_the_widest_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VOLTA_VECTOR_BYTES", raising=False)
-    assert host.__wrapped__().vector_bytes == vector_widths()[-1]
+    assert this_cpu.__wrapped__().vector_bytes == vector_widths()[-1]
     monkeypatch.setenv("VOLTA_VECTOR_BYTES", "")
-    assert host.__wrapped__().vector_bytes == vector_widths()[-1]
+    assert this_cpu.__wrapped__().vector_bytes == vector_widths()[-1]
 
 
 @pytest.mark.skipif(not X86, reason="the registers' names are those of x86-64")
@@ -62,11 +62,11 @@ def test_no_wider_registers_are_used(forced: Host, monkeypatch: pytest.MonkeyPat
 def test_any_other_width_is_refused_with_those_there_are(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_VECTOR_BYTES", wanted)
     with pytest.raises(ArgumentError, match=f"VOLTA_VECTOR_BYTES is '{wanted}'; this CPU has vectors of 16"):
-        host.__wrapped__()
+        this_cpu.__wrapped__()
 
 
 def test_compiled_code_of_each_width_has_its_own_name_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "host", host.__wrapped__)
+    monkeypatch.setattr(cache, "host", this_cpu.__wrapped__)
     monkeypatch.setattr(cache, "_circumstances", cache._circumstances.__wrapped__)
     names = set()
     for width in vector_widths():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn.errors import ArgumentError
 from volta_fn.lazy_imports import is_installed, load
@@ -14,6 +16,9 @@ from volta_fn.lazy_imports import is_installed, load
 # The CPU that code is compiled for: its name, features and vector width.
 
 _lock = threading.Lock()
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Host(NamedTuple):
@@ -36,6 +41,11 @@ class Host(NamedTuple):
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of `itemsize` bytes a vector register holds."""
         return self.vector_bytes // itemsize
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether an instruction multiplies and adds with one rounding."""
+        return self.has("fma") if self.triple.startswith("x86") else self.triple.startswith(("aarch64", "arm64"))
 
 
 def may_compile() -> bool:
@@ -78,8 +88,47 @@ def vector_widths() -> list[int]:
     return [16] + [32] * bool(features.get("avx2")) + [64] * bool(features.get("avx512f"))
 
 
-@functools.cache
+#: The machine that code is generated for in this context, if that is not this CPU.
+_other_machine: ContextVar[Host | None] = ContextVar("other_machine", default=None)
+
+
 def host() -> Host:
+    """Return the machine that code is generated for: this CPU, unless `generating_for` names another."""
+    return _other_machine.get() or this_cpu()
+
+
+def is_this_cpu() -> bool:
+    """Return True if code is generated for this CPU, where it may call functions of this process."""
+    return _other_machine.get() is None
+
+
+@contextmanager
+def generating_for(machine: Host) -> Iterator[None]:
+    """Have routines generated for another machine within the block."""
+    token = _other_machine.set(machine)
+    try:
+        yield
+    finally:
+        _other_machine.reset(token)
+
+
+def cache_for_host(function: Callable[P, T]) -> Callable[P, T]:
+    """Cache what a function returns for each machine and its arguments."""
+
+    results: dict[tuple[Any, ...], T] = {}
+
+    @functools.wraps(function)
+    def cached(*args: P.args, **kwargs: P.kwargs) -> T:
+        key = (host(), args, tuple(kwargs.items()))
+        if key not in results:
+            results[key] = function(*args, **kwargs)
+        return results[key]
+
+    return cached
+
+
+@functools.cache
+def this_cpu() -> Host:
     """Return this CPU, with vectors of VOLTA_VECTOR_BYTES bytes or else the widest.
 
     Raises:

@@ -180,7 +180,7 @@ function weights(name, loaded = async () => {}) {
   }));
 }
 
-/** Shows how probable each label is. */
+/** Shows how probable each label is, or nothing where `shares` is null. */
 class Bars {
   constructor(holder, labels) {
     this.labels = labels;
@@ -190,8 +190,8 @@ class Bars {
 
   show(shares) {
     this.rows.forEach(({bar, share}, number) => {
-      bar.style.setProperty('--share', shares[number]);
-      share.textContent = `${(100 * shares[number]).toFixed(1)} %`;
+      bar.style.setProperty('--share', shares?.[number] ?? 0);
+      share.textContent = shares ? `${(100 * shares[number]).toFixed(1)} %` : '';
     });
   }
 }

@@ -114,7 +114,7 @@ class Drawing {
 }
 
 const bars = new Bars(find('answer'), settings.labels);
-let isBusy = false, isStale = false;
+let isBusy = false, isStale = false, isTrained = settings.trained;
 
 /** Asks the network, and again if the drawing has changed meanwhile. */
 const classify = guarded(async () => {
@@ -128,8 +128,9 @@ const classify = guarded(async () => {
       isStale = false;
       const results = await app.run(settings.predict, {[settings.image]: drawing.pixels()}, [settings.probabilities]);
       const shares = [...results[settings.probabilities]], best = shares.indexOf(Math.max(...shares));
-      bars.show(drawing.isEmpty ? shares.map(() => 0) : shares);
-      find('seen').textContent = drawing.isEmpty ? '' : `looks like ${settings.labels[best]}`;
+      const label = settings.labels[best];
+      bars.show(drawing.isEmpty ? null : shares);
+      find('seen').textContent = drawing.isEmpty ? '' : isTrained ? `looks like ${label}` : `untrained: a guess is ${label}`;
     } while (isStale);
   } finally {
     isBusy = false;
@@ -143,6 +144,7 @@ const correct = guarded(async label => {
   if (!app || !settings.learn || drawing.isEmpty) return;
   const inputs = {[settings.image]: drawing.pixels(), [settings.label]: label};
   for (let step = 0; step < settings.corrections; step++) await app.run(settings.learn, inputs);
+  isTrained = true;
   find('learned').textContent = `Learned that this is ${settings.labels[label]}.`;
   await classify();
 });
@@ -157,6 +159,7 @@ document.addEventListener('keydown', event => {
 
 start(async () => {
   const look = async step => {
+    isTrained = settings.trained || step > 0;
     if (settings.evaluate && step % settings.evaluateEvery === 0) {
       const results = await app.run(settings.evaluate, {}, [settings.accuracy]);
       find('unseen').textContent = `${(100 * results[settings.accuracy][0]).toFixed(1)} % of unseen digits right`;
@@ -164,6 +167,9 @@ start(async () => {
     await classify();
   };
   new Training(settings, {look});
-  weights(settings.file, classify);
+  weights(settings.file, async () => {
+    isTrained = true;
+    await classify();
+  });
   await classify();
 });

@@ -37,7 +37,7 @@ class Field {
 
   /** A canvas to draw on, whose means over pixels are the array. */
   picture(side) {
-    const canvas = element('canvas', {width: side, height: side, style: 'width:12rem;height:12rem;image-rendering:pixelated;background:#101318'});
+    const canvas = element('canvas', {width: side, height: side, role: 'img', 'aria-label': `${this.title}: draw with the pointer`, style: 'width:12rem;height:12rem;image-rendering:pixelated;background:#101318'});
     this.pen = canvas.getContext('2d', {willReadFrequently: true});
     this.canvas = canvas;
     const paint = event => {

@@ -6,6 +6,7 @@ import {PageError} from './errors.js';
 import {Memory} from './memory.js';
 import {Pipelines} from './pipelines.js';
 import {Program} from './program.js';
+import {WasmMemory, WasmProgram, openWasm} from './wasm.js';
 import {checkFits, fromSafetensors, toSafetensors} from './safetensors.js';
 
 /** The version of manifests that this runtime reads. */
@@ -14,17 +15,19 @@ const VERSION = 1;
 const ITEM_BYTES = {float32: 4, int32: 4, uint32: 4, complex64: 8, float16: 2, bfloat16: 2, int16: 2, uint16: 2, int8: 1, uint8: 1, bool: 1};
 
 export class Application {
-  constructor(manifest, data, {device, name}) {
+  /** `opened` is what `openDevice` returns, or `openWasm`. */
+  constructor(manifest, data, opened) {
+    const {device, functions, name} = opened;
     this.manifest = manifest;
     this.data = data;
     this.device = device;
     this.deviceName = name;
-    this.memory = new Memory(device, data);
-    this.pipelines = new Pipelines(device, manifest.shaders);
+    this.memory = functions ? new WasmMemory(opened, data) : new Memory(device, data);
+    this.pipelines = functions ? null : new Pipelines(device, manifest.shaders);
     this.arrays = manifest.arrays.map(array => ({...array, buffer: this.memory.buffer(array.bytes)}));
     this.byName = new Map(this.arrays.map(array => [array.name, array]));
     this.programs = new Map(Object.entries(manifest.functions).map(([key, plan]) => (
-      [key, new Program(plan, this.arrays, this.memory, this.pipelines)])));
+      [key, functions ? new WasmProgram(plan, this.arrays, this.memory, functions) : new Program(plan, this.arrays, this.memory, this.pipelines)])));
     this.last = Promise.resolve();
     this.failure = null;
     this.onfailure = () => {};
@@ -34,10 +37,11 @@ export class Application {
   /** Compiles the shaders of functions, at the same time; `progress` is called with those done and all of them. */
   async compile(names = [...this.programs.keys()], progress = () => {}) {
     const programs = names.map(name => this.program(name)).filter(program => !program.steps);
-    const all = programs.reduce((sum, {plan}) => sum + plan.pipelines.length, 0);
-    let done = 0;
-    progress(done, all);
-    await this.unlessFailed(Promise.all(programs.map(program => program.compile(() => progress(++done, all)))));
+    const all = new Set(programs.flatMap(({plan}) => plan.pipelines.map(([shader]) => shader)));
+    const done = new Set();
+    progress(0, all.size);
+    const compiled = shader => progress(done.add(shader).size, all.size);
+    await this.unlessFailed(Promise.all(programs.map(program => program.compile(compiled))));
   }
 
   /** Runs a function. Inputs that are not given keep their values. `reads` are the results to read; their values are returned by name. */
@@ -163,11 +167,14 @@ export class Application {
   }
 }
 
-/** Opens the GPU and puts the page's arrays there. */
+/** Opens the GPU and puts the page's arrays there. Without one, the page computes as WebAssembly, if it has that. */
 export async function open(manifest, data, gpu = undefined) {
   if (manifest.version !== VERSION) throw new PageError(`The page has format ${manifest.version}, and its runtime reads ${VERSION}.`);
   let application = null;
-  const opened = await openDevice(manifest.limits, message => application?.fail(message), gpu);
+  const opened = await openDevice(manifest.limits, message => application?.fail(message), gpu).catch(error => {
+    if (manifest.wasm) return openWasm(manifest, data);
+    throw error;
+  });
   application = new Application(manifest, data, opened);
   return application;
 }

@@ -20,5 +20,6 @@ export async function openDevice(limits, onFailure, gpu = globalThis.navigator?.
     onFailure(isMemory ? OUT_OF_MEMORY : `The GPU refused a command: ${error.message}`);
   };
   const {description, vendor, architecture} = adapter.info ?? {};
-  return {device, name: description || [vendor, architecture].filter(Boolean).join(' ') || 'GPU'};
+  const names = [vendor, architecture].filter(Boolean).map(word => word[0].toUpperCase() + word.slice(1));
+  return {device, name: description || names.join(' ') || 'GPU'};
 }

@@ -51,7 +51,7 @@ export class Program {
   async compile(progress = () => {}) {
     const compiled = await Promise.all(this.plan.pipelines.map(async row => {
       const pipeline = await this.pipelines.compile(row);
-      progress();
+      progress(row[0]);
       return pipeline;
     }));
     const layouts = this.plan.pipelines.map(([, count, written]) => this.pipelines.layout(count, written).group);

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
@@ -279,7 +279,7 @@ def if_available(maker: RoutineMaker) -> RoutineMaker:
     """Return a maker that returns None where LAPACK is not available."""
 
     def make(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-        return maker(operands, params) if has_lapack() else None
+        return maker(operands, params) if is_this_cpu() and has_lapack() else None
 
     return make
 

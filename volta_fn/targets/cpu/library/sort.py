@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.codegen.scalars import is_float, number_of_key, row_offset, sort_key
 from volta_fn.core.aval import ShapedArray
-from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
@@ -244,6 +244,8 @@ _ELEMENTS = {("f", 4): "float", ("f", 8): "double"}
 
 def sort_by_numpy(rows: SortProblem) -> Routine | None:
     """Return the routine for rows that NumPy's functions can sort; None for others."""
+    if not is_this_cpu():
+        return None
     first, *others = rows.keys
     if len(rows.avals) == 1 and not rows.falling:
         return _Alone(rows).routine() if first.dtype in _SORTED and first.components == 1 and sort_address(first.dtype) else None

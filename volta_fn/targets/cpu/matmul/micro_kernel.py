@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.host import cache_for_host, host
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, lanes_of, least, shared_function, vector_of
 from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
@@ -71,7 +70,7 @@ class ComputeType(NamedTuple):
         if self.group > 1:
             return _add_group(f, self, x, y, total)
         if self.type in ("float", "double"):
-            if host().triple.startswith("x86") and "+fma" not in host().features:
+            if not host().has_fma:
                 return f.binary("fadd", total, f.binary("fmul", x, y))
             return f.intrinsic(f"llvm.fma.{overload(total.type)}", total.type, x, y, total)
         return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
@@ -412,7 +411,7 @@ class MicroKernel(NamedTuple):
     is_raw: bool = False
 
 
-@functools.cache
+@cache_for_host
 def micro_kernel(kind: MicroKernel) -> SharedFunction:
     """Return the micro-kernel, a function that adds products to a tile.
 
@@ -446,7 +445,7 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
     return shared_function(f"{name}{'' if kind.padded else '_exact'}{'_raw' if kind.is_raw else ''}", parameters, write)
 
 
-@functools.cache
+@cache_for_host
 def bias_corrections(work: ComputeType, columns: int) -> SharedFunction:
     """Return the function that writes the row with which sums of a biased type begin.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.contractions import Operand
+from volta_fn.runtime.llvm.host import cache_for_host
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function, vector_of
 from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
@@ -362,7 +362,7 @@ RUN = 8
 _ROWS = 2
 
 
-@functools.cache
+@cache_for_host
 def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """Return the function that copies `count` numbers per k, padded to `width`."""
 
@@ -421,7 +421,7 @@ def joined(f: Function, work: ComputeType, numbers: Sequence[Value]) -> Value:
     return with_bias(f, work, total)
 
 
-@functools.cache
+@cache_for_host
 def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """Return the function that copies rows of `count` numbers to several panels.
 
@@ -463,7 +463,7 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
     return shared_function(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
 
 
-@functools.cache
+@cache_for_host
 def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """Return the function that packs `count` rows along k, and zeros up to `width`."""
 

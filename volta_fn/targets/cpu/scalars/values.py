@@ -228,6 +228,8 @@ class Lanes(Values):
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """Return self * factor + addend, rounded once."""
+        if not host().has_fma:
+            return _fused(self, self.like(factor), self.like(addend))
         return self.intrinsic("fma", factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
@@ -388,3 +390,32 @@ def _defined(name: str, attributes: str, write: Callable[..., Lanes], args: Sequ
 
     f.module.define(symbol, define)
     return Lanes(f, f.call(symbol, types[0] if types else args[0].type, *[a.value for a in args]))
+
+
+_SPLIT = 2.0**27 + 1
+
+
+def _fused(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Return x y + z where no instruction computes it with one rounding.
+
+    Only ties of a second rounding may differ. A product of float32 is exact in float64; that of float64 is a sum of two (T. J. Dekker, "A
+    floating-point technique for extending the available precision", 1971), which is added to z with the error of the sum.
+    """
+    if element_of(x.type) == "float":
+        a, b, c = [number.cast("fpext", "double") for number in (x, y, z)]
+        return (a * b + c).cast("fptrunc", "float")
+    product = x * y
+    (a, low_a), (b, low_b) = _halves(x), _halves(y)
+    error = ((a * b - product) + a * low_b + low_a * b) + low_a * low_b
+    total = product + z
+    part = total - product
+    rest = (product - (total - part)) + (z - part)
+    exact = total + (rest + error)
+    return exact.is_nan().select(total, exact)
+
+
+def _halves(x: Lanes) -> tuple[Lanes, Lanes]:
+    """Return the upper and the lower half of the significand of a float64."""
+    scaled = x * _SPLIT
+    upper = scaled - (scaled - x)
+    return upper, x - upper
