@@ -9,7 +9,7 @@ for.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -36,13 +36,31 @@ class SourceLocation:
 
     def __str__(self) -> str:
         scope = f" in {self.scope}" if self.scope else ""
-        return f"{self.file}:{self.lineno} ({self.function}){scope}"
+        return f"{self.place} ({self.function}){scope}"
+
+    @property
+    def place(self) -> str:
+        """File and line, as ``train.py:12``; of a notebook's cell its number, as ``cell 8, line 1``.
+
+        >>> SourceLocation("train.py", 12, "loss").place
+        'train.py:12'
+        """
+        cell = _cell_number(self.file)
+        return f"{self.file}:{self.lineno}" if cell is None else f"cell {cell}, line {self.lineno}"
 
     @classmethod
     def of(cls, position: tuple[CodeType, int]) -> SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
         code, lineno = position
         return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
+
+
+def _cell_number(file: str) -> str | None:
+    """Return the number of the notebook's cell that IPython compiled under this name of a file."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of_code = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
+    kind, label = name_of_code(file) or ("", "")
+    return label.removeprefix("In[").removesuffix("]") if kind == "Cell" else None
 
 
 class CodeName(NamedTuple):
@@ -98,9 +116,16 @@ def user_code_position() -> tuple[CodeType, int] | None:
         if internal is None:
             internal = is_internal(module)
         if not internal:
+            observer = frame_observer.get()
+            if observer is not None:
+                observer(frame)
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+#: Called with each user frame whose position is asked for, such as by `lint`.
+frame_observer: ContextVar[Callable[[FrameType], None] | None] = ContextVar("frame_observer", default=None)
 
 
 def is_called_by_user(through: Container[str]) -> bool:

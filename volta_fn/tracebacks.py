@@ -1,7 +1,8 @@
 """Tracebacks of uncaught errors without this package's own frames.
 
-They end at the user's line and the function of this package that it called. `VOLTA_TRACEBACK_FILTERING=off` shows all frames, as does
-whatever reads `error.__traceback__` itself. Errors that this package does not raise on purpose keep every frame below the user's.
+They end at the user's line and the function of this package that it called, in notebooks at the user's line.
+`VOLTA_TRACEBACK_FILTERING=off` shows all frames, as does whatever reads `error.__traceback__` itself. Errors that this package does not
+raise on purpose keep every frame below the user's.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _ADVICE = deferred("volta_fn.advice")
 _HINT = "The frames inside volta_fn are not shown: set VOLTA_TRACEBACK_FILTERING=off to see them."
 
 
-def shortened(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback with a single frame of this package.
+def shortened(error: BaseException, retained: int = 1) -> TracebackType | None:
+    """Return an error's traceback with a single frame of this package, or so many.
 
     An error from elsewhere that the package did not expect keeps all frames after the user's last.
     """
@@ -33,19 +34,20 @@ def shortened(error: BaseException) -> TracebackType | None:
     if not user_frames:
         return error.__traceback__
     last = user_frames[-1] + 1
-    visible = [frames[i] for i in user_frames] + frames[last : last + 1 if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None]
+    end = last + retained if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None
+    visible = [frames[i] for i in user_frames] + frames[last:end]
     short = None
     for frame in reversed(visible):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return short
 
 
-def shorten(error: BaseException) -> bool:
+def shorten(error: BaseException, retained: int = 1) -> bool:
     """Shorten the tracebacks of an error and its causes; return whether any was."""
     lost = False
     current: BaseException | None = error
     while current is not None:
-        before, short = _length(current.__traceback__), shortened(current)
+        before, short = _length(current.__traceback__), shortened(current, retained)
         current.__traceback__ = short
         lost |= _length(short) < before
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
@@ -77,7 +79,7 @@ def _explain(error: BaseException) -> None:
 
 def _show_in_notebook(shell: Any, kind: type[BaseException], error: BaseException, entry: Any, tb_offset: int | None = None) -> None:
     if _is_on():
-        shorten(error)
+        shorten(error, 0)  # IPython shows the code of a whole function
     _explain(error)
     shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
 

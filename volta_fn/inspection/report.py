@@ -85,7 +85,7 @@ def _timeline(explanation: Explanation) -> str:
 
 def short(at: SourceLocation) -> str:
     """Return a line without the folders of its file."""
-    return f"{Path(at.file).name}:{at.lineno}"
+    return Path(at.place).name
 
 
 def duration(seconds: float) -> str:
