@@ -55,10 +55,19 @@ class SourceLocation:
         return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
 
 
+def ipython() -> Any:
+    """Return the shell of IPython that this process runs in, or None."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def in_notebook() -> bool:
+    """Return True in a notebook, whose cells show HTML."""
+    return getattr(ipython(), "kernel", None) is not None
+
+
 def _cell_number(file: str) -> str | None:
     """Return the number of the notebook's cell that IPython compiled under this name of a file."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    name_of_code = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
+    name_of_code = getattr(getattr(ipython(), "compile", None), "format_code_name", lambda name: None)
     kind, label = name_of_code(file) or ("", "")
     return label.removeprefix("In[").removesuffix("]") if kind == "Cell" else None
 

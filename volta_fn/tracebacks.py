@@ -14,7 +14,7 @@ from typing import Any
 
 from volta_fn.errors import VoltaError
 from volta_fn.lazy_imports import deferred
-from volta_fn.source import is_internal
+from volta_fn.source import ipython, is_internal
 
 _ADVICE = deferred("volta_fn.advice")
 _HINT = "The frames inside volta_fn are not shown: set VOLTA_TRACEBACK_FILTERING=off to see them."
@@ -88,6 +88,6 @@ def install() -> None:
     """Show uncaught errors in this way, unless another hook is installed."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = ipython()
     if shell is not None and not shell.custom_exceptions:
         shell.set_custom_exc((VoltaError, _ADVICE.UnknownName, TypeError), _show_in_notebook)
