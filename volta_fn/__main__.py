@@ -1,6 +1,6 @@
-"""The list of commands, `python -m volta_fn`; `python -m volta_fn doctor` runs one.
+"""The commands of the package: `python -m volta_fn` lists them.
 
-It is the same as `python -m volta_fn.doctor`.
+`python -m volta_fn doctor` is the same as `python -m volta_fn.doctor`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class SourceLocation:
 
     @property
     def place(self) -> str:
-        """File and line, as ``train.py:12``; of a notebook's cell its number, as ``cell 8, line 1``.
+        """File and line, ``train.py:12``, or those of a notebook, ``cell 8, line 1``.
 
         >>> SourceLocation("train.py", 12, "loss").place
         'train.py:12'
@@ -66,7 +66,7 @@ def in_notebook() -> bool:
 
 
 def _cell_number(file: str) -> str | None:
-    """Return the number of the notebook's cell that IPython compiled under this name of a file."""
+    """Return the number of the notebook's cell that has this name of a file."""
     name_of_code = getattr(getattr(ipython(), "compile", None), "format_code_name", lambda name: None)
     kind, label = name_of_code(file) or ("", "")
     return label.removeprefix("In[").removesuffix("]") if kind == "Cell" else None

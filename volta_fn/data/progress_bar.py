@@ -1,4 +1,4 @@
-"""Progress bars around loops: drawn by Rich, written as text, or as lines of a log.
+"""Progress bars around loops: of Rich, of text, or as lines of a log.
 
 A terminal gets a bar of Rich, or without Rich a line that is written anew. So does a notebook: Rich needs ipywidgets there, without which
 the line serves. An output that is neither, such as a file, gets a line every ten seconds and one at the end.

@@ -173,7 +173,7 @@ def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
 
 
 def layer_of(equations: Sequence[Equation]) -> str:
-    """Return the scope with the most operations among the equations: the layer that they belong to, or nothing."""
+    """Return the scope with the most operations among equations, or nothing."""
     operations: Counter[str] = Counter()
     _add_scopes(equations, operations)
     return max(operations, key=lambda scope: (operations[scope], scope), default="")

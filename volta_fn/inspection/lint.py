@@ -239,7 +239,7 @@ def _float64(program: ClosedJaxpr) -> Iterator[Finding]:
 
 
 class _Calls:
-    """Counts, while a function is traced, the calls of this package that each line of the user makes.
+    """Counts the calls of this package by each line of a function that is traced.
 
     A line that calls a loop of the package once, as `tree.map` over parameters, makes one call, and so does the line of a function that
     such a loop calls: calls are counted by the user's outermost frame that was called by the package. Frames are kept, so that their

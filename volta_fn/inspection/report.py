@@ -79,7 +79,7 @@ def _layers(explanation: Explanation) -> list[str]:
 
 
 def layer_rows(explanation: Explanation) -> list[tuple[str, ...]]:
-    """Return the table of the layers, with its head; nothing for a program without layers."""
+    """Return the table of the layers with its head, nothing without layers."""
     costs = explanation.layers()
     if not any(cost.layer for cost in costs):
         return []

@@ -1,12 +1,11 @@
-"""A plot of numbers by step that grows while a program trains, in a notebook or in a page.
+"""A plot of numbers by step that grows while a program trains.
 
-The plot is SVG, with a panel for each name. It needs no other package, follows dark mode, and holds at most some hundred points of each
-line: of many steps it shows the least and the greatest number of each group.
+It is shown in a notebook or in a page, as SVG with a panel for each name. It needs no other package, follows dark mode, and holds at most
+some hundred points of each line: of many steps it shows the least and the greatest number of each group.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import time
@@ -99,8 +98,12 @@ class LivePlot(Logger):
 
 
 def _notebook_display() -> Any:
-    """Return the function of IPython that shows an object, or None outside of notebooks."""
-    return importlib.import_module("IPython.display").display if in_notebook() else None
+    """Return IPython's function that shows an object, None outside of notebooks."""
+    if not in_notebook():
+        return None
+    from IPython.display import display  # noqa: PLC0415  # there is one in a notebook alone
+
+    return display
 
 
 # A panel: the axes, the line, the latest number.
@@ -121,7 +124,7 @@ def _panel(name: str, points: Sequence[tuple[int, float]], log_scale: bool) -> s
 
 
 def _drawn(steps: np.ndarray, heights: np.ndarray, logarithmic: bool) -> Iterator[str]:
-    """Yield the grid, and the line between the least and the greatest numbers of groups of steps."""
+    """Yield the grid and the line of a panel."""
     low, high = float(np.nanmin(heights)), float(np.nanmax(heights))
     margin = 0.1 * abs(low) or 1.0
     low, high = (low - margin, high + margin) if low == high else (low, high)

@@ -1,4 +1,4 @@
-"""Loggers of numbers by step: to CSV files, TensorBoard, Weights & Biases or MLflow.
+"""Loggers of numbers by step: CSV, TensorBoard, Weights & Biases, MLflow.
 
 >>> import pathlib, tempfile, volta_fn as vf
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -14,7 +14,6 @@ step,loss
 from __future__ import annotations
 
 import csv
-import importlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -139,7 +138,13 @@ class WandbLogger(Logger):
         if run is not None and options:
             raise ArgumentError(f"WandbLogger: the options {sorted(options)} are for a new run; leave the run or them out")
         self._is_new = run is None
-        self.run = _imported("wandb", "WandbLogger").init(**options) if run is None else run
+        if run is None:
+            try:
+                import wandb  # noqa: PLC0415  # optional
+            except ImportError as error:
+                raise MissingDependencyError("WandbLogger needs the package wandb: pip install wandb") from error
+            run = wandb.init(**options)
+        self.run = run
 
     def _write(self, step: int, numbers: dict[str, float]) -> None:
         self.run.log(numbers, step=step)
@@ -168,7 +173,12 @@ class MLflowLogger(Logger):
     """
 
     def __init__(self, client: Any = None, **options: Any) -> None:
-        self.client = _imported("mlflow", "MLflowLogger") if client is None else client
+        if client is None:
+            try:
+                import mlflow as client  # noqa: PLC0415  # optional
+            except ImportError as error:
+                raise MissingDependencyError("MLflowLogger needs the package mlflow: pip install mlflow") from error
+        self.client = client
         self._is_new = bool(options)
         if options:
             self.client.start_run(**options)
@@ -180,10 +190,3 @@ class MLflowLogger(Logger):
         """End a run that the logger started."""
         if self._is_new:
             self.client.end_run()
-
-
-def _imported(package: str, logger: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(f"{logger} needs the package {package}: pip install {package}") from error

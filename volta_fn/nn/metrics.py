@@ -285,9 +285,9 @@ def roc_auc(scores: Any, labels: Any) -> Array:
 
 
 def _ranking(metric: str, scores: Any, labels: Any) -> tuple[Array, Array, Array, Array]:
-    """Return scores from the highest, and of each the numbers of examples that score no less.
+    """Rank scores from the highest.
 
-    They are counts of all examples, of positive ones, and the number of all positive ones.
+    Returns them, for each the number of examples and of positive ones that score no less, and the number of all positive ones.
     """
     _, (values,) = real_operands(metric, scores)
     positive = as_value(labels) != 0
@@ -526,7 +526,9 @@ def mean_squared_error(predictions: Any, targets: Any, *, weight: Any = None, mu
 
 
 def root_mean_squared_error(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
-    """Return the root of the mean squared error; of several outputs, the mean of roots.
+    """Return the root of the mean squared error.
+
+    Of several outputs, it is the mean of the roots.
 
     Arguments and errors are those of `mean_squared_error`.
 

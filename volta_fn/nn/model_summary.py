@@ -131,7 +131,7 @@ def summary(model: Module, *inputs: Any, state: Any = None, key: Any = None, tra
 
 
 class _Arguments:
-    """The arguments of a call: `arrays`, of which shapes are traced, and others, which stay as they are."""
+    """The arguments of a call: `arrays`, which are traced, and others as they are."""
 
     def __init__(self, model: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         name = type(model).__name__

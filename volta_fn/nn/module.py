@@ -362,7 +362,7 @@ _caller: ContextVar[Module | None] = ContextVar("_caller", default=None)
 
 
 def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a module's `__call__` that runs in a scope of the layer's name while it is traced."""
+    """Return a module's `__call__` whose equations are in a scope of its name."""
 
     @functools.wraps(call)
     def call_in_scope(self: Module, *args: Any, **kwargs: Any) -> Any:

@@ -96,7 +96,7 @@ def array_rmatmul(self: Array, other: Any) -> Any:
 
 
 def _not_an_operand(other: Any) -> Any:
-    """Raise `ArgumentTypeError` for a number, and for what the operators of arrays refuse."""
+    """Raise `ArgumentTypeError` for a number, or what operators of arrays refuse."""
     if isinstance(other, (bool, int, float, complex, np.generic)):
         raise ArgumentTypeError(f"@ is the matrix product, and {other!r} is a number: x * {other!r} multiplies each element")
     return refused_operand(other)
