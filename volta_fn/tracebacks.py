@@ -34,12 +34,23 @@ def shortened(error: BaseException, retained: int = 1) -> TracebackType | None:
     if not user_frames:
         return error.__traceback__
     last = user_frames[-1] + 1
-    end = last + retained if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None
+    end = last + retained if _is_expected(error) else None
     visible = [frames[i] for i in user_frames] + frames[last:end]
     short = None
     for frame in reversed(visible):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return short
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Return True for a mistake of the user that the package found, or Python in a call of the package."""
+    return isinstance(error, (VoltaError, _ADVICE.UnknownName)) or _note(error) is not None
+
+
+def _note(error: BaseException) -> str | None:
+    """Return a note on the right argument for Python's error of a call."""
+    note: str | None = _ADVICE.note_of_call(str(error)) if type(error) is TypeError else None
+    return note
 
 
 def shorten(error: BaseException, retained: int = 1) -> bool:
@@ -73,7 +84,7 @@ def _show(kind: type[BaseException], error: BaseException, entry: TracebackType 
 
 def _explain(error: BaseException) -> None:
     """Add a note on the right argument to Python's error of a call."""
-    if type(error) is TypeError and (note := _ADVICE.note_of_call(str(error))):
+    if (note := _note(error)) is not None:
         error.add_note(note)
 
 
@@ -81,7 +92,7 @@ def _show_in_notebook(shell: Any, kind: type[BaseException], error: BaseExceptio
     if _is_on():
         shorten(error, 0)  # IPython shows the code of a whole function
     _explain(error)
-    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset, running_compiled_code=True)
 
 
 def install() -> None:
@@ -90,4 +101,4 @@ def install() -> None:
         sys.excepthook = _show
     shell = ipython()
     if shell is not None and not shell.custom_exceptions:
-        shell.set_custom_exc((VoltaError, _ADVICE.UnknownName, TypeError), _show_in_notebook)
+        shell.set_custom_exc((Exception,), _show_in_notebook)  # those of users' functions, too, which the package called

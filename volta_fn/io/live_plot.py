@@ -61,7 +61,7 @@ class LivePlot(Logger):
         log_scale: Sequence[str] = (),
     ) -> None:
         self.path = None if path is None else Path(path)
-        self._display = None if self.path is not None else _notebook_display()
+        self._display: Any = None if self.path is not None else _notebook_display()
         if self.path is None and self._display is None:
             raise ArgumentError("LivePlot: there is no notebook to draw in; give the path of a page, LivePlot('losses.html')")
         if self.path is not None:

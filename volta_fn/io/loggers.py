@@ -175,9 +175,10 @@ class MLflowLogger(Logger):
     def __init__(self, client: Any = None, **options: Any) -> None:
         if client is None:
             try:
-                import mlflow as client  # noqa: PLC0415  # optional
+                import mlflow  # noqa: PLC0415  # optional
             except ImportError as error:
                 raise MissingDependencyError("MLflowLogger needs the package mlflow: pip install mlflow") from error
+            client = mlflow
         self.client = client
         self._is_new = bool(options)
         if options:
