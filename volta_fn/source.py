@@ -13,11 +13,15 @@ from collections.abc import Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
 #: Whether a module belongs to one of these, memoised: tracing asks ten times for each equation.
 _is_internal: dict[str, bool] = {}
+
+
+#: A raw position: the code object, the line, and in blocks (`named_scope`) their names, joined by slashes.
+Position: TypeAlias = tuple[CodeType, int] | tuple[CodeType, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,10 @@ class SourceLocation:
         return f"{self.file}:{self.lineno}" if cell is None else f"cell {cell}, line {self.lineno}"
 
     @classmethod
-    def of(cls, position: tuple[CodeType, int]) -> SourceLocation:
+    def of(cls, position: Position) -> SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
-        code, lineno = position
-        return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
+        code, lineno, *scope = position
+        return cls(code.co_filename, lineno, code.co_qualname, *scope)
 
 
 def ipython() -> Any:
@@ -79,33 +83,25 @@ class CodeName(NamedTuple):
     co_qualname: str
 
 
-def portable(position: tuple[CodeType, int] | None) -> Any:
+def portable(position: Position | None) -> Any:
     """Return a raw position without its code object."""
     if position is None:
         return None
-    code, lineno = position
-    named: Any = (CodeName(code.co_filename, code.co_qualname), lineno)
-    scope = getattr(position, "scope", "")
-    return ScopedPosition.of(named, scope) if scope else named
+    code, lineno, *scope = position
+    return CodeName(code.co_filename, code.co_qualname), lineno, *scope
 
 
 #: The names of the blocks that run, joined by slashes.
 current_scope: ContextVar[str] = ContextVar("current_scope", default="")
 
 
-class ScopedPosition(tuple[CodeType, int]):
-    """A raw position with the names of the blocks that it is in, its `scope`."""
+def in_scope(position: Position, scope: str) -> Position:
+    """Return a raw position in some blocks; one that is in blocks already stays in those."""
+    return position if len(position) > _UNSCOPED else (position[0], position[1], scope)
 
-    scope: str
 
-    @classmethod
-    def of(cls, position: tuple[CodeType, int], scope: str) -> ScopedPosition:
-        """Return a position in some blocks; one that is in blocks already stays in those."""
-        if isinstance(position, cls):
-            return position
-        scoped = cls(position)
-        scoped.scope = scope
-        return scoped
+#: The number of entries of a position outside of blocks.
+_UNSCOPED = 2
 
 
 def is_internal(module: str) -> bool:

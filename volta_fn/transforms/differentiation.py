@@ -17,7 +17,6 @@ from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
 from volta_fn.core.staging import (
     JaxprBuilder,
     JaxprTrace,
-    Position,
     current_position,
     eval_jaxpr,
     in_backward_pass,
@@ -32,6 +31,7 @@ from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
+from volta_fn.source import Position
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
