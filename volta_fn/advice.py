@@ -178,7 +178,7 @@ NAMES: dict[str, dict[str, str]] = {
         "balanced_accuracy_score": "vf.nn.metrics.balanced_accuracy", "cohen_kappa_score": "vf.nn.metrics.cohen_kappa",
         "top_k_accuracy_score": "vf.nn.metrics.top_k_accuracy(scores, labels, k)", "mse": "vf.nn.metrics.mean_squared_error",
         "mae": "vf.nn.metrics.mean_absolute_error", "rmse": "vf.nn.metrics.root_mean_squared_error", "r2": "vf.nn.metrics.r2_score",
-        "mape": "vf.nn.metrics.mean_absolute_percentage_error", "auc": "vf.nn.metrics.roc_auc(scores, labels)",
+ "auc": "vf.nn.metrics.roc_auc(scores, labels)",
         "classification_report": "vf.nn.metrics.classification_scores(confusion_matrix, None)", "iou": "vf.nn.metrics.jaccard_score",
     },
     "volta_fn.optim": {

@@ -96,7 +96,7 @@ current_scope: ContextVar[str] = ContextVar("current_scope", default="")
 
 
 def in_scope(position: Position, scope: str) -> Position:
-    """Return a raw position in some blocks; one that is in blocks already stays in those."""
+    """Return a raw position in some blocks; it stays in those that it is in."""
     return position if len(position) > _UNSCOPED else (position[0], position[1], scope)
 
 

@@ -43,7 +43,7 @@ def shortened(error: BaseException, retained: int = 1) -> TracebackType | None:
 
 
 def _is_expected(error: BaseException) -> bool:
-    """Return True for a mistake of the user that the package found, or Python in a call of the package."""
+    """Return True for a mistake that the package found, or Python in its calls."""
     return isinstance(error, (VoltaError, _ADVICE.UnknownName)) or _note(error) is not None
 
 

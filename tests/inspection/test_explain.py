@@ -168,7 +168,7 @@ def test_kernels_belong_to_layers_and_equal_layers_are_one_row() -> None:
     layers = {step.layer for step in result.steps}
     assert layers >= {f"Net/blocks.{i}/{name}" for i in range(3) for name in ("inner", "outer")}
     costs = {cost.layer: cost for cost in result.layers()}
-    assert costs["Net/blocks.0–2/inner"].count == 3
+    assert costs["Net/blocks.0–2/inner"].copies == 3
     assert sum(cost.flops for cost in costs.values()) == sum(step.flops * step.runs for step in result.steps)
     assert "Net/blocks.0–2/inner  × 3" in str(result)
 

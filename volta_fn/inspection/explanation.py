@@ -384,14 +384,14 @@ class LayerCost(NamedTuple):
 
     Attributes:
         layer: its path in the model, such as ``GPT/blocks.0/attention``; of equal layers ``GPT/blocks.0–11/attention``.
-        count: the number of equal layers.
+        copies: the number of equal layers.
         kernels: the number of steps of all of them.
         flops, bytes: of all runs in a call.
         seconds: of all runs in a call; None if the program was not measured.
     """
 
     layer: str
-    count: int
+    copies: int
     kernels: int
     flops: int
     bytes: int

@@ -87,7 +87,7 @@ def layer_rows(explanation: Explanation) -> list[tuple[str, ...]]:
     rest = len(costs) - _ROWS
     rows = [
         (
-            (cost.layer or "(no layer)") + (f"  × {cost.count}" if cost.count > 1 else ""),
+            (cost.layer or "(no layer)") + (f"  × {cost.copies}" if cost.copies > 1 else ""),
             "" if cost.seconds is None else duration(cost.seconds),
             "" if cost.seconds is None else f"{cost.seconds / total:.1%}",
             f"{cost.kernels:,}",

@@ -318,8 +318,8 @@ def average_precision(scores: Any, labels: Any) -> Array:
 class RocCurve(NamedTuple):
     """Rates of false and of true positives by threshold."""
 
-    fpr: Array
-    tpr: Array
+    false_positive_rate: Array
+    true_positive_rate: Array
     thresholds: Array
 
 
@@ -330,7 +330,7 @@ def roc_curve(scores: Any, labels: Any) -> RocCurve:
     those of `roc_auc`, the area below it.
 
     >>> curve = vf.nn.metrics.roc_curve(vf.numpy.array([0.1, 0.4, 0.35, 0.8]), vf.numpy.array([0, 0, 1, 1]))
-    >>> curve.fpr, curve.tpr
+    >>> curve.false_positive_rate, curve.true_positive_rate
     (Array([0. , 0. , 0.5, 0.5, 1. ], dtype=float32), Array([0. , 0.5, 0.5, 1. , 1. ], dtype=float32))
     """
     values, count, hits, total = _ranking("roc_curve", scores, labels)

@@ -113,9 +113,9 @@ class Module:
         cls._data = tuple(field.name for field in fields if field.name not in cls._static)
         cls._named_in_call = _named_in_call(cls)
         if "forward" in vars(cls) and "__call__" not in dir(cls):
-            cls.__call__ = _name_it_call  # type: ignore[attr-defined]
+            cls.__call__ = _name_it_call
         if isinstance(vars(cls).get("__call__"), FunctionType):
-            cls.__call__ = _in_scope(vars(cls)["__call__"])  # type: ignore[attr-defined]
+            cls.__call__ = _in_scope(vars(cls)["__call__"])
         if isinstance(vars(cls).get("init"), classmethod):
             cls.init = classmethod(advice.explained(vars(cls)["init"].__func__))  # type: ignore[attr-defined]
         keys = {name: tree.GetAttrKey(name) for name in cls._data}

@@ -40,10 +40,17 @@ def test_curves_have_the_points_of_each_threshold() -> None:
     at = {float(s): i for i, s in enumerate(np.asarray(roc.thresholds))}
     for score, hits, misses in points():
         i = at[score]
-        np.testing.assert_allclose((roc.tpr[i], roc.fpr[i]), (hits / total, misses / (200 - total)), rtol=1e-6)
+        np.testing.assert_allclose(
+            (roc.true_positive_rate[i], roc.false_positive_rate[i]), (hits / total, misses / (200 - total)), rtol=1e-6
+        )
         np.testing.assert_allclose((curve.precision[i], curve.recall[i]), (hits / (hits + misses), hits / total), rtol=1e-6)
-    assert (float(roc.fpr[0]), float(roc.tpr[0]), float(curve.precision[0]), float(curve.recall[0])) == (0.0, 0.0, 1.0, 0.0)
-    np.testing.assert_allclose(np.trapezoid(roc.tpr, roc.fpr), metrics.roc_auc(SCORES, LABELS), rtol=1e-5)
+    assert (float(roc.false_positive_rate[0]), float(roc.true_positive_rate[0]), float(curve.precision[0]), float(curve.recall[0])) == (
+        0.0,
+        0.0,
+        1.0,
+        0.0,
+    )
+    np.testing.assert_allclose(np.trapezoid(roc.true_positive_rate, roc.false_positive_rate), metrics.roc_auc(SCORES, LABELS), rtol=1e-5)
 
 
 def test_no_positive_examples_give_nan() -> None:
