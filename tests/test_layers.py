@@ -29,7 +29,7 @@ LAYERS = [
     {"numpy", "lax", "random", "scipy", "ops", "image", "flatten_util", "sharding", "distributed"},
     {"nn", "optim", "io", "data", "vision", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx", "chat"},
-    {"dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
+    {"__main__", "dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
     {"compat", "debug", "experimental", "example_libraries", "extend"},
     {"jax"},
 ]
@@ -175,7 +175,7 @@ def imports_by_name(module: str) -> list[int]:
         or (isinstance(node, ast.Name) and node.id in other)
         or (isinstance(node, ast.Attribute) and node.attr in other)
     ]
-    answers_imports = ("volta_fn.lazy_imports", "volta_fn.jax.hook", "volta_fn.jax.__main__")
+    answers_imports = ("volta_fn.lazy_imports", "volta_fn.jax.hook", "volta_fn.jax.__main__", "volta_fn.__main__")
     return [] if module in answers_imports else results
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import sys
+import types
 from types import CodeType
 
 import pytest
@@ -68,3 +70,17 @@ def test_wrapped_function_and_pickle():
 def test_location_is_frozen():
     with pytest.raises(AttributeError):
         SourceLocation("a", 1, "f").lineno = 2
+
+
+def test_lines_of_notebooks_are_named_by_the_number_of_their_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compiler:
+        @staticmethod
+        def format_code_name(name: str) -> tuple[str, str] | None:
+            return ("Cell", "In[8]") if name == "/tmp/ipykernel_1/8.py" else None
+
+    class Shell:
+        compile = Compiler()
+
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=Shell))
+    assert str(SourceLocation("/tmp/ipykernel_1/8.py", 3, "f")) == "cell 8, line 3 (f)"
+    assert str(SourceLocation("train.py", 3, "f")) == "train.py:3 (f)"

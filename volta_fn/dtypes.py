@@ -183,6 +183,10 @@ def _as_uncommon_dtype(spec: Any) -> np.dtype:
         raise DTypeError(
             f"dtype: {spec} is a number; the sizes of a shape are one tuple, as in zeros((2, 3)), and other arguments have names"
         )
+    if isinstance(spec, np.ndarray) or (hasattr(spec, "dtype") and hasattr(spec, "shape") and not isinstance(spec, type)):
+        raise DTypeError("dtype: it is an array; pass the dtype x.dtype, or the arrays as one sequence, as in vstack([x, y])")
+    if type(spec).__module__ == "torch" and (name := str(spec).removeprefix("torch.")) in _SPECS:
+        raise DTypeError(f"dtype: {spec} is PyTorch's; its name here is {name!r}")
     try:
         dtype = np.dtype(spec)
     except (TypeError, ValueError):

@@ -9,15 +9,19 @@ for.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
 #: Whether a module belongs to one of these, memoised: tracing asks ten times for each equation.
 _is_internal: dict[str, bool] = {}
+
+
+#: A raw position: the code object, the line, and in blocks (`named_scope`) their names, joined by slashes.
+Position: TypeAlias = tuple[CodeType, int] | tuple[CodeType, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,40 @@ class SourceLocation:
 
     def __str__(self) -> str:
         scope = f" in {self.scope}" if self.scope else ""
-        return f"{self.file}:{self.lineno} ({self.function}){scope}"
+        return f"{self.place} ({self.function}){scope}"
+
+    @property
+    def place(self) -> str:
+        """File and line, ``train.py:12``, or those of a notebook, ``cell 8, line 1``.
+
+        >>> SourceLocation("train.py", 12, "loss").place
+        'train.py:12'
+        """
+        cell = _cell_number(self.file)
+        return f"{self.file}:{self.lineno}" if cell is None else f"cell {cell}, line {self.lineno}"
 
     @classmethod
-    def of(cls, position: tuple[CodeType, int]) -> SourceLocation:
+    def of(cls, position: Position) -> SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
-        code, lineno = position
-        return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
+        code, lineno, *scope = position
+        return cls(code.co_filename, lineno, code.co_qualname, *scope)
+
+
+def ipython() -> Any:
+    """Return the shell of IPython that this process runs in, or None."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def in_notebook() -> bool:
+    """Return True in a notebook, whose cells show HTML."""
+    return getattr(ipython(), "kernel", None) is not None
+
+
+def _cell_number(file: str) -> str | None:
+    """Return the number of the notebook's cell that has this name of a file."""
+    name_of_code = getattr(getattr(ipython(), "compile", None), "format_code_name", lambda name: None)
+    kind, label = name_of_code(file) or ("", "")
+    return label.removeprefix("In[").removesuffix("]") if kind == "Cell" else None
 
 
 class CodeName(NamedTuple):
@@ -52,33 +83,25 @@ class CodeName(NamedTuple):
     co_qualname: str
 
 
-def portable(position: tuple[CodeType, int] | None) -> Any:
+def portable(position: Position | None) -> Any:
     """Return a raw position without its code object."""
     if position is None:
         return None
-    code, lineno = position
-    named: Any = (CodeName(code.co_filename, code.co_qualname), lineno)
-    scope = getattr(position, "scope", "")
-    return ScopedPosition.of(named, scope) if scope else named
+    code, lineno, *scope = position
+    return CodeName(code.co_filename, code.co_qualname), lineno, *scope
 
 
 #: The names of the blocks that run, joined by slashes.
 current_scope: ContextVar[str] = ContextVar("current_scope", default="")
 
 
-class ScopedPosition(tuple[CodeType, int]):
-    """A raw position with the names of the blocks that it is in, its `scope`."""
+def in_scope(position: Position, scope: str) -> Position:
+    """Return a raw position in some blocks; it stays in those that it is in."""
+    return position if len(position) > _UNSCOPED else (position[0], position[1], scope)
 
-    scope: str
 
-    @classmethod
-    def of(cls, position: tuple[CodeType, int], scope: str) -> ScopedPosition:
-        """Return a position in some blocks; one that is in blocks already stays in those."""
-        if isinstance(position, cls):
-            return position
-        scoped = cls(position)
-        scoped.scope = scope
-        return scoped
+#: The number of entries of a position outside of blocks.
+_UNSCOPED = 2
 
 
 def is_internal(module: str) -> bool:
@@ -98,9 +121,16 @@ def user_code_position() -> tuple[CodeType, int] | None:
         if internal is None:
             internal = is_internal(module)
         if not internal:
+            observer = frame_observer.get()
+            if observer is not None:
+                observer(frame)
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+#: Called with each user frame whose position is asked for, such as by `lint`.
+frame_observer: ContextVar[Callable[[FrameType], None] | None] = ContextVar("frame_observer", default=None)
 
 
 def is_called_by_user(through: Container[str]) -> bool:

@@ -26,7 +26,7 @@ INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "
 #: Modules of `compat` whose names the reference has elsewhere.
 JAX_NAMES = {"hints", "internals", "monitoring", "process", "refused"}
 OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "scopes", "typing", "dlpack"}
-OWN_PAGES = {"errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
+OWN_PAGES = {"__main__", "errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
 
 

@@ -138,3 +138,69 @@ def test_the_report_needs_nothing_else(tmp_path: Path) -> None:
     assert len(unpacked["steps"]) == len(result.steps)
     assert any("▶" in text and "tanh" in text for text in unpacked["texts"])
     assert "<table" in result._repr_html_()
+
+
+class Block(vf.nn.Module):
+    inner: vf.nn.Linear
+    outer: vf.nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.outer(vf.nn.relu(self.inner(x)))
+
+
+class Net(vf.nn.Module):
+    blocks: list[Block]
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def make_net(count: int) -> Net:
+    keys = vf.random.split(vf.random.key(0), 2 * count)
+    return Net([Block(*[vf.nn.Linear.init(k, 64, 64) for k in keys[2 * i : 2 * i + 2]]) for i in range(count)])
+
+
+def test_kernels_belong_to_layers_and_equal_layers_are_one_row() -> None:
+    net = make_net(3)
+    result = vf.explain(lambda net, x: net(x), run=False)(net, vnp.ones((32, 64)))
+    layers = {step.layer for step in result.steps}
+    assert layers >= {f"Net/blocks.{i}/{name}" for i in range(3) for name in ("inner", "outer")}
+    costs = {cost.layer: cost for cost in result.layers()}
+    assert costs["Net/blocks.0–2/inner"].copies == 3
+    assert sum(cost.flops for cost in costs.values()) == sum(step.flops * step.runs for step in result.steps)
+    assert "Net/blocks.0–2/inner  × 3" in str(result)
+
+
+def test_backward_kernels_belong_to_the_layers_that_they_differentiate() -> None:
+    result = vf.explain(vf.grad(lambda net, x: net(x).sum()), run=False)(make_net(2), vnp.ones((32, 64)))
+    assert [step.name for step in result.steps if not step.layer and step.flops > 32 * 64 * 64] == []
+
+
+def test_the_text_shows_the_slowest_kernels_first_and_sums_up_the_rest() -> None:
+    result = vf.explain(lambda net, x: net(x), calls=1)(make_net(12), vnp.ones((8, 64)))
+    text = str(result)
+    rest = len(result.steps) - 20
+    assert rest > 0 and f"… and {rest} more" in text
+    rows = text.split("kernels, the most expensive first\n")[1].split("… and")[0].splitlines()[1:]
+    assert [int(row.split()[0]) for row in rows if row.strip()] == [step.number for step in result.slowest(20)]
+
+
+def test_charts_in_notebooks_need_no_style_sheet() -> None:
+    fragment = vf.explain(lambda x: vnp.tanh(x @ x).sum(), calls=1)(vnp.ones((64, 64)))._repr_html_()
+    shapes = re.findall(r"<(?:path|polyline|circle)[^>]*>", fragment)
+    assert len(shapes) > 3
+    assert all(" fill=" in shape or " stroke=" in shape for shape in shapes)
+    assert "fill='currentColor'" in fragment and "<style" not in fragment
+
+
+def test_scopes_of_layers_do_not_change_programs() -> None:
+    net, x = make_net(2), vnp.ones((4, 64))
+    plain = vf.make_jaxpr(lambda net, x: net(x))(net, x)
+    with vf.named_scope("other"):
+        other = vf.make_jaxpr(lambda net, x: net(x))(net, x)
+    assert str(plain) == str(other)
+    assert {eqn.source.scope for eqn in other.eqns if eqn.source is not None} == {
+        f"other/{eqn.source.scope}" for eqn in plain.eqns if eqn.source is not None
+    }

@@ -98,3 +98,31 @@ def test_a_jit_that_is_made_anew() -> None:
 def test_bad_input() -> None:
     with pytest.raises(errors.ArgumentTypeError):
         vf.lint(3)  # type: ignore[arg-type]
+
+
+def test_loops_of_the_package_are_not_the_users() -> None:
+    params = [vnp.ones(3) for _ in range(80)]
+    optimizer = vf.optim.adamw(1e-3)
+
+    @vf.jit
+    def step(params, grads, state):
+        updates, state = optimizer.update(grads, state, params)
+        scaled = vf.tree.map(lambda update: 0.5 * update + 1.0, updates)
+        return vf.optim.apply_updates(params, scaled), state
+
+    result = vf.lint(step)(params, params, optimizer.init(params))
+    assert result and str(result) == "step: 0 findings"
+
+
+def test_a_function_that_a_loop_of_the_user_calls_is_unrolled() -> None:
+    def twice(x):
+        return 2.0 * x
+
+    @vf.jit
+    def power(x):
+        for _ in range(80):
+            x = twice(x)
+        return x
+
+    result = vf.lint(power)(vnp.ones(2))
+    assert [finding.rule for finding in result.findings] == ["unrolled loop"] and str(result).startswith("power: 1 finding\n")

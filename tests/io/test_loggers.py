@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import struct
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import io
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
@@ -65,3 +68,53 @@ def test_without_tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingDependencyError, match=r"volta-fn\[tensorboard\]"):
         io.TensorBoardLogger(tmp_path)
+
+
+class Run:
+    """A run of Weights & Biases, and a client of MLflow."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        self.calls.append((step, numbers))
+
+    log_metrics = log
+
+    def finish(self) -> None:
+        self.calls.append("finished")
+
+    def start_run(self, **options: Any) -> None:
+        self.calls.append(options)
+
+    end_run = finish
+
+
+def test_weights_and_biases_get_the_numbers_and_new_runs_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run()
+    with io.WandbLogger(run) as log:
+        log(1, loss=vf.numpy.float32(0.5), accuracy=1)
+    assert run.calls == [(1, {"loss": 0.5, "accuracy": 1})]
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **options: run.calls.append(options) or run))
+    with io.WandbLogger(project="digits") as log:
+        log(2, loss=0.25)
+    assert run.calls[1:] == [{"project": "digits"}, (2, {"loss": 0.25}), "finished"]
+    with pytest.raises(ArgumentError, match="for a new run"):
+        io.WandbLogger(run, project="digits")
+
+
+def test_mlflow_gets_the_numbers_and_new_runs_are_ended() -> None:
+    client = Run()
+    with io.MLflowLogger(client) as log:
+        log(1, loss=0.5)
+    with io.MLflowLogger(client, run_name="digits") as log:
+        log(2, loss=0.25)
+    assert client.calls == [(1, {"loss": 0.5}), {"run_name": "digits"}, (2, {"loss": 0.25}), "finished"]
+
+
+@pytest.mark.parametrize("logger", [io.WandbLogger, io.MLflowLogger])
+def test_a_missing_package_is_named(logger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        logger()

@@ -146,3 +146,11 @@ def test_no_constant_of_the_package_exceeds_32_bits() -> None:
         "print(lax.convert_element_type(2**32 + 1, 'int32'), lax.full((), 2**40, 'float32'))"
     )
     assert result.splitlines() == ["[1.  3.5] [1.       3.296875] [1. 1.]", "[2147483648] [4294967295] [2147483648]", "1 1.0995116e+12"]
+
+
+def test_arrays_have_jaxs_name_and_one_hot_takes_floats_with_a_warning() -> None:
+    program = (
+        "import jax, jax.numpy as jnp, warnings\nprint(type(jnp.ones(1)).__name__)\nwith warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n    print(jax.nn.one_hot(jnp.array([1.0]), 2).tolist(), seen[0].category.__name__)"
+    )
+    assert output_of(program).split("\n") == ["ArrayImpl", "[[0.0, 1.0]] DeprecationWarning"]

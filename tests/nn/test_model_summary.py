@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+import volta_fn.numpy as jnp
 from volta_fn import nn
 from volta_fn.errors import ArgumentTypeError, ShapeError
 
@@ -102,7 +103,7 @@ def test_of_wrappers_and_subclasses():
             return 2 * super().__call__(x)
 
     model, state = Doubled(nn.WeightNorm.init(nn.Linear.init(KEY, 2, 3))), None
-    assert outputs(nn.summary(model, shaped(5, 2), state)) == {"0": (5, 3), "0.layer": (5, 3)}
+    assert outputs(nn.summary(model, shaped(5, 2), state=state)) == {"0": (5, 3), "0.layer": (5, 3)}
     model, state = nn.SpectralNorm.init(KEY, nn.Linear.init(KEY, 2, 3))
     assert outputs(nn.summary(model, shaped(5, 2), state, training=True)) == {"layer": (5, 3)}
 
@@ -177,3 +178,49 @@ def test_operations_are_those_of_the_cost_analysis_and_layers_hold_their_inner_o
 def test_memory_of_each_layer():
     model = nn.Sequential(nn.Linear.init(KEY, 3, 4), nn.relu)
     assert [row.bytes for row in nn.summary(model, shaped(5, 3)).rows] == [4 * (16 + 20), 4 * 20]
+
+
+class Pair(nn.Module):
+    left: nn.Linear
+    right: nn.Linear
+
+    def __call__(self, x, y, scale=None, *, mode="sum", mask=None):
+        a, b = self.left(x), self.right(y)
+        out = a + b if mode == "sum" else a * b
+        out = out if scale is None else out * scale
+        return out if mask is None else jnp.where(mask, out, 0)
+
+
+def make_pair() -> Pair:
+    return Pair(nn.Linear.init(KEY, 3, 4), nn.Linear.init(KEY, 5, 4))
+
+
+def test_a_model_may_have_several_inputs_and_options() -> None:
+    pair = make_pair()
+    result = nn.summary(pair, shaped(2, 3), shaped(2, 5), 2.0, mode="product", mask=vf.ShapeDtypeStruct((2, 4), "bool"))
+    assert outputs(result) == {"left": (2, 4), "right": (2, 4)}
+    assert result.output.shape == (2, 4)
+    assert result.flops == nn.summary(pair, shaped(2, 3), shaped(2, 5)).flops + 2 * 4  # the scale
+
+
+def test_several_inputs_of_a_model_with_state() -> None:
+    class Normed(nn.Module):
+        pair: Pair
+        norm: nn.BatchNorm1d
+
+        def __call__(self, x, y, state, *, training=False):
+            return self.norm(self.pair(x, y), state, training=training)
+
+    norm, state = nn.BatchNorm1d.init(4)
+    model = Normed(make_pair(), norm)
+    by_position, by_name = nn.summary(model, shaped(2, 3), shaped(2, 5), state), nn.summary(model, shaped(2, 3), shaped(2, 5), state=state)
+    assert str(by_position) == str(by_name) and by_name.state_bytes > 0
+
+
+def test_missing_inputs_and_shapes_are_named() -> None:
+    with pytest.raises(
+        ArgumentTypeError, match="missing a required argument: 'y', for the call of Pair, whose arguments are x, y, scale, mode, mask"
+    ):
+        nn.summary(make_pair(), shaped(2, 3))
+    with pytest.raises(ArgumentTypeError, match=r"ShapeDtypeStruct\(\(2, 3\), 'float32'\)"):
+        nn.summary(nn.Linear.init(KEY, 3, 2), (2, 3))

@@ -18,6 +18,13 @@ from volta_fn.errors import SerializationError
 from volta_fn.optim.numerics import Closure, restored
 
 
+def test_accumulated_steps_are_pickled_too() -> None:
+    optimizer = pickle.loads(pickle.dumps(optim.MultiSteps(optim.adam(0.1), 2)))
+    state = optimizer.init(vf.numpy.ones(2))
+    updates, state = optimizer.update(vf.numpy.ones(2), state, vf.numpy.ones(2))
+    assert not updates.any() and int(state.mini_step) == 1
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in (*BRANCHING, *STRUCTURAL)])
 def test_pickled_optimizers_make_the_same_steps(name: str) -> None:
     optimizer = OPTIMIZERS[name](optim)

@@ -369,7 +369,8 @@ def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape
     except ConcretizationError:  # a traced size, whose message says where it comes from
         raise
     except (AttributeError, TypeError) as error:
-        raise ShapeError(f"{context} must consist of integers, got {dims!r}") from error
+        remedy = ". The quotient of integers is n // 2, and n / 2 is a float" if any(isinstance(d, float) for d in dims) else ""
+        raise ShapeError(f"{context} must consist of integers, got {dims!r}{remedy}") from error
     if any(not isinstance(d, Dimension) and d < 0 for d in result):
         raise ShapeError(f"{context} must have no negative dimension, got {result}")
     return result

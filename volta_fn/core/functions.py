@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value, brief, conversion
 from volta_fn.core.primitive import Zero
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 
@@ -58,10 +58,16 @@ def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Arr
             values.append(as_value(out))
         except ArgumentTypeError:
             raise ArgumentTypeError(
-                f"{function_name(function)} must return arrays (or pytrees of them), but one of its results is {out!r:.80} "
-                f"of type {type(out).__name__}"
+                f"{function_name(function)} must return arrays (or pytrees of them), but one of its results is {brief(out)} "
+                f"of type {type(out).__name__}{_result_remedy(out)}"
             ) from None
     return values
+
+
+def _result_remedy(out: Any) -> str:
+    if expression := conversion(out):
+        return f". Convert it first: {expression}"
+    return ". Return text outside of the traced function" if isinstance(out, str) else ""
 
 
 def function_name(function: Callable[..., Any]) -> str:

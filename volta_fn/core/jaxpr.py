@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
@@ -15,7 +14,7 @@ from volta_fn.core.arrays.html import folded, program_html
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
-from volta_fn.source import SourceLocation, portable
+from volta_fn.source import Position, SourceLocation, portable
 
 # Jaxprs: typed programs in A-normal form, as data.
 #
@@ -69,7 +68,7 @@ class Equation:
         invars: list[Atom],
         outvars: list[Var],
         params: dict[str, Any],
-        position: tuple[CodeType, int] | None = None,
+        position: Position | None = None,
     ) -> None:
         self.primitive = primitive
         self.invars = invars

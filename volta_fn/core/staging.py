@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import CodeType
 from typing import Any, TypeVar
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
@@ -14,14 +13,22 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, check_leaks, current_trace, raised_recursion_limit, set_trace
 from volta_fn.errors import GradientError, RefError
 from volta_fn.settings import current as settings
-from volta_fn.source import ScopedPosition, current_scope, user_code_position
+from volta_fn.source import Position, current_scope, in_scope, user_code_position
 
 T = TypeVar("T")
 
-Position = tuple[CodeType, int]
 
 #: While a program is interpreted: the user's line of the current equation, which is also that of the equations its rules record.
 current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
+
+
+def position_in_scope() -> Position | None:
+    """Return the position that equations carry now, with the names of the scopes."""
+    position = current_position.get() or user_code_position()
+    scope = current_scope.get()
+    return in_scope(position, scope) if scope and position is not None else position
+
+
 #: Whether cotangents are being computed: then the current position is that of the forward computation, and messages say so.
 in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=False)
 
@@ -167,9 +174,7 @@ class JaxprTrace(Trace):
         """Append an equation and return tracers for its results."""
         avals = primitive.result_avals(tuple([a.aval for a in args]), params)
         invars = [self.atom(a) for a in args]
-        position = current_position.get() or user_code_position()
-        if position is not None and (scope := current_scope.get()):
-            position = ScopedPosition.of(position, scope)
+        position = position_in_scope()
         if primitive.multiple_results:
             outvars = [Var(a) for a in avals]
             self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))

@@ -170,7 +170,7 @@ class Tracer(Array):
         self._refuse_value("int()", "Use x.astype(int) to stay inside the program.")
 
     def __float__(self) -> float:
-        self._refuse_value("float()", "Use x.astype(float) to stay inside the program.")
+        self._refuse_value("float()", "Use x.astype(float) to stay inside the program, and volta_fn.numpy.sqrt for math.sqrt.")
 
     def __complex__(self) -> complex:
         self._refuse_value("complex()", "Use x.astype(complex) to stay inside the program.")

@@ -1,4 +1,4 @@
-"""The loader: shuffled batches on a device, prefetched, with a progress bar."""
+"""The loader: shuffled batches on a device, prefetched."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import contextlib
 import functools
 import itertools
 import logging
-import operator
 import os
-import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
@@ -135,106 +132,6 @@ class _Workers:
         for thread in self._threads:
             if thread.process == os.getpid():
                 thread.result()
-
-
-# A progress bar around a loop: drawn by Rich, or a line of text without it.
-
-
-class ProgressBar(Generic[T]):
-    """An iterable that shows the progress of its loop; made by `progress`."""
-
-    def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
-        self._iterable, self._total = iterable, total
-        self._display = _display()
-        self._task = self._display.add_task(description, total=total, report="")
-
-    def __iter__(self) -> Iterator[T]:
-        with self._display:
-            for item in self._iterable:
-                yield item
-                self._display.advance(self._task)
-
-    def __len__(self) -> int:
-        return operator.length_hint(self._iterable) if self._total is None else self._total
-
-    def report(self, text: str) -> None:
-        """Show a text, such as the latest loss, after the bar."""
-        self._display.update(self._task, report=text)
-
-    def describe(self, text: str) -> None:
-        """Show a text, such as the latest accuracy, before the bar."""
-        self._display.update(self._task, description=text)
-
-
-def progress(iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
-    """Wrap `iterable` with a progress bar, which is drawn while a loop runs over it.
-
-    Args:
-        iterable: what to loop over.
-        description: the text before the bar.
-        total: the number of items, by default `len(iterable)`; without a length the bar only shows activity.
-
-    Without the package rich it is a line of text.
-
-    >>> from volta_fn import data
-    >>> bar = data.progress(range(3), "counting")
-    >>> for number in bar:
-    ...     bar.report(f"at {number}")
-    counting ... 3/3 ... at 2
-    """
-    hint = operator.length_hint(iterable, 0) or None
-    return ProgressBar(iterable, description, hint if total is None else total)
-
-
-class _TextBar:
-    """The progress as a line of text, written anew at most ten times a second."""
-
-    def __init__(self) -> None:
-        self._description, self._report = "", ""
-        self._done = 0
-        self._total: int | None = None
-        self._width, self._written = 0, -_PAUSE
-
-    def add_task(self, description: str, total: int | None, report: str) -> None:
-        """Set the description and the total of the line."""
-        self._description, self._total, self._report = description, total, report
-
-    def update(self, task: None, description: str | None = None, report: str | None = None) -> None:
-        """Change the text before or after the count."""
-        self._description = self._description if description is None else description
-        self._report = self._report if report is None else report
-
-    def advance(self, task: None) -> None:
-        self._done += 1
-        if time.monotonic() - self._written >= _PAUSE:
-            self._write()
-
-    def _write(self, end: str = "") -> None:
-        self._written = time.monotonic()
-        count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
-        text = " ".join(filter(None, [self._description, count, self._report]))
-        sys.stdout.write(f"\r{text.ljust(self._width)}{end}")
-        sys.stdout.flush()
-        self._width = len(text)
-
-    def __enter__(self) -> None:
-        self._write()
-
-    def __exit__(self, *exception: object) -> None:
-        self._write("\n")
-
-
-#: Seconds between two writings of a line.
-_PAUSE = 0.1
-
-
-def _display() -> Any:
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  # optional
-    except ImportError:
-        return _TextBar()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[report]}"))
 
 
 # The loader: shuffled batches of a dataset on a device, prefetched and resumable.

@@ -41,7 +41,7 @@ class VoltaError(Exception):
 
     def __str__(self) -> str:
         where = self.location
-        return self.message if where is None else f"{self.message}\n  at {where.file}:{where.lineno} in {where.function}"
+        return self.message if where is None else f"{self.message}\n  at {where.place} in {where.function}"
 
 
 class ShapeError(VoltaError, ValueError, TypeError):

@@ -1,22 +1,41 @@
 """Functions of `jax.lax` that programs written for this package do not need.
 
-They are shapes of results, collectives and products in terms of other functions, and random numbers from a hidden state.
+They are one-hot vectors of floats, shapes of results, collectives and products in terms of other functions, and random numbers from
+a hidden state.
 """
 
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from volta_fn import lax, tree
+from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.nn.activations import one_hot_of_numbers
 from volta_fn.primitives.callbacks import io_callback
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
+
+# Class numbers of any dtype.
+
+
+def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
+    """Encode class numbers, of which floats are accepted with a warning.
+
+    >>> one_hot(vnp.array([0, 2]), 3)
+    Array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    value = vnp.asarray(x)
+    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        warnings.warn(f"one_hot: class numbers are integers, got {value.aval}", DeprecationWarning, stacklevel=2)
+    return one_hot_of_numbers(value, num_classes, dtype, axis)
+
 
 # Shapes of results.
 

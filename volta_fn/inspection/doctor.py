@@ -103,7 +103,10 @@ def _machine_code() -> Diagnosis:
 
 def _devices() -> Iterator[Diagnosis]:
     for device in available_devices():
-        yield _run_test(f"{device.platform} {device.id}", lambda device=device: _self_test(device), device.kind)  # type: ignore[misc]
+        software = device.platform == "gpu" and device.kind == "cpu"
+        description = "in software, slow" if software else device.kind
+        diagnosis = _run_test(f"{device.platform} {device.id}", lambda device=device: _self_test(device), description)  # type: ignore[misc]
+        yield diagnosis._replace(state=_WARNING) if software and diagnosis.state == _OK else diagnosis
 
 
 def _run_test(name: str, test: Callable[[], float], description: str) -> Diagnosis:
@@ -147,7 +150,7 @@ def _gpu_driver() -> Diagnosis:
     features = ", ".join(hardware.features) or "core WebGPU"
     description = f"{hardware.kind}, through {hardware.driver}, {features}" + (f"; without {', '.join(missing)}" if missing else "")
     if hardware.kind == "cpu":
-        return Diagnosis(name, _WARNING, f"a GPU in software: {description}", "install the driver of the GPU, if the machine has one")
+        return Diagnosis(name, _WARNING, f"a GPU in software, slow: {description}", "install the driver of the GPU, if the machine has one")
     return Diagnosis(name, _OK, description)
 
 

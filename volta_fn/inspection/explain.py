@@ -25,6 +25,7 @@ from volta_fn.inspection.explanation import (
     changes_of,
     describe,
     flops_of,
+    layer_of,
     lifetimes_of,
     locations_of,
     roofline_of,
@@ -180,6 +181,7 @@ class _Steps:
             code=item_code(program, item),
             after=after,
             depth=depth,
+            layer=layer_of(equations),
         )
 
 

@@ -7,6 +7,7 @@ device's peak rates allow; for the program, the changes by each pass, and its me
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -169,6 +170,22 @@ def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
         for program in sub_jaxprs(eqn.params):
             locations.update(dict.fromkeys(locations_of(program.eqns)))
     return list(locations)
+
+
+def layer_of(equations: Sequence[Equation]) -> str:
+    """Return the scope with the most operations among equations, or nothing."""
+    operations: Counter[str] = Counter()
+    _add_scopes(equations, operations)
+    return max(operations, key=lambda scope: (operations[scope], scope), default="")
+
+
+def _add_scopes(equations: Sequence[Equation], operations: Counter[str]) -> None:
+    for eqn in equations:
+        if eqn.source is not None and eqn.source.scope:
+            operations[eqn.source.scope] += 1 + operations_of(eqn)
+        else:
+            for program in sub_jaxprs(eqn.params):
+                _add_scopes(program.eqns, operations)
 
 
 # The peak rates of a device, in operations and bytes, measured with kernels.
@@ -341,6 +358,7 @@ class Step(NamedTuple):
         text, code: its kernel IR, and its LLVM IR or WGSL.
         after: the numbers of the steps whose results it reads.
         depth: the number of loops and branches around it.
+        layer: the path of the layer, or the names of the scopes (`named_scope`), with most of its operations.
     """
 
     number: int
@@ -358,6 +376,69 @@ class Step(NamedTuple):
     code: str
     after: tuple[int, ...]
     depth: int
+    layer: str = ""
+
+
+class LayerCost(NamedTuple):
+    """The steps of a layer, or of several equal layers.
+
+    Attributes:
+        layer: its path in the model, such as ``GPT/blocks.0/attention``; of equal layers ``GPT/blocks.0–11/attention``.
+        copies: the number of equal layers.
+        kernels: the number of steps of all of them.
+        flops, bytes: of all runs in a call.
+        seconds: of all runs in a call; None if the program was not measured.
+    """
+
+    layer: str
+    copies: int
+    kernels: int
+    flops: int
+    bytes: int
+    seconds: float | None
+
+
+def layer_costs(steps: Sequence[Step]) -> list[LayerCost]:
+    """Return the costs of the layers, the most expensive first.
+
+    Layers at the same place of lists, such as the blocks of a transformer, are one entry if they have the same steps.
+    """
+    by_layer: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.kind != "control flow":
+            by_layer.setdefault(step.layer, []).append(step)
+    equal: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for layer, own_steps in by_layer.items():
+        pattern = _INDEX.sub(".*", layer)
+        equal.setdefault((pattern, tuple(sorted(step.name for step in own_steps))), []).append(layer)
+    costs = [_cost(layers, [step for layer in layers for step in by_layer[layer]]) for layers in equal.values()]
+    return sorted(costs, key=lambda cost: (-(cost.seconds or 0.0), -cost.flops, -cost.bytes, cost.layer))
+
+
+def _cost(layers: Sequence[str], steps: Sequence[Step]) -> LayerCost:
+    flops, moved = (sum(getattr(step, name) * step.runs for step in steps) for name in ("flops", "bytes"))
+    seconds = None if all(step.seconds is None for step in steps) else sum(step.seconds or 0.0 for step in steps)
+    return LayerCost(_joined(layers), len(layers), len(steps), flops, moved, seconds)
+
+
+#: The index of a layer in a list.
+_INDEX = re.compile(r"\.\d+")
+
+
+def _joined(layers: Sequence[str]) -> str:
+    """Return the path of equal layers, with the ranges of their indices.
+
+    >>> _joined(["net/blocks.0/a", "net/blocks.1/a", "net/blocks.2/a"]), _joined(["x.1", "x.4"])
+    ('net/blocks.0–2/a', 'x.1,4')
+    """
+    columns = zip(*[map(int, (index[1:] for index in _INDEX.findall(layer))) for layer in layers], strict=True)
+    texts = []
+    for column in columns:
+        numbers = sorted(set(column))
+        contiguous = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
+        texts.append(f".{numbers[0]}–{numbers[-1]}" if contiguous else f".{','.join(map(str, numbers))}")
+    rest = iter(texts)
+    return _INDEX.sub(lambda match: next(rest), layers[0])
 
 
 @dataclass(frozen=True)
@@ -396,6 +477,10 @@ class Explanation:
     def slowest(self, most: int = 10) -> list[Step]:
         """Return the steps that take the most time, or else have the most operations."""
         return sorted(self.steps, key=lambda s: (-(s.seconds or 0.0), -s.flops * s.runs, s.number))[:most]
+
+    def layers(self) -> list[LayerCost]:
+        """Return the costs of the layers, equal ones together, the most expensive first."""
+        return layer_costs(self.steps)
 
     def html(self, path: str | Path) -> Path:
         """Write a report to a file, which needs nothing else, and return its path."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
 from volta_fn.core.trace import Tracer
 from volta_fn.inspection.report import size
 from volta_fn.jit.function import Jitted
-from volta_fn.source import SourceLocation
+from volta_fn.source import SourceLocation, frame_observer, is_internal
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 # Random keys that a program uses twice.
@@ -134,7 +136,7 @@ class Lint:
         return not self.findings
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name}: {len(self.findings)} findings", *map(str, self.findings)])
+        return "\n".join([f"{self.name}: {len(self.findings)} finding{'s' * (len(self.findings) != 1)}", *map(str, self.findings)])
 
     __repr__ = __str__
 
@@ -166,13 +168,19 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
 
     @functools.wraps(f)
     def linted(*args: Any, **kwargs: Any) -> Lint:
-        first, second = make_jaxpr(plain)(*args, **kwargs), make_jaxpr(plain)(*args, **kwargs)
+        calls = _Calls()
+        token = frame_observer.set(calls)
+        try:
+            first = make_jaxpr(plain)(*args, **kwargs)
+        finally:
+            frame_observer.reset(token)
+        second = make_jaxpr(plain)(*args, **kwargs)
         values = [as_value(x) for x in tree.leaves((args, kwargs)) if hasattr(x, "dtype")]
         findings = [
             *_keys(first),
             *_constants(first),
             *_float64(first),
-            *_unrolled(first),
+            *_unrolled(first, calls),
             *_devices(values, first),
             *([] if isinstance(f, Jitted) else _not_jitted(f, first)),
             *_jitted_anew(first, second),
@@ -230,12 +238,44 @@ def _float64(program: ClosedJaxpr) -> Iterator[Finding]:
             return
 
 
-def _unrolled(program: ClosedJaxpr) -> Iterator[Finding]:
+class _Calls:
+    """Counts the calls of this package by each line of a function that is traced.
+
+    A line that calls a loop of the package once, as `tree.map` over parameters, makes one call, and so does the line of a function that
+    such a loop calls: calls are counted by the user's outermost frame that was called by the package. Frames are kept, so that their
+    identities stay distinct.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, int, int], dict[int, FrameType]] = {}
+        self._outermost: dict[int, FrameType] = {}
+
+    def __call__(self, frame: FrameType) -> None:
+        """Count the call that is being traced, of the user's frame."""
+        inner = sys._getframe(1)
+        while inner.f_back is not None and inner.f_back is not frame:
+            inner = inner.f_back
+        outermost = frame
+        while outermost.f_back is not None and not is_internal(outermost.f_back.f_globals.get("__name__", "")):
+            outermost = outermost.f_back
+        self._outermost[id(outermost)] = outermost
+        self._calls.setdefault((frame.f_code.co_filename, frame.f_lineno, id(outermost)), {})[id(inner)] = inner
+
+    def most(self) -> dict[tuple[str, int], int]:
+        """Return the most calls of each line in a single run of the user's function."""
+        counts: dict[tuple[str, int], int] = {}
+        for (file, lineno, _), frames in self._calls.items():
+            counts[file, lineno] = max(counts.get((file, lineno), 0), len(frames))
+        return counts
+
+
+def _unrolled(program: ClosedJaxpr, calls: _Calls) -> Iterator[Finding]:
+    most = calls.most()
     for inner in [program, *[p for eqn in all_equations(program) for p in sub_jaxprs(eqn.params)]]:
         counts = Counter([(eqn.source, eqn.primitive.name) for eqn in inner.eqns if eqn.source is not None])
         by_location: dict[SourceLocation, tuple[int, str]] = {}
         for (location, name), count in counts.items():
-            if count >= _UNROLLED and count > by_location.get(location, (0, ""))[0]:
+            if min(count, most.get((location.file, location.lineno), 0)) >= _UNROLLED and count > by_location.get(location, (0, ""))[0]:
                 by_location[location] = count, name
         if by_location:
             location, (count, name) = max(by_location.items(), key=lambda entry: entry[1])

@@ -7,6 +7,7 @@ import gzip
 import json
 import linecache
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from volta_fn.source import SourceLocation
 _BARS = "▁▂▃▄▅▆▇█"
 #: Columns of the memory timeline, and characters of a name.
 _COLUMNS, _NAME = 60, 40
+#: The most rows of a table of kernels or layers.
+_ROWS = 20
+#: The most kernels whose graph is shown unfolded.
+_GRAPH = 40
 
 
 def text_of(explanation: Explanation) -> str:
@@ -32,9 +37,10 @@ def text_of(explanation: Explanation) -> str:
         "passes",
         *[f"  {change}" for change in explanation.passes if change.difference or change.before != change.after],
         "",
-        "kernels",
+        "kernels, the most expensive first",
         *[f"  {row}" for row in _table(explanation)],
         "",
+        *_layers(explanation),
         "memory",
         f"  {_timeline(explanation)}",
         f"  peak {size(explanation.memory.peak)}: arguments {size(memory.arguments)}, results {size(memory.results)}, "
@@ -56,22 +62,62 @@ def _summary(explanation: Explanation) -> list[str]:
 
 def _table(explanation: Explanation) -> list[str]:
     head = ("#", "kernel", "time", "share", "roofline", "FLOP", "bytes", "runs", "lines")
-    return aligned([head, *[_text_row(explanation, step) for step in explanation.steps]], right=(0, 2, 3, 4, 5, 6, 7))
+    shown = explanation.slowest(_ROWS)
+    rows = aligned([head, *[_text_row(explanation, step) for step in shown]], right=(0, 2, 3, 4, 5, 6, 7))
+    rest = len(explanation.steps) - len(shown)
+    if rest <= 0:
+        return rows
+    seconds = explanation.kernel_seconds - explanation.overhead - sum(step.seconds or 0.0 for step in shown)
+    taken = "" if explanation.seconds is None else f", {duration(seconds)} ({seconds / max(explanation.kernel_seconds, 1e-12):.1%})"
+    return [*rows, f"… and {rest:,} more{taken}; .steps has all, .html(path) shows them"]
+
+
+def _layers(explanation: Explanation) -> list[str]:
+    """Return the table of the layers as text, or nothing for a program without layers."""
+    rows = layer_rows(explanation)
+    return ["layers", *[f"  {row}" for row in aligned(rows, right=(1, 2, 3, 4, 5))], ""] if rows else []
+
+
+def layer_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    """Return the table of the layers with its head, nothing without layers."""
+    costs = explanation.layers()
+    if not any(cost.layer for cost in costs):
+        return []
+    total, head = max(explanation.kernel_seconds, 1e-12), ("layer", "time", "share", "kernels", "FLOP", "bytes")
+    rest = len(costs) - _ROWS
+    rows = [
+        (
+            (cost.layer or "(no layer)") + (f"  × {cost.copies}" if cost.copies > 1 else ""),
+            "" if cost.seconds is None else duration(cost.seconds),
+            "" if cost.seconds is None else f"{cost.seconds / total:.1%}",
+            f"{cost.kernels:,}",
+            quantity(cost.flops),
+            size(cost.bytes),
+        )
+        for cost in costs[:_ROWS]
+    ]
+    return [head, *rows, *([(f"… and {rest:,} more", "", "", "", "", "")] if rest > 0 else [])]
 
 
 def _text_row(explanation: Explanation, step: Step) -> tuple[str, ...]:
     share = "" if step.seconds is None else f"{step.seconds / max(explanation.kernel_seconds, 1e-12):.1%}"
     return (
         str(step.number),
-        f"{'  ' * step.depth}{step.name:.{_NAME}}",
+        f"{step.name:.{_NAME}}",
         "" if step.seconds is None else duration(step.seconds),
         share,
         "" if step.fraction is None else f"{step.fraction:.0%}",
         quantity(step.flops),
         size(step.bytes),
         str(step.runs),
-        ", ".join(short(at) for at in step.user_lines[:3]) + (", …" if len(step.user_lines) > 3 else ""),
+        _lines(step),
     )
+
+
+def _lines(step: Step) -> str:
+    """Return the first of the user's lines that a step comes from."""
+    lines = list(dict.fromkeys(map(short, step.user_lines)))
+    return ", ".join(lines[:3]) + (", …" if len(lines) > 3 else "")
 
 
 def _timeline(explanation: Explanation) -> str:
@@ -85,7 +131,7 @@ def _timeline(explanation: Explanation) -> str:
 
 def short(at: SourceLocation) -> str:
     """Return a line without the folders of its file."""
-    return f"{Path(at.file).name}:{at.lineno}"
+    return Path(at.place).name
 
 
 def duration(seconds: float) -> str:
@@ -235,9 +281,25 @@ def graph_svg(steps: Sequence[Step]) -> str:
     return f"<div class='scroll'>{_svg(width, _ROW * len(steps) + 4, drawn)}</div>"
 
 
+#: The attributes of classes, for notebooks, which do not have the style sheet of the page; there it overrides them.
+_ATTRIBUTES = {
+    "m": "text-anchor='middle'",
+    "e": "text-anchor='end'",
+    "s": "text-anchor='start'",
+    "grid": "stroke='currentColor' stroke-opacity='.2'",
+    "roof": "fill='none' stroke='#d1242f' stroke-width='1.5'",
+    "area": "fill='#0969da' fill-opacity='.5'",
+    "held": "fill='#6a737d' fill-opacity='.5'",
+    "arc": "fill='none' stroke='#6a737d' stroke-opacity='.35'",
+}
+
+
 def _svg(width: float, height: float, drawn: Sequence[str]) -> str:
+    body = re.sub(r"class='(\w+)'", lambda match: f"{match[0]} {_ATTRIBUTES[match[1]]}", "".join(drawn))
+    body = body.replace("<circle ", "<circle fill='#0969da' fill-opacity='.45' stroke='#0969da' ")
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>{''.join(drawn)}</svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' fill='currentColor' "
+        f"font-size='11' font-family='system-ui,sans-serif'>{body}</svg>"
     )
 
 
@@ -324,16 +386,16 @@ fill('code','Code',data.texts[s.code]||'(none)')};
 document.addEventListener('click',e=>{const at=e.target.closest('[data-step]');
 if(at)show(+at.dataset.step)});
 const body=document.querySelector('#steps tbody');
-let order=1;
+let order=-1,by=2;
 all('#steps th').forEach(h=>h.addEventListener('click',()=>{const i=+h.dataset.by;
-order=-order;
+order=by===i?-order:i<2?1:-1;
+by=i;
 [...body.rows]
 .sort((a,b)=>{const x=a.cells[i].dataset.v,y=b.cells[i].dataset.v;
 return order*(isNaN(x)||isNaN(y)?x.localeCompare(y):x-y)}).forEach(r=>body.append(r))}));
 all('details[data-stage]').forEach(d=>d.addEventListener('toggle',()=>{const p=d.querySelector('pre');
 if(!p.textContent)p.textContent=data[d.dataset.stage]}));
-const times=[...body.rows].map(r=>+r.cells[2].dataset.v),slowest=times.indexOf(Math.max(...times));
-if(body.rows.length)show(+body.rows[slowest].dataset.step);
+if(body.rows.length)show(+body.rows[0].dataset.step);
 document.body.dataset.ready='yes';
 })();
 """
@@ -357,33 +419,48 @@ def page(explanation: Explanation) -> str:
         f"<link rel='icon' href='data:,'><style>{STYLE}</style></head><body>"
         f"<header><h1>{escaped(title)}</h1>{_numbers(explanation)}</header><main>"
         f"{_section('Where the time goes', _steps_and_code(explanation))}"
+        f"{_layer_section(explanation)}"
         f"{_section('Roofline', roofline_svg(explanation))}"
         f"{_section('Memory', memory_svg(explanation))}"
-        f"{_section('Graph of the program', graph_svg(explanation.steps))}"
+        f"{_section('Graph of the program', _graph(explanation.steps))}"
         f"{_section('Passes of the compiler', _passes(explanation))}"
         f"{_section('Stages', _stages())}"
         f"</main><script id='data' type='text/plain'>{_compress_texts(explanation)}</script><script>{SCRIPT}</script></body></html>"
     )
 
 
+def _layer_section(explanation: Explanation) -> str:
+    rows = layer_rows(explanation)
+    return _section("Layers", table(rows)) if rows else ""
+
+
+def _graph(steps: Sequence[Step]) -> str:
+    """Return the graph, folded if it is long."""
+    return folded(f"{len(steps)} kernels", graph_svg(steps), opened=len(steps) <= _GRAPH)
+
+
 def fragment(explanation: Explanation) -> str:
     """Return an explanation for a notebook: the numbers, the kernels, two charts."""
-    rows = [("#", "kernel", "time", "roofline", "lines"), *[_cells(step) for step in explanation.slowest(20)]]
+    rows = [("#", "kernel", "time", "roofline", "lines"), *[_cells(step) for step in explanation.slowest(_ROWS)]]
+    layers = layer_rows(explanation)
+    by_layer = folded("layers", table(layers), opened=True) if layers else ""
     charts = folded("roofline", roofline_svg(explanation)) + folded("memory", memory_svg(explanation), opened=True)
-    return f"{_numbers(explanation)}{folded('kernels that take the most time', table(rows), opened=True)}{charts}"
+    numbers = ", ".join(f"{name} {escaped(value)}" for name, value in _entries(explanation))
+    return f"<p>{numbers}</p>{folded('kernels that take the most time', table(rows), opened=True)}{by_layer}{charts}"
 
 
 def _cells(step: Step) -> tuple[str, ...]:
     taken = "" if step.seconds is None else duration(step.seconds)
     reached = "" if step.fraction is None else f"{step.fraction:.0%}"
-    return str(step.number), step.name, taken, reached, ", ".join(map(short, step.user_lines[:3]))
+    return str(step.number), step.name, taken, reached, _lines(step)
 
 
 def _section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
-def _numbers(explanation: Explanation) -> str:
+def _entries(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return the numbers of the whole program by name."""
     real = [step for step in explanation.steps if step.kind != "control flow"]
     entries = [
         ("kernels", f"{len(real):,}"),
@@ -393,12 +470,16 @@ def _numbers(explanation: Explanation) -> str:
     ]
     if explanation.seconds is not None:
         entries = [("a call", duration(explanation.seconds)), ("its kernels", duration(explanation.kernel_seconds)), *entries]
-    return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{escaped(value)}</dd></div>" for name, value in entries) + "</dl>"
+    return entries
+
+
+def _numbers(explanation: Explanation) -> str:
+    return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{escaped(value)}</dd></div>" for name, value in _entries(explanation)) + "</dl>"
 
 
 def _steps_and_code(explanation: Explanation) -> str:
     total = max(explanation.kernel_seconds, 1e-12)
-    rows = "".join(_row(step, total) for step in explanation.steps)
+    rows = "".join(_row(step, total) for step in explanation.slowest(len(explanation.steps)))
     head = "".join(f"<th data-by='{i}'>{name}</th>" for i, name in enumerate(("#", "kernel", "time", "roofline", "FLOP", "bytes", "runs")))
     panes = "<div id='source' class='pane'></div><div id='kernel' class='pane'></div><div id='code' class='pane'></div>"
     return f"<table id='steps'><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><div id='panes'>{panes}</div>"
@@ -409,7 +490,7 @@ def _row(step: Step, total: float) -> str:
     bar = f"<i style='width:{100 * share:.2f}%'></i>{'' if step.seconds is None else escaped(duration(step.seconds))}"
     cells = (
         (step.number, str(step.number), ""),
-        (step.name, f"{'&emsp;' * step.depth}{escaped(step.name)}", ""),
+        (step.name, escaped(step.name), ""),
         (step.seconds or 0, bar, "bar"),
         (step.fraction or 0, "" if step.fraction is None else f"{step.fraction:.0%}", "n"),
         (step.flops, quantity(step.flops), "n"),

@@ -1,4 +1,4 @@
-"""Loggers of numbers by step, to a CSV file or to TensorBoard.
+"""Loggers of numbers by step: CSV, TensorBoard, Weights & Biases, MLflow.
 
 >>> import pathlib, tempfile, volta_fn as vf
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -24,7 +24,7 @@ import numpy as np
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
 
 
-class _Logger:
+class Logger:
     """Base of loggers, which are called with a step and numbers by name."""
 
     def __call__(self, step: int, **values: Any) -> None:
@@ -56,7 +56,7 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-class CSVLogger(_Logger):
+class CSVLogger(Logger):
     """Writes a row for each step to a CSV file, which spreadsheets and pandas read.
 
     The first row sets the columns. Rows are appended to an existing file, as after a resumed run. Every row is written at once.
@@ -91,7 +91,7 @@ class CSVLogger(_Logger):
         self._file.close()
 
 
-class TensorBoardLogger(_Logger):
+class TensorBoardLogger(Logger):
     """Writes numbers as TensorBoard's scalars, by the package tensorboardX.
 
     Args:
@@ -115,3 +115,79 @@ class TensorBoardLogger(_Logger):
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+class WandbLogger(Logger):
+    """Sends numbers to a run of Weights & Biases, by the package wandb.
+
+    Args:
+        run: a run, as `wandb.init` returns it, or any object with its method ``log(numbers, step=step)``; by default a new one.
+        options: the arguments of `wandb.init` for a new run, such as ``project`` and ``config``.
+
+    Closing it finishes a new run, and leaves one that was passed. Raises `MissingDependencyError` if wandb is needed and not installed, and
+    `ArgumentError` for options besides a run.
+
+    >>> class Run:
+    ...     def log(self, numbers, step):
+    ...         print(step, numbers)
+    >>> WandbLogger(Run())(3, loss=0.5)
+    3 {'loss': 0.5}
+    """
+
+    def __init__(self, run: Any = None, **options: Any) -> None:
+        if run is not None and options:
+            raise ArgumentError(f"WandbLogger: the options {sorted(options)} are for a new run; leave the run or them out")
+        self._is_new = run is None
+        if run is None:
+            try:
+                import wandb  # noqa: PLC0415  # optional
+            except ImportError as error:
+                raise MissingDependencyError("WandbLogger needs the package wandb: pip install wandb") from error
+            run = wandb.init(**options)
+        self.run = run
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        self.run.log(numbers, step=step)
+
+    def close(self) -> None:
+        """Finish a new run."""
+        if self._is_new:
+            self.run.finish()
+
+
+class MLflowLogger(Logger):
+    """Sends numbers to the active run of MLflow, by the package mlflow.
+
+    Args:
+        client: the module mlflow, or any object with its functions ``log_metrics(numbers, step=step)``, ``start_run`` and ``end_run``.
+        options: the arguments of `mlflow.start_run`, such as ``run_name``, for a new run; without them, the active run is used, which
+            MLflow starts if there is none.
+
+    Closing it ends a run that it started. Raises `MissingDependencyError` if mlflow is needed and not installed.
+
+    >>> class Client:
+    ...     def log_metrics(self, numbers, step):
+    ...         print(step, numbers)
+    >>> MLflowLogger(Client())(3, loss=0.5)
+    3 {'loss': 0.5}
+    """
+
+    def __init__(self, client: Any = None, **options: Any) -> None:
+        if client is None:
+            try:
+                import mlflow  # noqa: PLC0415  # optional
+            except ImportError as error:
+                raise MissingDependencyError("MLflowLogger needs the package mlflow: pip install mlflow") from error
+            client = mlflow
+        self.client = client
+        self._is_new = bool(options)
+        if options:
+            self.client.start_run(**options)
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        self.client.log_metrics(numbers, step=step)
+
+    def close(self) -> None:
+        """End a run that the logger started."""
+        if self._is_new:
+            self.client.end_run()

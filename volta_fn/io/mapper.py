@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Never
 
 from volta_fn import nn, tree
 from volta_fn import numpy as vnp
@@ -288,7 +288,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _RENAMED = {"feed_forward": "", "cross_attn": "multihead_attn"}
 
 
-def from_torch(template: Any) -> StateDictMapper:
+def from_torch(template: Any, *state_dicts: Never) -> StateDictMapper:
     """Return the mapper from a PyTorch module's names and layouts to a model's here.
 
     Its result fits ``load_state_dict(template, …)``. It takes arrays, and PyTorch's tensors, of which it makes copies. The types of the
@@ -309,9 +309,9 @@ def from_torch(template: Any) -> StateDictMapper:
     >>> model.fc.weight.shape, state["norm"].batches
     ((3, 2), Array(7, dtype=int32))
     """
-    if any(map(_is_tensor, tree.leaves(template))):
+    if state_dicts or any(map(_is_tensor, tree.leaves(template))):
         raise ArgumentTypeError(
-            "from_torch takes the model here, and returns a mapper for PyTorch's state dict: "
+            "from_torch takes the model here alone, and returns a mapper for PyTorch's state dict: "
             "load_state_dict(model, from_torch(model)(torch_model.state_dict()))"
         )
     description = "from_torch(...)"

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from volta_fn.compat.config import config
+from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_refused, read_table
 from volta_fn.lazy_imports import load
@@ -85,7 +86,7 @@ def install() -> None:
     """Let `import jax` mean volta_fn in this process, with JAX's semantics.
 
     Indices out of range are moved inside or dropped, and dtypes are of 32 bits unless `jax_enable_x64` is set; docs/jax_differences.md
-    has a table. Calling it again does nothing.
+    has a table. `type(x).__name__` of arrays is JAX's, ArrayImpl. Calling it again does nothing.
 
     Raises `AlreadyImportedError` if the real JAX is loaded: install before anything imports it.
     """
@@ -98,4 +99,5 @@ def install() -> None:
                 "call volta_fn.jax.install() before the first import of jax, or run `python -m volta_fn.jax program.py`"
             )
     sys.meta_path.insert(0, _FINDER)
+    ConcreteArray.__name__ = "ArrayImpl"
     config.follow_jax()

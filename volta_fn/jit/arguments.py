@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value, brief, conversion, library_name
 from volta_fn.core.functions import argument_labels, function_name, wraps
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 
@@ -81,10 +81,26 @@ class Request:
         """Say which argument is not an array, and how to make it static."""
         label, value = argument_labels(self.function, self.in_tree)[position], self.leaves[position]
         name, where = re.split(r"[\[.]", label, maxsplit=1)[0], function_name(self.fun)
+        if expression := conversion(value, label):
+            return f"{where}: the argument {label} is a {library_name(value)}, not an array. Convert it first: {expression}."
         remedy = f'If it is an option, make it static: jit({where}, static_argnames="{name}")'
-        if label != name:
+        if isinstance(value, (set, frozenset)):
+            remedy = "A set has no order: pass a sorted list or tuple"
+        elif label != name:
             remedy = f"Leaves of arguments must be arrays: take it out of the pytree {name}, and pass it as a static argument"
-        return f"{where}: the argument {label} is {value!r:.60} of type {type(value).__name__}, which is no array. {remedy}."
+        elif label == self._name_of_self():
+            remedy = (
+                f"If {where} is a method, make {type(value).__name__} a volta_fn.nn.Module, whose arrays are arguments of the program. A "
+                f'static self, jit({where}, static_argnames="{name}"), is compared by identity: later changes of attributes are not seen'
+            )
+        return f"{where}: the argument {label} is {brief(value)} of type {type(value).__name__}, which is no array. {remedy}."
+
+    def _name_of_self(self) -> str | None:
+        """Return the name of the first parameter if the function was defined in a class."""
+        outer, _, _ = getattr(self.fun, "__qualname__", "").rpartition(".")
+        if not outer or outer.endswith("<locals>"):
+            return None
+        return next(iter(inspect.signature(self.fun).parameters), None)
 
     def donated(self) -> tuple[bool, ...]:
         """Return for each leaf whether its argument is donated."""

@@ -126,8 +126,14 @@ def jit(
             out_shardings=out_shardings,
         )
     check_callable(fun, "jit")
-    if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
-        raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
+    if isinstance(fun, staticmethod):
+        raise ArgumentTypeError(f"jit of {fun!r:.80}: decorate in the other order, @staticmethod above @jit")
+    if inspect.isgeneratorfunction(fun) or inspect.iscoroutinefunction(fun):
+        kind = "a generator, which yields" if inspect.isgeneratorfunction(fun) else "a coroutine, which is awaited"
+        raise ArgumentTypeError(
+            f"jit of {function_name(fun)}: it is {kind}, and a jitted function returns its results. Jit the function that computes a step, "
+            "and call it in the loop"
+        )
     options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
         fun = constrained_function(fun, in_shardings, out_shardings, options.argnums)

@@ -37,7 +37,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
     origins = dict.fromkeys(program.jaxpr.constvars, "from a constant")
     origins |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
     for eqn in program.eqns:
-        where = f" from {eqn.source.file}:{eqn.source.lineno} ({eqn.source.function})" if eqn.source else ""
+        where = f" from {eqn.source.place} ({eqn.source.function})" if eqn.source else ""
         named = f"named {eqn.params['name']!r}" if eqn.primitive is name_p else f"output of {eqn.primitive}"
         origins |= dict.fromkeys(eqn.outvars, f"{named}{where}")
     saved = {v: v.aval for v in program.jaxpr.outvars if isinstance(v, Var)}

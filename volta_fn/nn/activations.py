@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import as_value as _array
 from volta_fn.core.named_axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.dtypes import FLOATS
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
@@ -103,14 +103,21 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     """Encode each class number of `x` as a one-hot vector along a new `axis`.
 
     The vector is zero if the number is not in range(num_classes). `axis` may name an axis of a surrounding `vmap` with `num_classes`
-    examples, each of which then holds its own class. The default dtype is float32. Raises `ArgumentError` if `num_classes` is not the size
-    of that axis.
+    examples, each of which then holds its own class. The default dtype is float32. Raises `DTypeError` for class numbers that are not
+    integers, and `ArgumentError` if `num_classes` is not the size of that axis.
 
     >>> vf.nn.one_hot(vf.numpy.array([0, 2]), 3)
     Array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
     value = vnp.asarray(x)
+    if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        raise DTypeError(f"one_hot: class numbers are integers, got {value.aval}; convert them with x.astype('int32')")
+    return one_hot_of_numbers(value, num_classes, dtype, axis)
+
+
+def one_hot_of_numbers(value: Array, num_classes: Any, dtype: Any, axis: Any) -> Array:
+    """Return what `one_hot` does, for class numbers of any dtype."""
     count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
     result_dtype = dtypes.default(vnp.dtype("float32")) if dtype is None else dtype
     if isinstance(axis, str):

@@ -1,4 +1,4 @@
-"""Metrics of predictions: accuracy, confusion matrices, means over batches."""
+"""Metrics of predictions: classification, regression, means over batches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.losses.classification import class_axis, class_labels, cross_entropy, real_operands
 
 __all__ = [
-    "ClassificationScores", "Mean", "accuracy", "classification_scores", "confusion_matrix", "f1_score", "perplexity", "precision",
-    "recall", "roc_auc", "top_k_accuracy",
+    "ClassificationScores", "Mean", "PrecisionRecallCurve", "RocCurve", "accuracy", "average_precision", "balanced_accuracy",
+    "brier_score", "classification_scores", "cohen_kappa", "confusion_matrix", "explained_variance_score", "f1_score",
+    "jaccard_score", "log_loss", "matthews_corrcoef", "max_error", "mean_absolute_error", "mean_absolute_percentage_error",
+    "mean_squared_error", "median_absolute_error", "perplexity", "precision", "precision_recall_curve", "r2_score", "recall",
+    "roc_auc", "roc_curve", "root_mean_squared_error", "top_k_accuracy",
 ]  # fmt: skip
 
 
@@ -276,6 +279,350 @@ def roc_auc(scores: Any, labels: Any) -> Array:
     won = (less + no_more) / (2 * below[-1])
     area = vnp.sum(vnp.where(hit, won, 0.0)) / vnp.sum(hit)
     return vnp.where(vnp.any(vnp.isnan(values)), vnp.nan, area)
+
+
+# Curves of scores of two classes: average precision, ROC, precision and recall.
+
+
+def _ranking(metric: str, scores: Any, labels: Any) -> tuple[Array, Array, Array, Array]:
+    """Rank scores from the highest.
+
+    Returns them, for each the number of examples and of positive ones that score no less, and the number of all positive ones.
+    """
+    _, (values,) = real_operands(metric, scores)
+    positive = as_value(labels) != 0
+    if values.ndim != 1 or positive.shape != values.shape:
+        raise ShapeError(f"{metric}: scores and labels of one shape (N,) are needed, got {values.shape} and {positive.shape}")
+    order = vnp.argsort(-values)
+    ranked, hit = values[order], positive[order]
+    hits = vnp.concatenate([vnp.zeros(1, "int32"), vnp.cumsum(hit, dtype="int32")])
+    count = vnp.searchsorted(-ranked, -ranked, side="right")
+    return ranked, count, hits[count], hits[-1]
+
+
+def average_precision(scores: Any, labels: Any) -> Array:
+    """Return the average precision, the area under the steps of precision and recall.
+
+    It is the mean, over the positive examples, of the precision among the examples that score no less. NaN if there are none. Arguments and
+    errors are those of `roc_auc`.
+
+    >>> vf.nn.metrics.average_precision(vf.numpy.array([0.1, 0.4, 0.35, 0.8]), vf.numpy.array([0, 0, 1, 1])).round(4)
+    Array(0.8333, dtype=float32)
+    """
+    values, count, hits, total = _ranking("average_precision", scores, labels)
+    before = vnp.concatenate([vnp.zeros(1, hits.dtype), hits[:-1]])
+    area = vnp.sum((hits - before) * (hits / count)) / total
+    return vnp.where(vnp.any(vnp.isnan(values)), vnp.nan, area)
+
+
+class RocCurve(NamedTuple):
+    """Rates of false and of true positives by threshold."""
+
+    false_positive_rate: Array
+    true_positive_rate: Array
+    thresholds: Array
+
+
+def roc_curve(scores: Any, labels: Any) -> RocCurve:
+    """Return the receiver operating characteristic, a point for each example.
+
+    The first point is (0, 0), at an infinite threshold; equal scores repeat a point. Rates of no examples are NaN. Arguments and errors are
+    those of `roc_auc`, the area below it.
+
+    >>> curve = vf.nn.metrics.roc_curve(vf.numpy.array([0.1, 0.4, 0.35, 0.8]), vf.numpy.array([0, 0, 1, 1]))
+    >>> curve.false_positive_rate, curve.true_positive_rate
+    (Array([0. , 0. , 0.5, 0.5, 1. ], dtype=float32), Array([0. , 0.5, 0.5, 1. , 1. ], dtype=float32))
+    """
+    values, count, hits, total = _ranking("roc_curve", scores, labels)
+    start = vnp.zeros(1, values.dtype)
+    false, true = (count - hits) / (len(values) - total), hits / total
+    rates = [vnp.concatenate([start, rate.astype(values.dtype)]) for rate in (false, true)]
+    return RocCurve(rates[0], rates[1], vnp.concatenate([start + vnp.inf, values]))
+
+
+class PrecisionRecallCurve(NamedTuple):
+    """Precision and recall by threshold."""
+
+    precision: Array
+    recall: Array
+    thresholds: Array
+
+
+def precision_recall_curve(scores: Any, labels: Any) -> PrecisionRecallCurve:
+    """Return precision and recall at the score of each example, from the highest.
+
+    The first point, at an infinite threshold, has precision 1 and recall 0; equal scores repeat a point. Arguments and errors are those of
+    `roc_auc`.
+
+    >>> curve = vf.nn.metrics.precision_recall_curve(vf.numpy.array([0.1, 0.4, 0.8]), vf.numpy.array([0, 1, 1]))
+    >>> curve.precision.round(2), curve.recall
+    (Array([1.  , 1.  , 1.  , 0.67], dtype=float32), Array([0. , 0.5, 1. , 1. ], dtype=float32))
+    """
+    values, count, hits, total = _ranking("precision_recall_curve", scores, labels)
+    first = vnp.ones(1, values.dtype)
+    rates = [vnp.concatenate([start, rate.astype(values.dtype)]) for start, rate in ((first, hits / count), (0 * first, hits / total))]
+    return PrecisionRecallCurve(rates[0], rates[1], vnp.concatenate([first * vnp.inf, values]))
+
+
+# Probabilities: log loss and Brier's score.
+
+
+def log_loss(probabilities: Any, labels: Any, *, weight: Any = None) -> Array:
+    """Return the mean negative logarithm of the probability of the true class.
+
+    Args:
+        probabilities: of shape (N, C), one for each class; or (N,), those of class 1 of two. They are limited to [eps, 1 - eps] of their
+            dtype, so that no term is infinite. For logits, use `cross_entropy`.
+        labels: the true class numbers, of shape (N,).
+        weight: how much each example counts.
+
+    Raises:
+        ShapeError: other shapes. DTypeError: class numbers that are not integers or booleans.
+
+    >>> vf.nn.metrics.log_loss(vf.numpy.array([0.9, 0.2]), vf.numpy.array([1, 0])).round(4)
+    Array(0.1643, dtype=float32)
+    """
+    _, (values,) = real_operands("log_loss", probabilities)
+    if values.ndim == 1:
+        values = vnp.stack([1 - values, values], -1)
+    truth = as_value(labels)
+    truth = truth.astype("int32") if truth.dtype in BOOL else truth
+    truth = class_labels("log_loss", truth, values.shape, class_axis("log_loss", values, -1))
+    eps = float(np.finfo(values.dtype).eps)
+    terms = -vnp.log(vnp.clip(vnp.take_along_axis(values, truth[..., None], -1)[..., 0], eps, 1 - eps))
+    return _weighted_mean("log_loss", terms, weight)
+
+
+def brier_score(probabilities: Any, labels: Any, *, weight: Any = None) -> Array:
+    """Return the mean squared difference of probabilities from labels (Brier 1950).
+
+    Args:
+        probabilities: those of class 1 of two, of shape (N,).
+        labels: of the same shape: true, or not 0, for class 1.
+        weight: how much each example counts.
+
+    >>> vf.nn.metrics.brier_score(vf.numpy.array([0.9, 0.2]), vf.numpy.array([1, 0])).round(4)
+    Array(0.025, dtype=float32)
+    """
+    truth = (as_value(labels) != 0).astype("float32")
+    return mean_squared_error(probabilities, truth, weight=weight)
+
+
+# More from the confusion matrix.
+
+
+def balanced_accuracy(predictions: Any, labels: Any, num_classes: int, *, axis: int | None = None) -> Array:
+    """Return the mean of the recalls of the classes that have examples.
+
+    Arguments are those of `confusion_matrix`.
+
+    >>> vf.nn.metrics.balanced_accuracy(vf.numpy.array([0, 1, 0, 0]), vf.numpy.array([0, 1, 1, 0]), 2)
+    Array(0.75, dtype=float32)
+    """
+    counts = confusion_matrix(predictions, labels, num_classes, axis=axis)
+    support = vnp.sum(counts, 1)
+    recalls = _ratio(vnp.diagonal(counts), support, 0.0)
+    return vnp.sum(recalls) / vnp.sum(support > 0)
+
+
+def matthews_corrcoef(predictions: Any, labels: Any, num_classes: int = 2, *, axis: int | None = None) -> Array:
+    """Return Matthews' correlation of predictions and labels, 0 where it is undefined.
+
+    It is from -1 to 1, for any number of classes (Gorodkin 2004). Arguments are those of `confusion_matrix`.
+
+    >>> vf.nn.metrics.matthews_corrcoef(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 0, 1])).round(4)
+    Array(0.5774, dtype=float32)
+    """
+    counts = confusion_matrix(predictions, labels, num_classes, axis=axis).astype("float32")
+    shares = counts / vnp.maximum(vnp.sum(counts), 1)  # the squares of large counts would lose digits
+    said, true = vnp.sum(shares, 0), vnp.sum(shares, 1)
+    covariance = vnp.trace(shares) - vnp.sum(said * true)
+    spread = (1 - vnp.sum(said * said)) * (1 - vnp.sum(true * true))
+    return vnp.where(spread > 0, covariance / vnp.sqrt(vnp.where(spread > 0, spread, 1)), 0.0)
+
+
+def cohen_kappa(predictions: Any, labels: Any, num_classes: int, *, axis: int | None = None) -> Array:
+    """Return the agreement beyond chance of predictions and labels (Cohen 1960).
+
+    Arguments are those of `confusion_matrix`.
+
+    >>> vf.nn.metrics.cohen_kappa(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 0, 1]), 2)
+    Array(0.5, dtype=float32)
+    """
+    counts = confusion_matrix(predictions, labels, num_classes, axis=axis).astype("float32")
+    shares = counts / vnp.sum(counts)
+    chance = vnp.sum(vnp.sum(shares, 0) * vnp.sum(shares, 1))
+    return (vnp.trace(shares) - chance) / (1 - chance)
+
+
+def jaccard_score(
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
+) -> Array:
+    """Return the intersection over the union of predictions and labels of a class.
+
+    Arguments are those of `precision`.
+
+    >>> vf.nn.metrics.jaccard_score(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
+    Array(0.5, dtype=float32)
+    """
+    counts = confusion_matrix(predictions, labels, num_classes, axis=axis)
+    if average is None or average == "micro" or average == "binary":
+        f1 = classification_scores(counts, average, zero_division=zero_division).f1
+        return f1 / (2 - f1)
+    f1 = classification_scores(counts, None, zero_division=zero_division).f1
+    each, support = f1 / (2 - f1), vnp.sum(counts, 1)
+    return vnp.mean(each) if average == "macro" else _ratio(vnp.sum(each * support), vnp.sum(support), zero_division)
+
+
+# Regression, with scikit-learn's names. As everywhere in this package, predictions come first.
+
+Outputs = Literal["uniform_average", "raw_values"]
+
+
+def _errors(metric: str, predictions: Any, targets: Any) -> tuple[Array, Array]:
+    """Return predictions and targets of one shape in the dtype to compute in."""
+    _, (guess, truth) = real_operands(metric, predictions, targets)
+    if guess.shape != truth.shape:
+        raise ShapeError(f"{metric}: predictions and targets need the same shape, got {guess.shape} and {truth.shape}; reshape one of them")
+    if not guess.ndim:
+        raise ShapeError(f"{metric}: predictions of shape (N,) or (N, outputs) are needed, got a scalar")
+    return guess, truth
+
+
+def _weighted_mean(metric: str, values: Array, weight: Any) -> Array:
+    """Return the mean along the first axis."""
+    if weight is None:
+        return vnp.mean(values, 0)
+    (factors,) = real_operands(metric, weight)[1]
+    if factors.shape != values.shape[:1]:
+        raise ShapeError(f"{metric}: {values.shape[0]} examples need a weight of shape ({values.shape[0]},), got {factors.shape}")
+    columns = factors.reshape(factors.shape + (1,) * (values.ndim - 1)).astype(values.dtype)
+    return vnp.sum(vnp.where(columns == 0, 0.0, columns * values), 0) / vnp.sum(columns)
+
+
+def _over_outputs(metric: str, values: Array, multioutput: str) -> Array:
+    if multioutput not in ("uniform_average", "raw_values"):
+        raise ArgumentError(f"{metric}: multioutput is 'uniform_average' or 'raw_values', got {multioutput!r}")
+    return values if multioutput == "raw_values" else vnp.mean(values)
+
+
+def mean_squared_error(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the mean squared error; NaN of no examples.
+
+    Args:
+        predictions: numbers of shape (N,), or (N, …) for several outputs.
+        targets: the true numbers, of the same shape.
+        weight: how much each example counts, of shape (N,).
+        multioutput: "uniform_average" for the mean over the outputs, "raw_values" for one number each.
+
+    Raises:
+        ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another `multioutput`.
+
+    >>> vf.nn.metrics.mean_squared_error(vf.numpy.array([2.0, 4.0]), vf.numpy.array([1.0, 4.0]))
+    Array(0.5, dtype=float32)
+    """
+    guess, truth = _errors("mean_squared_error", predictions, targets)
+    return _over_outputs("mean_squared_error", _weighted_mean("mean_squared_error", (guess - truth) ** 2, weight), multioutput)
+
+
+def root_mean_squared_error(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the root of the mean squared error.
+
+    Of several outputs, it is the mean of the roots.
+
+    Arguments and errors are those of `mean_squared_error`.
+
+    >>> vf.nn.metrics.root_mean_squared_error(vf.numpy.array([2.0, 4.0]), vf.numpy.array([1.0, 3.0]))
+    Array(1., dtype=float32)
+    """
+    roots = vnp.sqrt(mean_squared_error(predictions, targets, weight=weight, multioutput="raw_values"))
+    return _over_outputs("root_mean_squared_error", roots, multioutput)
+
+
+def mean_absolute_error(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the mean absolute error.
+
+    Arguments and errors are those of `mean_squared_error`.
+
+    >>> vf.nn.metrics.mean_absolute_error(vf.numpy.array([2.0, 4.0]), vf.numpy.array([1.0, 4.0]))
+    Array(0.5, dtype=float32)
+    """
+    guess, truth = _errors("mean_absolute_error", predictions, targets)
+    return _over_outputs("mean_absolute_error", _weighted_mean("mean_absolute_error", abs(guess - truth), weight), multioutput)
+
+
+def mean_absolute_percentage_error(
+    predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average"
+) -> Array:
+    """Return the mean of the errors relative to the targets, not in per cent.
+
+    Targets nearer to zero than eps of the dtype count as eps. Arguments and errors are those of `mean_squared_error`.
+
+    >>> vf.nn.metrics.mean_absolute_percentage_error(vf.numpy.array([2.0, 4.0]), vf.numpy.array([1.0, 4.0]))
+    Array(0.5, dtype=float32)
+    """
+    guess, truth = _errors("mean_absolute_percentage_error", predictions, targets)
+    shares = abs(guess - truth) / vnp.maximum(abs(truth), np.finfo(truth.dtype).eps)
+    return _over_outputs("mean_absolute_percentage_error", _weighted_mean("mean_absolute_percentage_error", shares, weight), multioutput)
+
+
+def median_absolute_error(predictions: Any, targets: Any, *, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the median of the absolute errors, which outliers hardly change.
+
+    Arguments and errors are those of `mean_squared_error`.
+
+    >>> vf.nn.metrics.median_absolute_error(vf.numpy.array([2.0, 4.0, 90.0]), vf.numpy.array([1.0, 4.0, 5.0]))
+    Array(1., dtype=float32)
+    """
+    guess, truth = _errors("median_absolute_error", predictions, targets)
+    return _over_outputs("median_absolute_error", vnp.median(abs(guess - truth), 0), multioutput)
+
+
+def max_error(predictions: Any, targets: Any) -> Array:
+    """Return the greatest absolute error.
+
+    Arguments and errors are those of `mean_squared_error`.
+
+    >>> vf.nn.metrics.max_error(vf.numpy.array([2.0, 4.0]), vf.numpy.array([1.0, 4.0]))
+    Array(1., dtype=float32)
+    """
+    guess, truth = _errors("max_error", predictions, targets)
+    return vnp.max(abs(guess - truth))
+
+
+def r2_score(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the coefficient of determination, 1 for exact predictions.
+
+    That is 1 - Σ(y - ŷ)² / Σ(y - ȳ)²: 0 for predictions as good as the mean of the targets, negative for worse ones. Of equal targets it is
+    1 if the predictions are exact, else 0. NaN of fewer than two examples. **The predictions come first**, as everywhere in this package,
+    and not the targets, as in scikit-learn: the score is not symmetric. Arguments and errors are those of `mean_squared_error`.
+
+    >>> predictions, targets = vf.numpy.array([1.0, 2.0, 2.0]), vf.numpy.array([1.0, 2.0, 3.0])
+    >>> vf.nn.metrics.r2_score(predictions, targets)
+    Array(0.5, dtype=float32)
+    """
+    return _explained("r2_score", predictions, targets, weight, multioutput, centred=False)
+
+
+def explained_variance_score(predictions: Any, targets: Any, *, weight: Any = None, multioutput: Outputs = "uniform_average") -> Array:
+    """Return the share of the targets' variance that the predictions explain.
+
+    It is `r2_score` of predictions without bias: a constant error does not count.
+
+    >>> vf.nn.metrics.explained_variance_score(vf.numpy.array([2.0, 3.0, 4.0]), vf.numpy.array([1.0, 2.0, 3.0]))
+    Array(1., dtype=float32)
+    """
+    return _explained("explained_variance_score", predictions, targets, weight, multioutput, centred=True)
+
+
+def _explained(metric: str, predictions: Any, targets: Any, weight: Any, multioutput: str, centred: bool) -> Array:
+    guess, truth = _errors(metric, predictions, targets)
+    error = truth - guess
+    rest = error - _weighted_mean(metric, error, weight) if centred else error
+    unexplained = _weighted_mean(metric, rest**2, weight)
+    total = _weighted_mean(metric, (truth - _weighted_mean(metric, truth, weight)) ** 2, weight)
+    share = vnp.where(total == 0, vnp.where(unexplained == 0, 1.0, 0.0), 1 - unexplained / vnp.where(total == 0, 1, total))
+    return _over_outputs(metric, share if len(truth) > 1 else share * vnp.nan, multioutput)
 
 
 #: The prediction from scores that hold NaN.

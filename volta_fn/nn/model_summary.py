@@ -8,6 +8,7 @@ of subclasses of the layers' classes, so that the model's code finds everything 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,21 +82,23 @@ class Summary:
     __repr__ = __str__
 
 
-def summary(model: Module, x: Any, state: Any = None, key: Any = None, training: bool = False) -> Summary:
-    """Tabulate the layers of a model: outputs for `x`, parameters, FLOPs, memory.
+def summary(model: Module, *inputs: Any, state: Any = None, key: Any = None, training: bool = False, **kwargs: Any) -> Summary:
+    """Tabulate the layers of a model: outputs, parameters, FLOPs, memory.
 
     Only shapes are computed. The bytes of a layer are those of its parameters and of its output; FLOPs are counted in the program that the
     model becomes, as `jit(f).lower(x).cost_analysis()` counts them.
 
     Args:
         model: a module; its leaves may be `ShapeDtypeStruct`.
-        x: its input, an array or `ShapeDtypeStruct`.
-        state: its state, if it has one.
+        inputs: what it is called with: pytrees of arrays or `ShapeDtypeStruct`, and options such as None or text.
+        state: its state, if it has one; it may also be the second input, as in the call.
         key: a random key, if it draws random numbers.
         training: whether it is called as in training.
+        kwargs: further arguments of the call.
 
     Outputs of layers inside `vmap` and `scan` are without the axes that those add; their FLOPs are those of all iterations. Raises
-    `ArgumentTypeError` if `model` is no module or its state is missing, and the errors of the model.
+    `ArgumentTypeError` if `model` is no module, if its state or an input is missing, or for a shape in place of an input, and the errors of
+    the model.
 
     >>> model = nn.Sequential(conv=nn.Conv2d.init(vf.random.key(0), 3, 8, 3), act=nn.relu, pool=nn.GlobalAvgPool.init())
     >>> nn.summary(model, vf.ShapeDtypeStruct((32, 3, 10, 10), "float32"))
@@ -109,19 +112,56 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
     """
     if not isinstance(model, Module):
         raise ArgumentTypeError(f"summary: the model is a Module, got {type(model).__name__}; wrap a function in nn.Lambda")
+    options = {"state": state, "key": key, "training": training}
+    arguments = _Arguments(model, inputs, {**kwargs, **{n: v for n, v in options.items() if n in model.takes and v is not None}})
     record = _Record()
 
-    def call(model: Module, x: Any, state: Any, key: Any) -> Any:
-        return apply(_recording(model, "", record), x, state, key=key, training=training)[0]
+    def call(model: Module, *arrays: Any) -> Any:
+        out = arguments.call(_recording(model, "", record), arrays)
+        return out[0] if "state" in model.takes else out
 
-    program, output = make_jaxpr(call, return_shape=True)(model, x, state, key)
+    program, output = make_jaxpr(call, return_shape=True)(model, *arguments.arrays)
     flops = record.flops(program)
     rows = []
     for path, layer in record.layers.items():
         if path:
             out = record.outputs.get(path)
             rows.append(SummaryRow(path, _title(layer), out, parameter_count(layer), flops[path], _bytes(layer) + _bytes(out)))
-    return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), _bytes(state), flops[""])
+    return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), arguments.state_bytes, flops[""])
+
+
+class _Arguments:
+    """The arguments of a call: `arrays`, which are traced, and others as they are."""
+
+    def __init__(self, model: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        name = type(model).__name__
+        for value in inputs:
+            if type(value) is tuple and value and all(type(size) is int for size in value):
+                raise ArgumentTypeError(
+                    f"summary: an input is an array or its type, as ShapeDtypeStruct({value}, 'float32'), got its shape"
+                )
+        signature = inspect.signature(type(model).__call__)
+        try:
+            bound = signature.bind(model, *inputs, **options).arguments
+        except TypeError as error:
+            if str(error).endswith("'state'"):
+                apply(model, None)  # which says how state is passed
+            raise ArgumentTypeError(
+                f"summary: {error}, for the call of {name}, whose arguments are {', '.join(list(signature.parameters)[1:])}. "
+                "Inputs follow the model: summary(model, x, y, mask=mask)"
+            ) from None
+        self.leaves, self.structure = tree.flatten((inputs, options))
+        self.positions = [i for i, leaf in enumerate(self.leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+        self.arrays = [self.leaves[i] for i in self.positions]
+        self.state_bytes = _bytes(bound.get("state")) if "state" in model.takes else 0
+
+    def call(self, model: Any, arrays: tuple[Any, ...]) -> Any:
+        """Call the model with other arrays in place of those."""
+        leaves = list(self.leaves)
+        for position, array in zip(self.positions, arrays, strict=True):
+            leaves[position] = array
+        inputs, options = tree.unflatten(self.structure, leaves)
+        return model(*inputs, **options)
 
 
 class _Record:

@@ -20,7 +20,9 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+from contextvars import ContextVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -28,7 +30,9 @@ from volta_fn import advice, tree
 from volta_fn.core.arrays import html
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
+from volta_fn.source import current_scope
 from volta_fn.tree.registry import FIELDS
 
 __all__ = ["Module", "apply", "parameter_count", "static"]
@@ -108,6 +112,10 @@ class Module:
         cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
         cls._data = tuple(field.name for field in fields if field.name not in cls._static)
         cls._named_in_call = _named_in_call(cls)
+        if "forward" in vars(cls) and "__call__" not in dir(cls):
+            cls.__call__ = _name_it_call
+        if isinstance(vars(cls).get("__call__"), FunctionType):
+            cls.__call__ = _in_scope(vars(cls)["__call__"])
         if isinstance(vars(cls).get("init"), classmethod):
             cls.init = classmethod(advice.explained(vars(cls)["init"].__func__))  # type: ignore[attr-defined]
         keys = {name: tree.GetAttrKey(name) for name in cls._data}
@@ -345,6 +353,50 @@ def _child_row(name: str, child: Any) -> str:
     if isinstance(child, (Module, list, tuple, Mapping)):
         return unfolding(child, f"{name}: {type(child).__name__}")
     return f"<code>{html.escaped(name)}</code> {unfolding(child, name)}"
+
+
+# The equations of a layer carry its path in the model, as those of a `named_scope` do.
+
+#: The module whose call is being traced.
+_caller: ContextVar[Module | None] = ContextVar("_caller", default=None)
+
+
+def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a module's `__call__` whose equations are in a scope of its name."""
+
+    @functools.wraps(call)
+    def call_in_scope(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if current_trace() is EVAL:
+            return call(self, *args, **kwargs)
+        caller = _caller.get()
+        if caller is self:  # super().__call__
+            return call(self, *args, **kwargs)
+        outer, name = current_scope.get(), _name_in(caller, self)
+        tokens = current_scope.set(f"{outer}/{name}" if outer else name), _caller.set(self)
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            current_scope.reset(tokens[0])
+            _caller.reset(tokens[1])
+
+    return call_in_scope
+
+
+def _name_in(caller: Module | None, layer: Module) -> str:
+    """Return the name of a layer in the module that calls it, or that of its class."""
+    for name, value in ({} if caller is None else vars(caller)).items():
+        if value is layer:
+            return name
+        entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+        for key, entry in entries:
+            if entry is layer:
+                return str(key) if name.startswith("_") else f"{name}.{key}"
+    return type(layer).__name__
+
+
+def _name_it_call(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """Raise `ArgumentError`: the class has PyTorch's `forward` alone."""
+    raise ArgumentError(f"{type(self).__name__} defines forward; the method that a call runs has the name __call__ here")
 
 
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:

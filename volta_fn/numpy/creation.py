@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
 from volta_fn.core.arrays.dlpack import imported
 from volta_fn.core.arrays.memory import constrained, device_put
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
@@ -92,8 +92,23 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
         return as_value(value) if dtype is None else _exactly(value, dtype)
     values = np.asarray(unmasked(value))
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
-        raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
+        remedy = _encoding(value, values)
+        raise ArgumentTypeError(f"array: {brief(value)} of type {type(value).__name__} is not an array of numbers{remedy}")
     return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
+
+
+def _encoding(value: Any, values: np.ndarray) -> str:
+    """Return the remedy for an object that is no array of numbers, or nothing."""
+    if isinstance(value, (str, bytes)) or values.dtype.kind in "US":
+        return ". Encode text as numbers first: class numbers, or the indices of a tokenizer"
+    if isinstance(value, (set, frozenset, dict)):
+        return f". Its order is not that of an array: make a list of {'its values' if isinstance(value, dict) else 'it, sorted'}"
+    if not values.shape:
+        return "; collect an iterator first: list(x)" if hasattr(value, "__next__") else ""
+    if (columns := getattr(value, "dtypes", None)) is not None and hasattr(value, "columns"):  # a DataFrame
+        text = [str(name) for name, dtype in zip(value.columns, columns, strict=False) if getattr(dtype, "kind", "O") in "OUSMm"]
+        return f". Columns of other things: {', '.join(text)}; encode them, or select the others"
+    return ". If all of its elements are numbers, write x.astype(float)" if values.dtype.kind == "O" else ""
 
 
 def _exactly(value: Any, dtype: np.dtype) -> Array:
@@ -147,7 +162,9 @@ def _not_numbers(leaves: Sequence[Any]) -> Exception:
     if too_big is not None:
         return ArgumentError(f"array: the integer {too_big} does not fit 64 bits")
     wrong = next((leaf for leaf in leaves if not isinstance(leaf, numbers)), leaves)
-    return ArgumentTypeError(f"array: {wrong!r:.80} of type {type(wrong).__name__} is not a number or an array of numbers")
+    remedy = ". Encode text as numbers first: class numbers, or the indices of a tokenizer" if isinstance(wrong, (str, bytes)) else ""
+    remedy = "; write float('nan') for a missing number" if wrong is None else remedy
+    return ArgumentTypeError(f"array: {brief(wrong)} of type {type(wrong).__name__} is not a number or an array of numbers{remedy}")
 
 
 @fused

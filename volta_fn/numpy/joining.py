@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.array import Array, brief
 from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
@@ -55,6 +55,12 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
     return [lax.convert_element_type(operand(function, str(i), v), dtype) for i, v in enumerate(arrays, 1)]
 
 
+def _check_axis(function: str, axis: Any) -> None:
+    """Raise `ArgumentTypeError` for a second array in place of an axis."""
+    if (isinstance(axis, (Array, np.ndarray)) and axis.ndim) or isinstance(axis, (list, tuple)):
+        raise ArgumentTypeError(f"{function} takes the arrays as one sequence, {function}([a, b], axis); here the axis is {brief(axis)}")
+
+
 @fused
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """Join arrays along an existing dimension (None: flattened), in one dtype.
@@ -64,6 +70,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
 
     Raises `ShapeError` unless the other dimensions agree.
     """
+    _check_axis("concatenate", axis)
     values = _items("concatenate", arrays, dtype)
     if axis is None:
         values, axis = [lax.reshape(v, (v.size,)) for v in values], 0
@@ -85,6 +92,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
     Array([[1, 3],
            [2, 4]], dtype=int32)
     """
+    _check_axis("stack", axis)
     no_out("stack", out)
     values = _items("stack", arrays, dtype)
     shapes = {v.shape for v in values}

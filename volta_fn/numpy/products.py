@@ -15,8 +15,9 @@ from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
+from volta_fn.primitives.array_operations.operators import refused_operand
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.data_movement.movement import (
     broadcast_in_dim,
@@ -86,12 +87,19 @@ def array_matmul(self: Array, other: Any) -> Any:
     run = _plain_kernel(self, other)
     if run is not None:
         return run(self, other)
-    return matmul(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+    return matmul(self, other) if isinstance(other, (Array, np.ndarray)) else _not_an_operand(other)
 
 
 def array_rmatmul(self: Array, other: Any) -> Any:
     """Return ``other @ self``: the operator of arrays, of another operand on the left."""
-    return matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+    return matmul(other, self) if isinstance(other, (Array, np.ndarray)) else _not_an_operand(other)
+
+
+def _not_an_operand(other: Any) -> Any:
+    """Raise `ArgumentTypeError` for a number, or what operators of arrays refuse."""
+    if isinstance(other, (bool, int, float, complex, np.generic)):
+        raise ArgumentTypeError(f"@ is the matrix product, and {other!r} is a number: x * {other!r} multiplies each element")
+    return refused_operand(other)
 
 
 def _plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
@@ -388,6 +396,8 @@ def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:
     else:
         counts = Counter("".join(term.replace("...", "") for term in inputs))
         result = hidden + "".join(sorted(c for c, n in counts.items() if n == 1))
+    if unknown := sorted({*result} - {*"".join(spelled)} - {*".,->"}):
+        raise ArgumentError(f"einsum {subscripts!r}: the result has the letter {unknown[0]!r}, which no operand has")
     bad = [c for c in "".join(spelled) + result if c in ".,->"]
     if bad or len(set(result)) != len(result) or set(result) - set("".join(spelled)):
         raise ArgumentError(f"einsum subscripts {subscripts!r} are not valid: results have distinct letters, each from an operand")

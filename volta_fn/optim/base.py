@@ -96,6 +96,11 @@ def _check(function: str, parameter: inspect.Parameter | None, value: Any) -> No
     if parameter is None or (value is None and (parameter.default is None or "None" in parameter.annotation)):
         return
     schedule = parameter.annotation.startswith("ScalarOrSchedule")
+    if not isinstance(value, (list, tuple)) and tree.leaves(value) and not is_leaf(value):
+        raise ArgumentTypeError(
+            f"{function}: {parameter.name} is a number, got the pytree {type(value).__name__}. Parameters are passed later: "
+            f"optimizer.init(params) and optimizer.update(grads, state, params)"
+        )
     if schedule and callable(value):
         return
     kinds = "a number, a scalar array or a schedule" if schedule else "a number or a scalar array"
@@ -321,6 +326,8 @@ def apply_updates(params: T, updates: Updates) -> T:
             raise ShapeError(f"apply_updates: the update{where()} has shape {new.shape}, its parameter {old.shape}. {_SAME_TREES}")
         return cast_like(widened(old) + new, old)
 
+    if type(updates) is tuple and len(updates) == 2 and not isinstance(params, tuple):
+        raise TreeError("apply_updates: the updates are a pair: pass the first of updates, state = optimizer.update(…)")
     leaves, treedef = tree.flatten(updates, is_leaf=lambda x: x is None)
     pairs = zip(leaves, tree.flatten_up_to(treedef, params, "apply_updates: the parameters, compared with the updates"), strict=True)
     updated: Any = treedef.unflatten([add(i, *pair) for i, pair in enumerate(pairs)])

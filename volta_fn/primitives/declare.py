@@ -182,6 +182,15 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     return tuple(result)
 
 
+def _boolean_hint(name: str, dtype: np.dtype) -> str:
+    """Return the remedy for arithmetic on booleans, and for logic on numbers."""
+    if dtype == np.bool_ and name in ("sub", "neg"):
+        return "; of booleans, a ^ b says where they differ, and ~a is the negation"
+    if dtype in dtypes.INEXACT and name in ("and", "or", "xor", "not"):
+        return ". Comparisons need parentheses: (x > 0) & (y < 1)"
+    return ""
+
+
 def elementwise(
     name: str,
     evaluate: Callable[..., Any] | None = None,
@@ -223,6 +232,7 @@ def elementwise(
             )
         if dtype not in operands:
             hint = "; dtypes of 8 bits and less only store numbers: convert with x.astype first" if dtype in dtypes.STORAGE else ""
+            hint = hint or _boolean_hint(name, dtype)
             raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in operands))}{hint}")
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, dtype if result is None else result(dtype), weak)

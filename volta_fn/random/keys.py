@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -170,6 +170,11 @@ class PRNGKeyArray(_Base):
     def tree_unflatten(cls, impl: str, children: Sequence[Any]) -> PRNGKeyArray:
         """Return a key array around the given data."""
         return cls(children[0], impl)
+
+    def _no_arithmetic(self, other: Any) -> NoReturn:
+        raise ArgumentTypeError("there is no arithmetic of random keys: random.fold_in(key, number) makes the key of a number")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __xor__ = _no_arithmetic
 
     @property
     def shape(self) -> tuple[int, ...]:

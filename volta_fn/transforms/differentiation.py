@@ -17,10 +17,10 @@ from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
 from volta_fn.core.staging import (
     JaxprBuilder,
     JaxprTrace,
-    Position,
     current_position,
     eval_jaxpr,
     in_backward_pass,
+    position_in_scope,
     trace_derived,
     trace_to_jaxpr,
     trace_with_aux,
@@ -31,7 +31,7 @@ from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
-from volta_fn.source import user_code_position
+from volta_fn.source import Position
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
@@ -297,7 +297,7 @@ class PartialEvalTrace(Trace):
         Finding a line takes a microsecond. Eagerly the recorded program is transposed and dropped; its lines are seen if the results of
         single operations are inspected, or if the transpose is recorded in a program that is being traced.
         """
-        return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
+        return position_in_scope() if settings.sees_results or isinstance(self.parent, JaxprTrace) else current_position.get()
 
 
 class Linearization(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, as_value, aval_of
+from volta_fn.core.arrays.array import Array, as_value, aval_of, brief
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import (
     FlatFunction,
@@ -27,7 +27,7 @@ from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, w
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
-from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError, UnsupportedError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, RefError, ShapeError, TreeError, UnsupportedError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -102,7 +102,7 @@ def value_and_grad(
 
     @wraps(fun)
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
-        positions, arguments = arguments_at(args, argnums, "grad")
+        positions, arguments = arguments_at(args, argnums, "grad", kwargs)
         leaves, in_tree = tree.flatten((tuple(arguments), {}))
         _check_inputs(leaves, positions, arguments, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
@@ -184,9 +184,19 @@ def check_no_axes(reduce_axes: Sequence[Any], transform: str) -> None:
         )
 
 
-def arguments_at(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
+def arguments_at(
+    args: Sequence[Any], argnums: int | Sequence[int], transform: str, kwargs: Mapping[str, Any] | None = None
+) -> tuple[list[int], list[Any]]:
     """Return the positions (from the front) and values of the arguments at `argnums`."""
-    positions = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    try:
+        positions = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    except ArgumentError as error:
+        if not kwargs:
+            raise
+        names = ", ".join(kwargs)
+        raise ArgumentError(
+            f"{error.message}, and passes {names} by keyword. Pass the arguments to differentiate by position: f({next(iter(kwargs))})."
+        ) from None
     return positions, [args[i] for i in positions]
 
 
@@ -226,9 +236,14 @@ def _check_inputs(
 def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
     """Raise `GradientError` unless the result is one scalar of a dtype with gradients."""
     if out_tree != leaf_structure():
+        result = tree.describe(out_tree)
         raise GradientError(
-            f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
-            "Return (loss, aux) and pass has_aux=True to get other values out."
+            f"grad needs a function with one scalar result, but {name} returned {result}"
+            + (
+                ": is a `return` missing at its end?"
+                if result == "None"
+                else f"{', where * is an array' * ('*' in result)}. Return (loss, aux) and pass has_aux=True to get other values out."
+            )
         )
     aval = outs[0].aval
     if aval.is_float and not aval.shape and not holomorphic:
@@ -239,7 +254,10 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
             "Reduce it with .sum() or .mean(), or use jacrev or vjp for the derivative of an array."
         )
     if aval.dtype not in dtypes.INEXACT:
-        raise GradientError(f"grad needs a real scalar result, but {name} returned dtype {aval.dtype.name}")
+        raise GradientError(
+            f"grad needs a real scalar result, but {name} returned dtype {aval.dtype.name}. Counts, comparisons and indices have no "
+            "gradient: return a loss of floats"
+        )
     if (aval.dtype in dtypes.COMPLEX) != holomorphic:
         raise GradientError(
             f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
@@ -487,6 +505,12 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     check_callable(fun, "jvp")
+    for name, value in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(value, (tuple, list)):
+            raise ArgumentTypeError(
+                f"jvp: {name} is a tuple with an entry for each argument of {function_name(fun)}, got {brief(value)}; "
+                "for one argument: jvp(f, (x,), (t,))"
+            )
 
     def with_tangents(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         leaves, in_tree = tree.flatten((primals, {}))
@@ -607,7 +631,7 @@ class DifferentiatedFunction:
                 got = "one array" if isinstance(pair, Array) else type(pair).__name__
                 raise ArgumentError(
                     f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
-                    "Return such a pair, or leave has_aux out."
+                    + ("Is a `return` missing at its end?" if pair is None else "Return such a pair, or leave has_aux out.")
                 )
             result, aux = pair
             self.aux_leaves, self.aux_tree = tree.flatten(aux)

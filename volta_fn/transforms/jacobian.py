@@ -74,6 +74,7 @@ def jacfwd(
         def push(*directions: Array) -> Any:
             tangent = tree.unflatten(structure, directions)
             result = jvp(partial, primals, (tangent,) if isinstance(argnums, int) else tangent, has_aux)
+            _check_result(result[0], fun)
             _check_dtype(tree.leaves(result[0]), dtypes.INEXACT, "jacfwd: a result")
             return result[1:]
 
@@ -83,6 +84,11 @@ def jacfwd(
         return (jacobian_tree, *aux) if has_aux else jacobian_tree
 
     return jitted_like(fun, jacobian_function, "jacfwd", argnums, has_aux, holomorphic)
+
+
+def _check_result(result: Any, fun: Callable[..., Any]) -> None:
+    if result is None:
+        raise GradientError(f"{function_name(fun)} returned None, which has no derivative: is a `return` missing at its end?")
 
 
 def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
@@ -122,6 +128,7 @@ def jacrev(
         if not allow_int:
             _check_dtype(tree.leaves(arguments), dtypes.COMPLEX if holomorphic else dtypes.INEXACT, "jacrev: an argument")
         result = vjp(partial_function(fun, args, positions, kwargs), *arguments, has_aux=has_aux)
+        _check_result(result[0], fun)
         outs, structure = tree.flatten(result[0])
         _check_dtype(outs, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: a result")
         pull_back = result[1]

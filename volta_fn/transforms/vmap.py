@@ -15,7 +15,7 @@ from volta_fn.core.primitive import AxisData, Primitive, RuleTable
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr, trace_with_aux
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
-from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
+from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Adapted
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
@@ -64,7 +64,6 @@ def vmap(
     if not isinstance(axes_in, (int, tuple, type(None))):
         raise ArgumentError(f"vmap: in_axes is one entry, or a tuple of one per argument, of integers and None, got {in_axes!r}")
     name = function_name(fun)
-    is_none = lambda x: x is None  # noqa: E731  # None is a leaf here
 
     @wraps(fun)
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +73,7 @@ def vmap(
                 f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments. "
                 "Give each an entry, None for those that are not mapped; one number instead of the tuple stands for all."
             )
-        dimensions = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
+        dimensions = _dimensions(fun, axes_in, args, kwargs)
         if mapped_refs := [i for i in positions_of_refs(leaves) if dimensions[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")
             axes_out = out_axes, [dimensions[i] for i in mapped_refs]
@@ -84,11 +83,43 @@ def vmap(
         size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
-        axes = tree.broadcast_prefix(out_axes, tree.unflatten(flat.out_tree, outs), is_leaf=is_none)
+        axes = _result_axes(name, out_axes, tree.unflatten(flat.out_tree, outs))
         results = [_with_examples_at(a, o, d, size, name) for a, o, d in zip(axes, outs, out_dims, strict=True)]
         return tree.unflatten(flat.out_tree, results)
 
     return jitted_like(fun, mapped, "vmap", axes_in, out_axes, axis_name, axis_size)
+
+
+def _dimensions(fun: Callable[..., Any], axes_in: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the entry of `in_axes` for each leaf of the arguments."""
+    is_none = lambda x: x is None  # noqa: E731  # None is a leaf here
+    try:
+        return tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
+    except TreeError:
+        for position, (entry, value) in enumerate(zip(axes_in, args, strict=True)):
+            difference = tree.first_difference(tree.structure(entry, is_none), value)
+            if difference is not None:
+                path, expected, got = difference
+                names = argument_labels(fun, tree.structure(((0,) * len(args), {})))
+                label = names[position] + tree.keystr(path)
+                raise TreeError(
+                    f"vmap of {function_name(fun)}: in_axes has {expected} for {label}, which is {got}. An entry of in_axes is an integer "
+                    "or None for a whole argument, or a pytree of them with the argument's structure."
+                ) from None
+        raise
+
+
+def _result_axes(name: str, out_axes: Any, result: Any) -> list[Any]:
+    """Return the entry of `out_axes` for each leaf of the result."""
+    is_none = lambda x: x is None  # noqa: E731  # None is a leaf here
+    try:
+        return tree.broadcast_prefix(out_axes, result, is_leaf=is_none)
+    except TreeError:
+        path, expected, got = tree.first_difference(tree.structure(out_axes, is_none), result) or ((), "another structure", "")
+        raise TreeError(
+            f"vmap of {name}: out_axes has {expected}, where the result{tree.keystr(path)} is {got}. "
+            "One integer stands for the whole result."
+        ) from None
 
 
 def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) -> Callable[[list[Any]], Any]:

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from volta_fn.errors import TreeError
+from volta_fn.errors import ArgumentTypeError, TreeError
 from volta_fn.tree.registry import NAMESPACE, KeyPath, key_of, keystr, optree
 
 TreeDef: TypeAlias = optree.PyTreeSpec
@@ -94,6 +94,8 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
     Raises `TreeError` with the path of the first difference.
     """
+    if not callable(f):
+        raise ArgumentTypeError(f"tree.map: the function comes first, tree.map(f, tree); got {type(f).__name__} in its place")
     first, treedef = flatten(tree, is_leaf)
     columns = [flatten_up_to(treedef, other, f"tree.map: argument {i}") for i, other in enumerate(rest, 2)]
     return treedef.unflatten([f(*row) for row in zip(first, *columns, strict=True)])

@@ -19,6 +19,13 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
 
 
+def test_arrays_are_called_array_and_their_class_can_be_pickled() -> None:
+    assert type(vf.numpy.ones(2)).__name__ == "Array"
+    assert pickle.loads(pickle.dumps(type(vf.numpy.ones(2)))) is type(vf.numpy.ones(2))
+    with pytest.raises(AttributeError, match=r"x\.shape = … cannot change one: x\.reshape"):
+        vf.numpy.ones(2).shape = (2, 1)
+
+
 def test_arrays_cannot_be_changed() -> None:
     x = jnp.asarray(X)
     with pytest.raises(ImmutableError, match=r"x = x\.at\[i\]\.set\(v\)"):

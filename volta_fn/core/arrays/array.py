@@ -257,7 +257,8 @@ class ConcreteArray(Array):
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ArgumentError(
-                f"the truth value of an array of shape {self.shape} is ambiguous: use x.any() or x.all() from volta_fn.numpy"
+                f"the truth value of an array of shape {self.shape} is ambiguous: use x.any() or x.all(). By element, `and` is &, "
+                "`or` is |, `not` is ~, and 0 < x < 1 is (0 < x) & (x < 1)"
             )
         return bool(self._scalar("bool"))
 
@@ -277,7 +278,13 @@ class ConcreteArray(Array):
 
     def __format__(self, spec: str) -> str:
         if self.ndim:
-            return format(str(self), spec)
+            try:
+                return format(str(self), spec)
+            except ValueError:
+                raise ArgumentError(
+                    f"the format {spec!r} is one of numbers, and this array has shape {self.shape}: format one, as x.mean(), or round all, "
+                    "volta_fn.numpy.round(x, 2)"
+                ) from None
         return format(self.item() if spec else self.host()[()], spec)  # a scalar of NumPy prints bfloat16 as 9.0, an array as 9
 
     def __repr__(self) -> str:
@@ -360,13 +367,27 @@ _LARGEST = float(np.finfo(np.float32).max)
 def _read_in_c(cls: type, path: str) -> None:
     """Define properties that follow attributes in C, without a Python frame each."""
     for name in ("shape", "dtype", "ndim", "size", "weak_type"):
-        setattr(cls, name, property(attrgetter(f"{path}.{name}"), doc=getattr(Array, name).__doc__))
+        setattr(cls, name, property(attrgetter(f"{path}.{name}"), _setter(name), doc=getattr(Array, name).__doc__))
 
+
+def _setter(name: str) -> Callable[[Any, Any], NoReturn]:
+    """Return the function that refuses to set a property."""
+    remedies = {"shape": "x.reshape(shape)", "dtype": "x.astype(dtype)", "device": "device_put(x, device)"}
+
+    def refuse(self: Any, value: Any) -> NoReturn:
+        remedy = f": {remedies[name]} returns another array" if name in remedies else ""
+        raise AttributeError(f"arrays are immutable, so x.{name} = … cannot change one{remedy}")
+
+    return refuse
+
+
+#: The name that users know it by, in Python's errors too. Pickles of the class find it by its qualified name.
+ConcreteArray.__name__ = "Array"
 
 _read_in_c(Array, "aval")
 _read_in_c(ConcreteArray, "_spec.aval")
 for _name in ("aval", "device"):  # mypy sees the typed ones
-    setattr(ConcreteArray, _name, property(attrgetter(f"_spec.{_name}"), doc=getattr(ConcreteArray, _name).__doc__))
+    setattr(ConcreteArray, _name, property(attrgetter(f"_spec.{_name}"), _setter(_name), doc=getattr(ConcreteArray, _name).__doc__))
 
 
 def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None = None) -> ConcreteArray:
@@ -407,8 +428,10 @@ def as_value(value: Any) -> Array:
         return from_number(value, *dtypes.scalar_dtype(value))
     if hasattr(value, "__jax_array__"):
         return as_value(value.__jax_array__())
+    if expression := conversion(value):
+        raise ArgumentTypeError(f"expected an array, got a {library_name(value)}. Convert it first: {expression}.")
     raise ArgumentTypeError(
-        f"expected an array, a NumPy array or a scalar, got {value!r:.80} of type {type(value).__name__}. {_remedy(value)}"
+        f"expected an array, a NumPy array or a scalar, got {brief(value)} of type {type(value).__name__}. {_remedy(value)}"
     )
 
 
@@ -420,6 +443,50 @@ def unmasked(value: Any) -> Any:
     return value
 
 
+#: Attributes of objects that hold an array, by the protocols of NumPy and DLPack.
+_PROTOCOLS = ("__array__", "__dlpack__", "__array_interface__", "__cuda_array_interface__")
+
+
+def conversion(value: Any, name: str = "x") -> str | None:
+    """Return the expression that makes an object of another package an array.
+
+    It is None for objects that hold none. `name` is what the object is called.
+
+    >>> conversion(memoryview(b"ab")), conversion("ab")
+    ('volta_fn.numpy.asarray(x)', None)
+    """
+    if hasattr(value, "toarray"):  # SciPy's sparse matrices
+        return f"volta_fn.numpy.asarray({name}.toarray())"
+    if isinstance(value, (memoryview, range)) or (not isinstance(value, type) and any(hasattr(value, p) for p in _PROTOCOLS)):
+        detach = ".detach()" if getattr(value, "requires_grad", False) is True else ""
+        return f"volta_fn.numpy.asarray({name}{detach})"
+    return None
+
+
+def library_name(value: Any) -> str:
+    """Return the name of an object's type with that of its library.
+
+    >>> library_name(np.ones(1))
+    'numpy.ndarray'
+    """
+    library = type(value).__module__.partition(".")[0]
+    return type(value).__name__ if library == "builtins" else f"{library}.{type(value).__name__}"
+
+
+def brief(value: Any) -> str:
+    """Return the start of an object's repr, in one line.
+
+    >>> brief([[1, 2], [3, 4]])
+    '[[1, 2], [3, 4]]'
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 1]}…"
+
+
+#: The longest text of an object in a message.
+_BRIEF = 60
+
+
 def _remedy(value: Any) -> str:
     if isinstance(value, str):
         return "Text is no array: pass an option of a jitted function as static, jit(f, static_argnames=…), and data as numbers."
@@ -429,6 +496,8 @@ def _remedy(value: Any) -> str:
         return "It is a function or a class: call it first, or make it static with jit(f, static_argnames=…)."
     if value is None:
         return "Did a function end without `return`?"
+    if isinstance(value, dict):
+        return "Arithmetic on a dictionary goes by its leaves: tree.map(lambda leaf: 2 * leaf, params)."
     return "Convert lists and tuples with volta_fn.numpy.asarray first."
 
 

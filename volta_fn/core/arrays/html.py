@@ -44,15 +44,15 @@ def program_html(text: str) -> str:
     for row in body:
         ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
         if begins and not ends:
-            lines.append(f"<details open><summary>{escaped(row)}</summary>")
+            lines.append(f"<details open><summary style='font-family:monospace'>{escaped(row)}</summary>")
         else:
             lines.append(f"{escaped(row)}\n")
         if ends:
             lines.append("</details>")
         if ends and begins:  # the next of several programs
-            lines.append("<details open><summary>…</summary>")
+            lines.append("<details open><summary style='font-family:monospace'>…</summary>")
         depth += begins - ends
-    return f"<pre>{''.join(lines)}</pre>"
+    return f"<pre style='font-family:monospace'>{''.join(lines)}</pre>"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

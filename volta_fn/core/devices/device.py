@@ -422,7 +422,8 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     with _lock:
         if name not in _devices_by_platform:
             if name not in _discoverers:
-                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
+                remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
+                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}{remedy}")
             _devices_by_platform[name] = _discoverers[name]()
         return list(_devices_by_platform[name])
 

@@ -193,6 +193,8 @@ def _as_layer(name: str, layer: Any) -> Module:
         return layer
     if isinstance(layer, tuple):
         raise ArgumentTypeError(f"Sequential: layer {name!r} is a tuple; Sequential.init takes pairs (layer, state)")
+    if isinstance(layer, list):
+        raise ArgumentTypeError(f"Sequential: layer {name!r} is a list; the layers are arguments, Sequential(*layers)")
     if not callable(layer):
         raise ArgumentTypeError(f"Sequential: layer {name!r} is no layer or function, got {type(layer).__name__} {layer!r}")
     return Lambda(layer)

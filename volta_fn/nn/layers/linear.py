@@ -126,7 +126,7 @@ class Embedding(Module):
         """
         numbers = as_value(indices)
         if numbers.dtype not in INTEGERS:
-            raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}")
+            raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}; convert them with x.astype('int32')")
         weight = self.weight
         if isinstance(weight, WeightArray):
             return weight.take(numbers)

@@ -92,7 +92,7 @@ def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Ar
     numbers = as_value(labels)
     expected = (*shape[:dim], *shape[dim + 1 :])
     if numbers.dtype not in INTEGERS:
-        raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}")
+        raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}; convert them with labels.astype('int32')")
     if numbers.shape != expected:
         fitting = [axis for axis in range(len(shape)) if numbers.shape == (*shape[:axis], *shape[axis + 1 :])]
         remedy = f"; if classes are along axis {fitting[-1]}, say axis={fitting[-1] - len(shape)}" if fitting else ""

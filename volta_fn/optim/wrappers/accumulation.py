@@ -6,6 +6,7 @@ These are accumulated gradients, slow parameters, loss scales, measurements, and
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -361,6 +362,11 @@ def _skip_none(updates: Updates, gradient_step: Array, params: Params | None) ->
     return vnp.array(False), ()
 
 
+def _constant(number: int, step: Any) -> int:
+    """Return the number of a schedule that does not depend on the step."""
+    return number
+
+
 class MultiStepsState(NamedTuple):
     """Counters of gradients and steps (int32), optimizer state, accumulated gradients.
 
@@ -408,7 +414,7 @@ class MultiSteps:
         if isinstance(every_k_schedule, int) and every_k_schedule < 1:
             raise ArgumentError(f"MultiSteps: every_k_schedule must be at least 1, got {every_k_schedule}")
         self._opt = with_extra_args_support(opt)
-        self._every_k = every_k_schedule if callable(every_k_schedule) else lambda step: every_k_schedule
+        self._every_k = every_k_schedule if callable(every_k_schedule) else functools.partial(_constant, every_k_schedule)
         self._use_grad_mean = use_grad_mean
         self._should_skip = should_skip_update_fn or _skip_none
         self._accumulator_dtype = accumulator_dtype

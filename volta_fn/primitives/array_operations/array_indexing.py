@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, wrap
+from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, wrap
 from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
@@ -191,7 +191,9 @@ def _canonical(item: Any) -> Any:
     if not isinstance(item, (Array, np.ndarray, np.generic)):
         raise ArgumentTypeError(
             "an index must be an integer, a slice, None, '...', or an integer or boolean array, "
-            f"got {item!r:.80} of type {type(item).__name__}"
+            f"got {brief(item)} of type {type(item).__name__}"
+            + (". Arrays have no names for columns: keep a dictionary of arrays" if isinstance(item, str) else "")
+            + (". The quotient of integers is n // 2, and n / 2 is a float" if isinstance(item, float) else "")
         )
     if item.dtype not in dtypes.INTEGERS | dtypes.BOOL:
         raise DTypeError(f"an array used as an index must have integer or bool elements, got {item.dtype} of shape {item.shape}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -66,6 +66,9 @@ class AtIndexer:
             raise ImmutableError(
                 "arrays are immutable: x = x.at[i].set(values) makes a new one; so do .at[i].add, .multiply, .min and .max"
             )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"x.at has no attribute {name!r}; index it first: x.at[i].{name}(…), and x.at[:] for all elements")
 
     def __repr__(self) -> str:
         return f"AtIndexer({self.array!r})"

@@ -106,7 +106,7 @@ def power(x: Any, y: Any) -> Array:
     """Return x to the power y, by multiplication if y is a Python int."""
     if type(y) is int and isinstance(x, (Array, np.ndarray, np.generic)):
         base = as_value(x)
-        if base.dtype not in dtypes.BOOL and (y >= 0 or base.dtype in dtypes.INEXACT):
+        if base.dtype not in dtypes.BOOL:  # of integers, negative powers raise
             return arithmetic.integer_pow(base, y)
     return arithmetic.pow(*promote_args("power", (x, y), dtypes.NUMBERS))
 
@@ -118,7 +118,19 @@ def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
     """
     if hasattr(other, "__jax_array__"):
         return apply(as_value(other))
-    if raising and type(other) in (list, tuple, dict, str, type(None)):
+    return refused_operand(other) if raising or type(other) is dict else NotImplemented
+
+
+#: Types without operators, whatever the other operand is.
+_REFUSED = (dict, type(None))
+
+
+def refused_operand(other: Any) -> Any:
+    """Raise `ArgumentTypeError` for operands whose types have no operators for arrays.
+
+    Other objects are left to their own methods, and NotImplemented is returned.
+    """
+    if type(other) in (*_REFUSED, list, tuple, str) or type(other).__module__ == "torch":
         as_value(other)
     return NotImplemented
 

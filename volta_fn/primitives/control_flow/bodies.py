@@ -5,6 +5,7 @@ Traced to sub-programs, or called by Python under `disable_jit`.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
@@ -19,7 +20,7 @@ from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
-from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
+from volta_fn.errors import ArgumentTypeError, ConcretizationError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -140,7 +141,15 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
         return cached
     flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree)
-    closed, wide_inputs = trace_with_wide_inputs(flat, avals, function_name(owner), labels)
+    try:
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, function_name(owner), labels)
+    except TypeError as error:
+        if re.match(rf"{re.escape(getattr(owner, '__qualname__', ''))}\(\) (missing|takes)", str(error)):
+            raise ArgumentTypeError(
+                f"{error}: branches of cond and switch get the operands that follow them, a scan's step (carry, x), the body of fori_loop "
+                "(i, carry), and the functions of while_loop the carry"
+            ) from None
+        raise
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, wide_inputs)
     return body if captured else _cache.store(owner, key, body)

@@ -221,16 +221,18 @@ def _trace_step(
 
 
 def _describe_outputs(structure: tree.TreeDef) -> str:
-    return "one array" if tree.treedef_is_leaf(structure) else f"{tree.describe(structure)}, where * is an array"
+    result = tree.describe(structure)
+    if result in ("*", "None"):
+        return "one array" if result == "*" else "None; is a `return` missing at its end?"
+    return f"{result}, where * is an array"
 
 
 def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
     kind, children = out_tree.type, out_tree.children()
     if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
-        raise TreeError(
-            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_describe_outputs(out_tree)}. "
-            "Return None for y if a step gives nothing but the carry."
-        )
+        result = _describe_outputs(out_tree)
+        remedy = "" if result.endswith("?") else ". Return None for y if a step gives nothing but the carry."
+        raise TreeError(f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {result}{remedy}")
     return children[0], children[1]
 
 
