@@ -40,6 +40,7 @@ html_title = "volta_fn"
 html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 #: Versions whose sites lie side by side; the menu of versions shows them from the second one on.

@@ -1,5 +1,7 @@
-// A filter above long tables, and mistakes as cards.
+// Levels of headings, a filter above long tables, and mistakes as cards.
 document.addEventListener("DOMContentLoaded", () => {
+  // The theme's captions are headings without a level.
+  for (const caption of document.querySelectorAll('p.caption[role="heading"]')) caption.setAttribute("aria-level", "2");
   const page = location.pathname.split("/").pop();
   const tables = [...document.querySelectorAll("article table")];
   if (page === "mistakes.html") {
