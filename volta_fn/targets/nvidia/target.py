@@ -8,7 +8,7 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, matmul
+from volta_fn.targets.nvidia import attention, convolution, matmul
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -20,7 +20,7 @@ class NvidiaTarget(WgslTarget):
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
         super().__init__(capabilities)
-        routines = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
+        routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         self.equations = {**self.equations, **routines}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
