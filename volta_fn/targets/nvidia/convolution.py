@@ -97,10 +97,10 @@ def _last(walk: Walk) -> int:
     return walk.strides[-1] if walk.strides else 1 << 62
 
 
-def arrangement(c: Correlation, dtypes: Sequence[np.dtype], capabilities: TargetCapabilities) -> Arrangement | None:
+def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute a correlation; None if they do not."""
     x, w, y = dtypes
-    if capabilities.matrix_units != "wgmma" or x != w or x not in FORMATS or x.itemsize != 2 or len(c.axes) > _MOST_AXES:
+    if device.matrix_units != "wgmma" or x != w or x not in FORMATS or x.itemsize != 2 or len(c.axes) > _MOST_AXES:
         return None
     if y != _FLOAT32 and y not in FORMATS:
         return None
@@ -117,20 +117,20 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], capabilities: Target
     return None if c.groups > 1 and c.outputs % unit else a
 
 
-def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of a convolution: on matrix units, or else shaders."""
     problems, dtypes, elements = canonical(avals, params)
     summed = [c for c in problems if c.taps * c.channels]
-    arrangements = [arrangement(c, dtypes, capabilities) for c in summed]
+    arrangements = [arrangement(c, dtypes, device) for c in summed]
     chosen = [a for a in arrangements if a is not None]
     if params.get("algorithm", "auto") not in ("auto", "igemm") or not chosen or len(chosen) < len(summed):
-        return by_shaders(avals, params, capabilities)
+        return by_shaders(avals, params, device)
     if sum(c.products for c in summed) < _FEWEST:
-        return by_shaders(avals, params, capabilities)
-    arrays = _Arrays(len(avals) + 1, elements, dtypes[0], capabilities)
-    dispatches: list[Dispatch] = [] if summed == problems else [zeros(dtypes[2], elements[2], capabilities)]
+        return by_shaders(avals, params, device)
+    arrays = _Arrays(len(avals) + 1, elements, dtypes[0], device)
+    dispatches: list[Dispatch] = [] if summed == problems else [zeros(dtypes[2], elements[2], device)]
     for a in chosen:
-        dispatches += _product(a, arrays, dtypes[2], elements[2], capabilities)
+        dispatches += _product(a, arrays, dtypes[2], elements[2], device)
     return Routine((*arrays.dispatches, *dispatches), tuple(arrays.sizes))
 
 
@@ -140,8 +140,8 @@ class _Arrays:
     Workspaces are numbered from `first` on. `elements` are those of operands and result.
     """
 
-    def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, capabilities: TargetCapabilities) -> None:
-        self._first, self._elements, self._dtype, self._capabilities = first, elements, dtype, capabilities
+    def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, device: TargetCapabilities) -> None:
+        self._first, self._elements, self._dtype, self._device = first, elements, dtype, device
         self.sizes: list[int] = []
         self.dispatches: list[Dispatch] = []
         self._copies: dict[tuple[int, Kernel], int] = {}
@@ -162,7 +162,7 @@ class _Arrays:
         copy = self._copies.get((number, kernel))
         if copy is None:
             copy = self._copies[number, kernel] = self.new(prod(sizes) * self._dtype.itemsize)
-            self.dispatches += renumbered(kernel, (number, copy), self._capabilities)
+            self.dispatches += renumbered(kernel, (number, copy), self._device)
         return _Arranged(copy, 0, strides, is_copy=True)
 
     def _copy_kernel(self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Kernel:
@@ -185,14 +185,14 @@ class _Arranged(NamedTuple):
     is_copy: bool
 
 
-def renumbered(kernel: Kernel, numbers: Sequence[int], capabilities: TargetCapabilities) -> list[Dispatch]:
+def renumbered(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of an elementwise kernel on buffers of these numbers."""
-    routine = loops.routine(kernel, capabilities, {})
+    routine = loops.routine(kernel, device, {})
     assert not routine.workspaces, "an elementwise kernel is one dispatch"
     return [replace(d, buffers=tuple([numbers[number] for number in d.buffers])) for d in routine.dispatches]
 
 
-def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, capabilities: TargetCapabilities) -> list[Dispatch]:
+def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of a correlation."""
     windows, other, numbers = _operands(a, arrays, arrays._dtype)
     target, across = a.target(dtype, elements)
@@ -200,7 +200,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, ca
     (lhs, left), (rhs, right) = reversed(sides) if across else sides
     product = MatrixProduct(lhs._replace(binding=0), rhs._replace(binding=1))
     finish = _finish_axes(product, target)
-    schedule = estimated(product, capabilities, _SPLITS if finish else (1,))
+    schedule = estimated(product, device, _SPLITS if finish else (1,))
     assert isinstance(schedule, Schedule)
     is_scattered = target.columns.strides[-1:] != (1,)
     if schedule.splits == 1 and not (is_scattered and finish):
@@ -208,13 +208,13 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, ca
         results: Results = Stored(m, n, schedule, target, 2)
         if dtype.itemsize == 2 and Rounded.fits(target):
             results = Rounded(m, n, schedule, target, dtype, 2)
-        return [dispatch_of(product, schedule, results, (left, right, 2), 1, capabilities)]
+        return [dispatch_of(product, schedule, results, (left, right, 2), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * product.batch * product.m * product.n)
     sums = PartialSums(product.m, product.n, schedule, 2)
-    first = dispatch_of(product, schedule, sums, (left, right, partial), 1, capabilities)
+    first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
     kernel = _finishing_kernel(finish, schedule.splits, target)
-    return [first, *renumbered(kernel, (partial, 2), capabilities)]
+    return [first, *renumbered(kernel, (partial, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays, dtype: np.dtype) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
