@@ -12,11 +12,13 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import Emulator
-from tests.targets.nvidia.planning import HOPPER
+from tests.targets.nvidia.planning import HOPPER, NONE
 from tests.targets.nvidia.translation import emulation
 from volta_fn import lax
 from volta_fn.compiler.pipeline import lower
-from volta_fn.core.jaxpr import Equation
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.staging import eval_jaxpr
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul.schedule import Schedule
@@ -25,6 +27,12 @@ from volta_fn.targets.wgsl.routine import Routine
 
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+
+
+def convolutions(program: ClosedJaxpr, device: TargetCapabilities) -> list[Equation]:
+    """Return the convolutions of a program that is lowered for a device."""
+    nodes = [item.node for item in lower(program, NvidiaTarget(device)).items]
+    return [node for node in nodes if isinstance(node, Equation) and node.primitive.name == "conv_general_dilated"]
 
 
 class Case(NamedTuple):
@@ -63,9 +71,7 @@ class Case(NamedTuple):
         types = [vf.ShapeDtypeStruct(shape, self.dtype) for shape in (self.x, self.w)]
         y = vf.eval_shape(self.convolve, *types)
         operands = {"": types, "x": [y, types[1]], "w": [types[0], y]}[self.wrt]
-        items = lower(vf.jit(self.function()).lower(*operands).jaxpr, NvidiaTarget(HOPPER)).items
-        (equation,) = [item.node for item in items if isinstance(item.node, Equation)]
-        assert equation.primitive.name == "conv_general_dilated"
+        (equation,) = convolutions(vf.jit(self.function()).lower(*operands).jaxpr, NONE)
         return equation
 
 
@@ -107,6 +113,26 @@ def run(routine: Routine, buffers: list[np.ndarray]) -> int:
         else:
             emulation.run(dispatch.source, dispatch.groups, arrays)
     return count
+
+
+def layer(x: Any, w: Any) -> Any:
+    """Return a loss of a convolution with strides, of what an elementwise function gives."""
+    return vnp.sum(Case("", x.shape, w.shape, stride=(2, 2)).convolve(vnp.tanh(x), w) ** 2)
+
+
+def test_operands_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    arrays = [np.random.default_rng(0).standard_normal(shape).astype(BFLOAT16) for shape in ((4, 64, 16, 16), (64, 64, 3, 3))]
+    before = vf.jit(vf.grad(layer, (0, 1))).lower(*arrays).jaxpr
+    lowered = convolutions(before, HOPPER)
+    assert len(lowered) == 3
+    assert all(eqn.invars[0].aval.shape[-1] == 64 for eqn in lowered)
+    images = [eqn.invars[0] for eqn in lowered if eqn.invars[0].aval.shape == (4, 16, 16, 64)]
+    assert len(images) == 2
+    assert images[0] is images[1]  # the gradient by the weights reads what the result was computed of
+    after = convolution.keep_channels_last(before, HOPPER)
+    for one, other in zip(*[eval_jaxpr(closed, *map(vnp.asarray, arrays)) for closed in (before, after)], strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("splits", [1, 2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,8 +19,11 @@ from volta_fn.compiler.contractions import ResultMap, Walk, contiguous_strides, 
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
+from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, rewrite, rules_of_table
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation
+from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.targets.nvidia.matmul.contract import dispatch_of
 from volta_fn.targets.nvidia.matmul.problem import (
     FORMATS,
@@ -117,21 +121,56 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabi
     return None if c.groups > 1 and c.outputs % unit else a
 
 
+def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[Arrangement]:
+    """Return how matrix units compute a convolution's correlations; none if shaders are to compute it."""
+    lhs, rhs = avals
+    problems, dtypes, _ = canonical((lhs, rhs), params)
+    summed = [c for c in problems if c.taps * c.channels]
+    if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
+        return []
+    chosen = [arrangement(c, dtypes, device) for c in summed]
+    return [a for a in chosen if a is not None] if None not in chosen else []
+
+
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of a convolution: on matrix units, or else shaders."""
+    chosen = arrangements(avals, params, device)
+    if not chosen:
+        return by_shaders(avals, params, device)
     problems, dtypes, elements = canonical(avals, params)
-    summed = [c for c in problems if c.taps * c.channels]
-    arrangements = [arrangement(c, dtypes, device) for c in summed]
-    chosen = [a for a in arrangements if a is not None]
-    if params.get("algorithm", "auto") not in ("auto", "igemm") or not chosen or len(chosen) < len(summed):
-        return by_shaders(avals, params, device)
-    if sum(c.products for c in summed) < _FEWEST:
-        return by_shaders(avals, params, device)
     arrays = _Arrays(len(avals) + 1, elements, dtypes[0], device)
-    dispatches: list[Dispatch] = [] if summed == problems else [zeros(dtypes[2], elements[2], device)]
+    dispatches: list[Dispatch] = [] if len(chosen) == len(problems) else [zeros(dtypes[2], elements[2], device)]
     for a in chosen:
         dispatches += _product(a, arrays, dtypes[2], elements[2], device)
     return Routine((*arrays.dispatches, *dispatches), tuple(arrays.sizes))
+
+
+def keep_channels_last(closed: ClosedJaxpr, device: TargetCapabilities) -> ClosedJaxpr:
+    """Transpose operands of convolutions to what matrix units read in place.
+
+    Convolutions and their gradients then share the transposed images, and other kernels may write them so.
+    """
+    table: Table = {"conv_general_dilated": [partial(_channels_last, device=device)]}
+    return rewrite(closed, Rules(rules_of_table(table)))
+
+
+def _channels_last(eqn: Equation, rewriter: Rewriter, device: TargetCapabilities) -> Atom | None:
+    chosen = arrangements([atom.aval for atom in eqn.invars], eqn.params, device)
+    if not chosen or chosen[0].c.groups > 1:
+        return None
+    along_k, size = chosen[0].along_k, eqn.invars[0].aval.dtype.itemsize
+    lhs_spec, rhs_spec, out_spec = eqn.params["dimension_numbers"]
+    operands, specs = list(eqn.invars), [tuple(lhs_spec), tuple(rhs_spec)]
+    for side, multiple in ((0, UNIT), (1, ROW if along_k else UNIT)):
+        outer, inner, *space = specs[side]
+        order = (outer, *space, inner) if along_k else (inner, *space, outer)
+        if order != tuple(range(len(order))) and operands[side].aval.shape[order[-1]] * size % multiple == 0:
+            operands[side] = rewriter.emit(eqn, "transpose", operands[side], permutation=order)
+            specs[side] = tuple([order.index(dim) for dim in specs[side]])
+    if operands == list(eqn.invars):
+        return None
+    numbers = ConvDimensionNumbers(specs[0], specs[1], out_spec)
+    return rewriter.emit(eqn, "conv_general_dilated", *operands, **(eqn.params | {"dimension_numbers": numbers}))
 
 
 class _Arrays:
@@ -151,13 +190,21 @@ class _Arrays:
         self.sizes.append(size)
         return self._first + len(self.sizes) - 1
 
-    def arranged(self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int) -> _Arranged:
-        """Return an operand as an array of axes with sizes and strides, the last one padded with zeros."""
-        sizes = [*[size for size, _ in axes[:-1]], padded]
+    def arranged(self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0) -> _Arranged:
+        """Return an operand as an array of axes with sizes and strides, the last one padded with zeros.
+
+        Along the first `apart` axes elements may be anywhere, along others they follow one another.
+        """
+        sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
         strides = contiguous_strides(sizes)
-        in_place = all(size == 1 or stride == step for (size, stride), step in zip(axes, strides, strict=True))
-        if in_place and axes[-1][0] == padded and start % (UNIT // self._dtype.itemsize) == 0:
-            return _Arranged(number, start, strides, is_copy=False)
+        in_place = axes[-1][0] == padded and start % unit == 0
+        steps = list(strides)
+        for axis, (size, stride) in enumerate(axes):
+            if size > 1 and stride != strides[axis]:
+                in_place = in_place and axis < apart and stride > 0 and stride % unit == 0
+                steps[axis] = stride
+        if in_place:
+            return _Arranged(number, start, tuple(steps), is_copy=False)
         kernel = self._copy_kernel(number, start, axes, sizes)
         copy = self._copies.get((number, kernel))
         if copy is None:
@@ -228,7 +275,7 @@ def _operands(a: Arrangement, arrays: _Arrays, dtype: np.dtype) -> tuple[WindowO
     space = [(axis.size, stride) for axis, stride in zip(c.axes, c.x.strides[3:], strict=True)]
     grouped = [(c.groups, group)] if c.groups > 1 else []
     padded = -(-a.channels // unit) * unit
-    x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded)
+    x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded, 1 + len(space))
     strides = x.strides[: 1 + len(space)]
     stack = walk_of(c.groups, a.channels)
     windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia import attention, convolution, matmul
 from volta_fn.targets.wgsl.routine import Routine
@@ -40,6 +41,12 @@ class NvidiaTarget(WgslTarget):
         Those on matrix units are none.
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the passes that GPUs add, and one for what convolutions on matrix units read."""
+        run = partial(convolution.keep_channels_last, device=self.capabilities)
+        description = "Transpose operands of convolutions to what matrix units read in place."
+        return [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
