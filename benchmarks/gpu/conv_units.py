@@ -20,6 +20,8 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, TOLERANCES, alternate, on_matrix_units, relative_error
 from volta_fn import lax
+from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.wgsl.target import RoutineCache
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
@@ -194,12 +196,28 @@ def run_timed(layer: Layer) -> None:
         )
 
 
+def run_schedules(layer: Layer) -> None:
+    """Time a layer's result and gradient by the weights by every schedule."""
+    every = convolution.schedules(opened_gpu().capabilities)
+    for number in (0, 2):
+        samplers = {}
+        for schedule in every:
+            convolution.schedules = lambda device, schedule=schedule: (schedule,)
+            opened_gpu().routines = RoutineCache()
+            samplers[str(schedule)] = timer(layer, number)
+        convolution.schedules = lambda device: every
+        opened_gpu().routines = RoutineCache()
+        for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: pair[1]):
+            print(f"{layer.name:44s} {PASSES[number]:10s} {seconds * 1e6:8.1f} us  {name}", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv_units", description=__doc__)
     parser.add_argument("--only", default="", metavar="PATTERN", help="layers whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
@@ -212,6 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{layer.name:44s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
     for layer in [] if options.no_times else [each for each in TIMED if re.search(options.only, each.name)]:
         run_timed(layer)
+        if options.schedules:
+            run_schedules(layer)
     print(f"{failures} checks failed" if failures else "all checks passed")
     return 1 if failures else 0
 

@@ -102,6 +102,7 @@ CASES = [
     Case("by w in groups", (3, 128, 6, 6), (128, 64, 3, 3), "w", groups=2),
 ]  # fmt: skip
 
+
 def run(routine: Routine, buffers: list[np.ndarray]) -> int:
     """Run all dispatches on buffers; return how many are no shaders."""
     count = 0
@@ -141,7 +142,7 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
 
-    def chosen(product: Any, device: Any, options: Any) -> Schedule:
+    def chosen(product: Any, device: Any, schedules: Any, options: Any) -> Schedule:
         return Schedule(64, 1, stages=2, splits=splits if splits in options else 1)
 
     monkeypatch.setattr(convolution, "estimated", chosen)
@@ -156,6 +157,8 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
     workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
     assert run(routine, [*operands, result, *workspaces]) >= 1
     params = equation.params | {"preferred_element_type": None}
-    expected = np.asarray(vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands]))
+    expected = np.asarray(
+        vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
+    )
     tolerance = {BFLOAT16: 8e-3, FLOAT16: 1e-3}.get(result.dtype, 1e-5)
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())

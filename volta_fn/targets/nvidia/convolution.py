@@ -1,8 +1,8 @@
 """Convolutions on the matrix units of NVIDIA GPUs, and both of their gradients.
 
-A correlation (`compiler.correlations`) is a product of windows, gathered by the tensor memory accelerator while it is computed, with taps or,
-in a gradient by the weights, with cotangents. Images are copied before where their channels are not contiguous, and taps where those of an
-output are not.
+A correlation (`compiler.correlations`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
+memory accelerator gathers windows while the product is computed. Images are copied before where their channels are not contiguous, and taps
+where those of an output are not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowOperand,
 )
 from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
-from volta_fn.targets.nvidia.matmul.schedule import Schedule, estimated
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, candidates, estimated
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
@@ -45,6 +45,9 @@ _FLOAT32 = np.dtype(np.float32)
 
 #: The fewest multiplications, and the fewest channels, outputs and windows, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
+
+#: Schedules besides those of matrix products: for few outputs and many windows.
+_FURTHER = (Schedule(256, 2, stages=5, turns=True),)
 
 #: Chunks of long sums, as in gradients by the weights.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -173,6 +176,11 @@ def _channels_last(eqn: Equation, rewriter: Rewriter, device: TargetCapabilities
     return rewriter.emit(eqn, "conv_general_dilated", *operands, **(eqn.params | {"dimension_numbers": numbers}))
 
 
+def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+    """Return the schedules that fit a device."""
+    return (*candidates(device), *[s for s in _FURTHER if s.shared <= device.block_memory])
+
+
 class _Arrays:
     """The operands of a convolution, and workspaces: copies of them, and partial sums.
 
@@ -247,7 +255,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     (lhs, left), (rhs, right) = reversed(sides) if across else sides
     product = MatrixProduct(lhs._replace(binding=0), rhs._replace(binding=1))
     finish = _finish_axes(product, target)
-    schedule = estimated(product, device, _SPLITS if finish else (1,))
+    schedule = estimated(product, device, schedules(device), _SPLITS if finish else (1,))
     assert isinstance(schedule, Schedule)
     is_scattered = target.columns.strides[-1:] != (1,)
     if schedule.splits == 1 and not (is_scattered and finish):
