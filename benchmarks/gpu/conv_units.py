@@ -10,6 +10,7 @@ import argparse
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, TOLERANCES, alternate, on_matrix_units, relative_error
 from volta_fn import lax
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
@@ -196,16 +199,20 @@ def run_timed(layer: Layer) -> None:
         )
 
 
+def _only(schedule: AnySchedule, device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+    return (schedule,)
+
+
 def run_schedules(layer: Layer) -> None:
     """Time a layer's result and gradient by the weights by every schedule."""
-    every = convolution.schedules(opened_gpu().capabilities)
+    standard, every = convolution.schedules, convolution.schedules(opened_gpu().capabilities)
     for number in (0, 2):
         samplers = {}
         for schedule in every:
-            convolution.schedules = lambda device, schedule=schedule: (schedule,)
+            convolution.schedules = partial(_only, schedule)
             opened_gpu().routines = RoutineCache()
             samplers[str(schedule)] = timer(layer, number)
-        convolution.schedules = lambda device: every
+        convolution.schedules = standard
         opened_gpu().routines = RoutineCache()
         for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: pair[1]):
             print(f"{layer.name:44s} {PASSES[number]:10s} {seconds * 1e6:8.1f} us  {name}", flush=True)

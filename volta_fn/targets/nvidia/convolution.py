@@ -251,9 +251,10 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     """Return the dispatches of a correlation."""
     windows, other, numbers = _operands(a, arrays, arrays._dtype)
     target, across = a.target(dtype, elements)
-    sides = [(windows, numbers[0]), (other, numbers[1])]
-    (lhs, left), (rhs, right) = reversed(sides) if across else sides
-    product = MatrixProduct(lhs._replace(binding=0), rhs._replace(binding=1))
+    left, right = numbers
+    product = MatrixProduct(windows, other)
+    if across:
+        left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
     schedule = estimated(product, device, schedules(device), _SPLITS if finish else (1,))
     assert isinstance(schedule, Schedule)
