@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from tests.targets.nvidia.emulation import Emulator
 from tests.targets.nvidia.planning import HOPPER, NONE
 from tests.targets.nvidia.translation import emulation
 from volta_fn import lax
+from volta_fn.compiler.passes.layouts import transpose_convolution_operands
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
@@ -131,7 +133,7 @@ def test_operands_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
     images = [eqn.invars[0] for eqn in lowered if eqn.invars[0].aval.shape == (4, 16, 16, 64)]
     assert len(images) == 2
     assert images[0] is images[1]  # the gradient by the weights reads what the result was computed of
-    after = convolution.keep_channels_last(before, HOPPER)
+    after = transpose_convolution_operands(before, partial(convolution.operand_orders, device=HOPPER))
     for one, other in zip(*[eval_jaxpr(closed, *map(vnp.asarray, arrays)) for closed in (before, after)], strict=True):
         np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=2e-2, atol=1e-2)
 

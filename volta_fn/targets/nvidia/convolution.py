@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,11 +18,8 @@ from volta_fn.compiler.contractions import ResultMap, Walk, contiguous_strides, 
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
-from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, rewrite, rules_of_table
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation
-from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.targets.nvidia.matmul.contract import dispatch_of
 from volta_fn.targets.nvidia.matmul.problem import (
     FORMATS,
@@ -148,32 +144,18 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     return Routine((*arrays.dispatches, *dispatches), tuple(arrays.sizes))
 
 
-def keep_channels_last(closed: ClosedJaxpr, device: TargetCapabilities) -> ClosedJaxpr:
-    """Transpose operands of convolutions to what matrix units read in place.
-
-    Convolutions and their gradients then share the transposed images, and other kernels may write them so.
-    """
-    table: Table = {"conv_general_dilated": [partial(_channels_last, device=device)]}
-    return rewrite(closed, Rules(rules_of_table(table)))
-
-
-def _channels_last(eqn: Equation, rewriter: Rewriter, device: TargetCapabilities) -> Atom | None:
-    chosen = arrangements([atom.aval for atom in eqn.invars], eqn.params, device)
+def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[tuple[int, ...]]:
+    """Return the orders of operands' dimensions that are read in place; none where shaders read them."""
+    chosen = arrangements(avals, params, device)
     if not chosen or chosen[0].c.groups > 1:
-        return None
-    along_k, size = chosen[0].along_k, eqn.invars[0].aval.dtype.itemsize
-    lhs_spec, rhs_spec, out_spec = eqn.params["dimension_numbers"]
-    operands, specs = list(eqn.invars), [tuple(lhs_spec), tuple(rhs_spec)]
-    for side, multiple in ((0, UNIT), (1, ROW if along_k else UNIT)):
-        outer, inner, *space = specs[side]
+        return []
+    along_k, orders = chosen[0].along_k, []
+    for aval, spec, multiple in zip(avals, params["dimension_numbers"], (UNIT, ROW if along_k else UNIT), strict=False):
+        outer, inner, *space = spec
         order = (outer, *space, inner) if along_k else (inner, *space, outer)
-        if order != tuple(range(len(order))) and operands[side].aval.shape[order[-1]] * size % multiple == 0:
-            operands[side] = rewriter.emit(eqn, "transpose", operands[side], permutation=order)
-            specs[side] = tuple([order.index(dim) for dim in specs[side]])
-    if operands == list(eqn.invars):
-        return None
-    numbers = ConvDimensionNumbers(specs[0], specs[1], out_spec)
-    return rewriter.emit(eqn, "conv_general_dilated", *operands, **(eqn.params | {"dimension_numbers": numbers}))
+        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % multiple
+        orders.append(tuple(range(aval.ndim)) if is_padded else order)
+    return orders
 
 
 def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.layouts import transpose_convolution_operands
 from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia import attention, convolution, matmul
@@ -44,7 +45,8 @@ class NvidiaTarget(WgslTarget):
 
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add, and one for what convolutions on matrix units read."""
-        run = partial(convolution.keep_channels_last, device=self.capabilities)
+        orders = partial(convolution.operand_orders, device=self.capabilities)
+        run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
         return [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
 
