@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import Emulator
+from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import HOPPER, NONE
 from tests.targets.nvidia.translation import emulation
 from volta_fn import lax
@@ -164,3 +166,17 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
     )
     tolerance = {BFLOAT16: 8e-3, FLOAT16: 1e-3}.get(result.dtype, 1e-5)
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
+def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    for case in (Case("", (64, 64, 30, 30), (64, 64, 3, 3)), Case("", (64, 64, 30, 30), (64, 64, 3, 3), "w")):
+        equation = case.equation()
+        routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, HOPPER)
+        assert routine is not None
+        (kernel,) = [dispatch.source for dispatch in routine.dispatches if header_of(dispatch.source)]
+        code = ptx(kernel, tmp_path, "sm_90a")
+        assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier" in code
+        assert "wgmma.mma_async" in code
+        assert ".local" not in code

@@ -48,6 +48,9 @@ _FURTHER = (Schedule(256, 2, stages=5, turns=True),)
 #: Chunks of long sums, as in gradients by the weights.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
+#: Copies, and sums of partial sums, number elements by 32 bits.
+_MOST_ELEMENTS = 1 << 31
+
 #: The most axes along which windows slide.
 _MOST_AXES = 3
 
@@ -123,7 +126,9 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabi
 def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[Arrangement]:
     """Return how matrix units compute a convolution's correlations; none if shaders are to compute it."""
     lhs, rhs = avals
-    problems, dtypes, _ = canonical((lhs, rhs), params)
+    problems, dtypes, elements = canonical((lhs, rhs), params)
+    if max(elements, default=0) >= _MOST_ELEMENTS:
+        return []
     summed = [c for c in problems if c.taps * c.channels]
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
@@ -238,7 +243,8 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     if across:
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
-    schedule = estimated(product, device, schedules(device), _SPLITS if finish else (1,))
+    splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
+    schedule = estimated(product, device, schedules(device), splits)
     assert isinstance(schedule, Schedule)
     is_scattered = target.columns.strides[-1:] != (1,)
     if schedule.splits == 1 and not (is_scattered and finish):
