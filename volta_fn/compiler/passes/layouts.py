@@ -1,8 +1,8 @@
 """Layouts of convolutions' operands.
 
 A target may read the operands of a convolution in place only if certain dimensions are contiguous. Where the program, and not each routine,
-transposes them before, equal transposes are one, as those of a convolution and of its gradient by the weights, and elementwise kernels write
-transposed results.
+transposes them before, equal transposes are one, as those of a convolution and of its gradient by the weights, and elementwise kernels
+write transposed results.
 """
 
 from __future__ import annotations
