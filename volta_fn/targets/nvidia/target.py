@@ -21,7 +21,7 @@ class NvidiaTarget(WgslTarget):
     name = "nvidia"
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
-        super().__init__(capabilities)
+        super().__init__(capabilities._replace(scatters_rows=False))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         self.equations = {**self.equations, **routines}
 
