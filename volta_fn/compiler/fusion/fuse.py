@@ -242,7 +242,9 @@ class _Fusion:
             or self.buffers_with(producer, self.bases(eqn)) > self.most_buffers
         ):
             return False
-        if len(producer.steps) >= self.most_equations or (self.scatters_row(producer, index) and not self.target.capabilities.scatters_rows):
+        if len(producer.steps) >= self.most_equations or (
+            self.scatters_row(producer, index) and not self.target.capabilities.scatters_rows
+        ):
             return False
         self.compute_in(producer, eqn, producer.store_index(index))
         return True
