@@ -83,7 +83,7 @@ def _llvm() -> Any:
 
 #: The function by which shaders round to bfloat16 (`wgsl/scalars/number.py`), and what is one instruction of processors from 8.0 on: it
 #: rounds two numbers, here to the upper half, and 0 to the lower one. Only the bits of NaN differ.
-_ROUNDING = re.compile(r"^(define [^\n]*float @f\.bfloat16_rounded\(float %a\.x\)[^\n]*\n)[^}]*^\}$", re.MULTILINE)
+_ROUNDING = re.compile(r"^(define [^\n]*float @f\.bfloat16_rounded\(float %a\.x\b[^\n]*\n)[^}]*^\}$", re.MULTILINE)
 _ROUNDED = r"""\1entry:
   %bits = call i32 asm "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f"(float %a.x, float 0.0)
   %result = bitcast i32 %bits to float
