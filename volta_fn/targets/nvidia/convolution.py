@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import ResultMap, Walk, contiguous_strides, merged, walk_of
-from volta_fn.compiler.correlations import Correlation
-from volta_fn.compiler.ir.index import Affine, Range, along
+from volta_fn.compiler.correlations import Correlation, PhasesAxis, with_phases
+from volta_fn.compiler.ir.index import Affine, Range, along, undecided
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -51,6 +51,12 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Copies, and sums of partial sums, number elements by 32 bits.
 _MOST_ELEMENTS = 1 << 31
 
+#: How many times as many multiplications phases may take together, most of the others with zeros.
+_MOST_ZEROS = 2
+
+#: Columns of results that are so far apart are stored one by one, rather than as partial sums.
+_NEAR = 2
+
 #: The most axes along which windows slide.
 _MOST_AXES = 3
 
@@ -61,6 +67,8 @@ class Arrangement(NamedTuple):
     c: Correlation
     #: Whether sums are over taps and channels, or else over windows, as in gradients by the weights.
     along_k: bool
+    #: The axes with several results for each position (`with_phases`), by their numbers.
+    phases: tuple[tuple[int, PhasesAxis], ...] = ()
 
     @property
     def images(self) -> int:
@@ -80,6 +88,11 @@ class Arrangement(NamedTuple):
         return tuple([WindowAxis(a.size, a.taps, a.dilation, a.positions, a.stride, a.low) for a in self.c.axes])
 
     @property
+    def products(self) -> int:
+        """The number of multiplications, those with zeros included."""
+        return self.c.products * prod([phases.count for _, phases in self.phases])
+
+    @property
     def outer(self) -> list[int]:
         """The strides of images and channels in x."""
         _, image, channel, *_ = self.c.x.strides
@@ -93,7 +106,9 @@ class Arrangement(NamedTuple):
             (windows,) = merged([c.images, *counts], [[image, *space]])
         else:
             (windows,) = merged([*counts, c.images], [[*space, image]])
-        outputs, stack = walk_of(c.outputs, output), walk_of(c.groups, group)
+        sizes = [*[phases.count for _, phases in self.phases], c.outputs]
+        (outputs,) = merged(sizes, [[*[space[axis] // phases.count for axis, phases in self.phases], output]])
+        stack = walk_of(c.groups, group)
         across = _last(windows) < _last(outputs)
         rows, columns = (outputs, windows) if across else (windows, outputs)
         return ResultMap(dtype, elements, c.y.offset, stack, rows, columns), across
@@ -133,7 +148,19 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
     chosen = [arrangement(c, dtypes, device) for c in summed]
+    together = _with_phases((lhs, rhs), params, device) if len(problems) > 1 else None
+    if together is not None and together.products <= _MOST_ZEROS * sum(c.products for c in summed):
+        return [together]
     return [a for a in chosen if a is not None] if None not in chosen else []
+
+
+def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
+    """Return how matrix units compute all phases of a convolution over a dilated input together."""
+    pair = with_phases(avals[0].shape, avals[1].shape, params)
+    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
+    if pair is None or a is None or not a.along_k or a.c.groups > 1:
+        return None
+    return a._replace(phases=tuple([(axis, phases) for axis, phases in enumerate(pair[1]) if phases.count > 1]))
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -143,7 +170,8 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
         return by_shaders(avals, params, device)
     problems, dtypes, elements = canonical(avals, params)
     arrays = _Arrays(len(avals) + 1, elements, dtypes[0], device)
-    dispatches: list[Dispatch] = [] if len(chosen) == len(problems) else [zeros(dtypes[2], elements[2], device)]
+    is_complete = bool(chosen[0].phases) or len(chosen) == len(problems)
+    dispatches: list[Dispatch] = [] if is_complete else [zeros(dtypes[2], elements[2], device)]
     for a in chosen:
         dispatches += _product(a, arrays, dtypes[2], elements[2], device)
     return Routine((*arrays.dispatches, *dispatches), tuple(arrays.sizes))
@@ -185,14 +213,16 @@ class _Arrays:
         self.sizes.append(size)
         return self._first + len(self.sizes) - 1
 
-    def arranged(self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0) -> _Arranged:
+    def arranged(
+        self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0, ranges: Sequence[Range] = ()
+    ) -> _Arranged:
         """Return an operand as an array of axes with sizes and strides, the last one padded with zeros.
 
-        Along the first `apart` axes elements may be anywhere, along others they follow one another.
+        Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of `ranges` there are zeros.
         """
         sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
         strides = contiguous_strides(sizes)
-        in_place = axes[-1][0] == padded and start % unit == 0
+        in_place = axes[-1][0] == padded and start % unit == 0 and not ranges
         steps = list(strides)
         for axis, (size, stride) in enumerate(axes):
             if size > 1 and stride != strides[axis]:
@@ -200,18 +230,22 @@ class _Arrays:
                 steps[axis] = stride
         if in_place:
             return _Arranged(number, start, tuple(steps), is_copy=False)
-        kernel = self._copy_kernel(number, start, axes, sizes)
+        kernel = self._copy_kernel(number, start, axes, sizes, ranges)
         copy = self._copies.get((number, kernel))
         if copy is None:
             copy = self._copies[number, kernel] = self.new(prod(sizes) * self._dtype.itemsize)
             self.dispatches += renumbered(kernel, (number, copy), self._device)
         return _Arranged(copy, 0, strides, is_copy=True)
 
-    def _copy_kernel(self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Kernel:
+    def _copy_kernel(
+        self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int], ranges: Sequence[Range]
+    ) -> Kernel:
         source = Affine(tuple([(axis, stride) for axis, (size, stride) in enumerate(axes) if size > 1 and stride]), start)
         target = Affine(tuple([(axis, stride) for axis, stride in enumerate(contiguous_strides(sizes)) if sizes[axis] > 1]), 0)
         last = len(axes) - 1
-        exists = (Range(along(last), 0, axes[last][0]),) if sizes[last] > axes[last][0] else ()
+        padding = [Range(along(last), 0, axes[last][0])] if sizes[last] > axes[last][0] else []
+        exists = undecided([*ranges, *padding], sizes)
+        assert exists is not None, "some tap of each axis exists"
         elements, zero = self._elements[number], Constant.of(0, self._dtype)
         load = Load(self._dtype, 0, (elements,), (source,), exists, zero)
         store = Store((prod(sizes),), (target,), 0)
@@ -246,7 +280,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
     schedule = estimated(product, device, schedules(device), splits)
     assert isinstance(schedule, Schedule)
-    is_scattered = target.columns.strides[-1:] != (1,)
+    is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
         m, n = product.m, product.n
         results: Results = Stored(m, n, schedule, target, 2)
@@ -280,15 +314,27 @@ def _operands(a: Arrangement, arrays: _Arrays, dtype: np.dtype) -> tuple[WindowO
     grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
     if a.along_k:
-        w = arrays.arranged(1, c.w.offset, [*grouped, outputs, *taps, inner], windows.padded)
-        terms = windows.features
-        other = MatrixOperand(1, dtype, True, c.outputs, terms, terms, walk_of(c.groups, c.outputs * terms), w.start, w.is_copy)
+        phases = [(phases.count, -c.w.strides[3 + axis] // phases.count) for axis, phases in a.phases]
+        axes = [*grouped, *phases, outputs, *taps, inner]
+        w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
+        terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
+        other = MatrixOperand(1, dtype, True, rows, terms, terms, walk_of(c.groups, rows * terms), w.start, w.is_copy)
     else:
         width = -(-c.outputs // unit) * unit
         w = arrays.arranged(1, c.w.offset, [inner, *taps, *grouped, outputs], width)
         stride = width * c.groups
         other = MatrixOperand(1, dtype, False, c.outputs, windows.windows, stride, walk_of(c.groups, width), w.start, w.is_copy)
     return windows, other, (x.number, w.number)
+
+
+def _tap_ranges(a: Arrangement) -> list[Range]:
+    """Return where taps of phases exist, by the axes of the arranged taps."""
+    first = len(a.phases) + 1  # after phases and outputs
+    ranges = []
+    for number, (axis, phases) in enumerate(a.phases):
+        tap = Affine(tuple(sorted([(number, -1), (first + axis, phases.count)])), phases.start)
+        ranges.append(Range(tap, 0, phases.taps))
+    return ranges
 
 
 def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, int, int]] | None:
