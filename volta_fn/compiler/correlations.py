@@ -160,10 +160,10 @@ def _dense(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tu
 class PhasesAxis(NamedTuple):
     """The phases of an axis, as outputs of one window over the undilated input.
 
-    Of phase r, tap t of that window is tap ``t * count - r + start`` of the convolution, if there is one.
+    Of phase r, tap t of that window is tap ``t * phases - r + start`` of the convolution, if there is one.
     """
 
-    count: int
+    phases: int
     start: int
     taps: int
 

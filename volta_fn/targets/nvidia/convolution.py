@@ -90,7 +90,7 @@ class Arrangement(NamedTuple):
     @property
     def products(self) -> int:
         """The number of multiplications, those with zeros included."""
-        return self.c.products * prod([phases.count for _, phases in self.phases])
+        return self.c.products * prod([each.phases for _, each in self.phases])
 
     @property
     def outer(self) -> list[int]:
@@ -106,8 +106,8 @@ class Arrangement(NamedTuple):
             (windows,) = merged([c.images, *counts], [[image, *space]])
         else:
             (windows,) = merged([*counts, c.images], [[*space, image]])
-        sizes = [*[phases.count for _, phases in self.phases], c.outputs]
-        (outputs,) = merged(sizes, [[*[space[axis] // phases.count for axis, phases in self.phases], output]])
+        sizes = [*[each.phases for _, each in self.phases], c.outputs]
+        (outputs,) = merged(sizes, [[*[space[axis] // each.phases for axis, each in self.phases], output]])
         stack = walk_of(c.groups, group)
         across = _last(windows) < _last(outputs)
         rows, columns = (outputs, windows) if across else (windows, outputs)
@@ -160,7 +160,7 @@ def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
     if pair is None or a is None or not a.along_k or a.c.groups > 1:
         return None
-    return a._replace(phases=tuple([(axis, phases) for axis, phases in enumerate(pair[1]) if phases.count > 1]))
+    return a._replace(phases=tuple([(axis, each) for axis, each in enumerate(pair[1]) if each.phases > 1]))
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -314,7 +314,7 @@ def _operands(a: Arrangement, arrays: _Arrays, dtype: np.dtype) -> tuple[WindowO
     grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
     if a.along_k:
-        phases = [(phases.count, -c.w.strides[3 + axis] // phases.count) for axis, phases in a.phases]
+        phases = [(each.phases, -c.w.strides[3 + axis] // each.phases) for axis, each in a.phases]
         axes = [*grouped, *phases, outputs, *taps, inner]
         w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
         terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
@@ -331,9 +331,9 @@ def _tap_ranges(a: Arrangement) -> list[Range]:
     """Return where taps of phases exist, by the axes of the arranged taps."""
     first = len(a.phases) + 1  # after phases and outputs
     ranges = []
-    for number, (axis, phases) in enumerate(a.phases):
-        tap = Affine(tuple(sorted([(number, -1), (first + axis, phases.count)])), phases.start)
-        ranges.append(Range(tap, 0, phases.taps))
+    for number, (axis, each) in enumerate(a.phases):
+        tap = Affine(tuple(sorted([(number, -1), (first + axis, each.phases)])), each.start)
+        ranges.append(Range(tap, 0, each.taps))
     return ranges
 
 
