@@ -138,7 +138,7 @@ def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any])
 
 
 def _dense(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[int, ...]]:
-    """Return a convolution as a correlation of the dilated input, and how the axes are dilated."""
+    """Return a convolution as a correlation of the dilated input, and the dilations."""
     lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
     x_sizes, w_sizes = [lhs[i] for i in lhs_spec], [rhs[i] for i in rhs_spec]
     feature_groups, batch_groups = params["feature_group_count"], params["batch_group_count"]
@@ -169,9 +169,9 @@ class PhasesAxis(NamedTuple):
 
 
 def with_phases(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[PhasesAxis, ...]] | None:
-    """Return a convolution over a dilated input as one correlation, with as many results for each position as there are phases.
+    """Return a convolution over a dilated input as one correlation with phases.
 
-    Its axes are those of positions and taps of all phases together; views are those of phase 0. None if axes have other strides or
+    It has as many results for each position as there are phases. Its axes are those of positions and taps of all phases together; views are those of phase 0. None if axes have other strides or
     dilations, or phases have different positions.
     """
     dense, bases = _dense(lhs, rhs, params)

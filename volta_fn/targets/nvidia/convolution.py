@@ -99,7 +99,7 @@ class Arrangement(NamedTuple):
         return [image, channel] if self.along_k else [channel, image]
 
     def target(self, dtype: np.dtype, elements: int) -> tuple[ResultMap, bool]:
-        """Return where results are stored, and whether columns are those of windows, or else outputs."""
+        """Return where results are stored, and whether columns are windows, or else outputs."""
         c, (group, image, output, *space) = self.c, self.c.y.strides
         counts = [axis.positions for axis in c.axes]
         if self.along_k:
@@ -139,7 +139,7 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabi
 
 
 def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[Arrangement]:
-    """Return how matrix units compute a convolution's correlations; none if shaders are to compute it."""
+    """Return how matrix units compute a convolution; none if shaders are to do it."""
     lhs, rhs = avals
     problems, dtypes, elements = canonical((lhs, rhs), params)
     if max(elements, default=0) >= _MOST_ELEMENTS:
@@ -155,7 +155,7 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
 
 
 def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
-    """Return how matrix units compute all phases of a convolution over a dilated input together."""
+    """Return how matrix units compute all phases of a convolution together."""
     pair = with_phases(avals[0].shape, avals[1].shape, params)
     a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
     if pair is None or a is None or not a.along_k or a.c.groups > 1:
@@ -178,7 +178,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[tuple[int, ...]]:
-    """Return the orders of operands' dimensions that are read in place; none where shaders read them."""
+    """Return the orders of dimensions that are read in place; none for shaders."""
     chosen = arrangements(avals, params, device)
     if not chosen or chosen[0].c.groups > 1:
         return []
@@ -216,9 +216,9 @@ class _Arrays:
     def arranged(
         self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0, ranges: Sequence[Range] = ()
     ) -> _Arranged:
-        """Return an operand as an array of axes with sizes and strides, the last one padded with zeros.
+        """Return an operand as an array of axes with sizes and strides.
 
-        Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of `ranges` there are zeros.
+        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of `ranges` there are zeros.
         """
         sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
         strides = contiguous_strides(sizes)
@@ -338,9 +338,9 @@ def _tap_ranges(a: Arrangement) -> list[Range]:
 
 
 def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, int, int]] | None:
-    """Return the axes of results, in the order of memory: sizes, strides there, and strides in partial sums.
+    """Return the axes of results, in the order of memory.
 
-    None if results do not fill their array.
+    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array.
     """
     axes = []
     for walk, step in ((target.stack, product.m * product.n), (target.rows, product.n), (target.columns, 1)):

@@ -44,7 +44,7 @@ class NvidiaTarget(WgslTarget):
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
     def passes(self) -> Sequence[Pass]:
-        """Return the passes that GPUs add, and one for what convolutions on matrix units read."""
+        """Return the passes that GPUs add, and one for convolutions' operands."""
         orders = partial(convolution.operand_orders, device=self.capabilities)
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."

@@ -95,7 +95,10 @@ class WindowAxis(NamedTuple):
 
     @property
     def corners(self) -> tuple[int, int]:
-        """The first tap of the first window, and of the last one relative to the last element."""
+        """The first taps of the first window, and of the last one.
+
+        The latter is relative to the last element.
+        """
         return -self.low, (self.windows - 1) * self.step - self.low - (self.size - 1)
 
     def fits(self, axes: int) -> bool:
@@ -130,7 +133,7 @@ class WindowOperand(NamedTuple):
 
     @property
     def atom(self) -> int:
-        """The channels of a row of shared memory, to a multiple of which those of a tap are padded."""
+        """The channels of a row of shared memory; those of a tap are padded to a multiple."""
         return ROW // self.dtype.itemsize
 
     @property
@@ -172,7 +175,7 @@ class WindowOperand(NamedTuple):
         return not any(x % unit for x in (self.start, *self.strides))
 
     def tensor_map(self, tile: int) -> TensorMap:
-        """Return the tensor map for tiles of so many windows, or of an atom's if sums are over windows."""
+        """Return the tensor map for boxes of so many windows."""
         size = self.dtype.itemsize
         innermost_first = self.axes[::-1]
         corners = [axis.corners for axis in innermost_first]

@@ -156,7 +156,7 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
 def estimated(
     product: MatrixProduct, capabilities: TargetCapabilities, schedules: Sequence[AnySchedule], splits: Sequence[int] = _SPLITS
 ) -> AnySchedule:
-    """Return the schedule estimated to be fastest, with one of these numbers of chunks."""
+    """Return the schedule estimated to be fastest, with one of some numbers of chunks."""
     options = [replace(s, splits=n) for s in schedules for n in splits if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
     return min(options, key=lambda s: _cost(product, s, capabilities.processors))
 

@@ -55,7 +55,7 @@ class _Side:
 
 
 def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: Value, group: Value) -> tuple[list[Value], list[Value]]:
-    """Emit where a box begins: coordinates of the first window, and offsets of the tap.
+    """Emit the coordinates of the first window of a box, and the offsets of the tap.
 
     Both are listed from the contiguous axis outwards. `group` is the number of the matrix in the stack.
     """
