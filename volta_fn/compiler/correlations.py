@@ -171,8 +171,8 @@ class PhasesAxis(NamedTuple):
 def with_phases(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[PhasesAxis, ...]] | None:
     """Return a convolution over a dilated input as one correlation with phases.
 
-    It has as many results for each position as there are phases. Its axes are those of positions and taps of all phases together; views are those of phase 0. None if axes have other strides or
-    dilations, or phases have different positions.
+    It has as many results for each position as there are phases. Its axes are those of positions and taps of all phases together; views are
+    those of phase 0. None if axes have other strides or dilations, or phases have different positions.
     """
     dense, bases = _dense(lhs, rhs, params)
     axes, phases = list(dense.axes), [PhasesAxis(1, 0, axis.taps) for axis in dense.axes]

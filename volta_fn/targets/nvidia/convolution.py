@@ -99,7 +99,7 @@ class Arrangement(NamedTuple):
         return [image, channel] if self.along_k else [channel, image]
 
     def target(self, dtype: np.dtype, elements: int) -> tuple[ResultMap, bool]:
-        """Return where results are stored, and whether columns are windows, or else outputs."""
+        """Return where results are stored, and whether columns are windows (or outputs)."""
         c, (group, image, output, *space) = self.c, self.c.y.strides
         counts = [axis.positions for axis in c.axes]
         if self.along_k:
@@ -218,7 +218,8 @@ class _Arrays:
     ) -> _Arranged:
         """Return an operand as an array of axes with sizes and strides.
 
-        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of `ranges` there are zeros.
+        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of
+        `ranges` there are zeros.
         """
         sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
         strides = contiguous_strides(sizes)
