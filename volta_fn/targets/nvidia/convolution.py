@@ -218,8 +218,8 @@ class _Arrays:
     ) -> _Arranged:
         """Return an operand as an array of axes with sizes and strides.
 
-        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out of
-        `ranges` there are zeros.
+        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out
+        of `ranges` there are zeros.
         """
         sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
         strides = contiguous_strides(sizes)
