@@ -51,7 +51,8 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Copies, and sums of partial sums, number elements by 32 bits.
 _MOST_ELEMENTS = 1 << 31
 
-#: How many times as many multiplications phases may take together, most of the others with zeros.
+#: How many times as many multiplications phases may take together: the others are with zeros, so that a number that is not finite makes
+#: NaN of results of other phases, too.
 _MOST_ZEROS = 2
 
 #: Columns of results that are so far apart are stored one by one, rather than as partial sums.
@@ -203,7 +204,8 @@ class _Arrays:
     """
 
     def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, device: TargetCapabilities) -> None:
-        self._first, self._elements, self._dtype, self._device = first, elements, dtype, device
+        self._first, self._elements, self._device = first, elements, device
+        self.dtype = dtype
         self.sizes: list[int] = []
         self.dispatches: list[Dispatch] = []
         self._copies: dict[tuple[int, Kernel], int] = {}
@@ -221,7 +223,7 @@ class _Arrays:
         The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out
         of `ranges` there are zeros.
         """
-        sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self._dtype.itemsize
+        sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self.dtype.itemsize
         strides = contiguous_strides(sizes)
         in_place = axes[-1][0] == padded and start % unit == 0 and not ranges
         steps = list(strides)
@@ -234,7 +236,7 @@ class _Arrays:
         kernel = self._copy_kernel(number, start, axes, sizes, ranges)
         copy = self._copies.get((number, kernel))
         if copy is None:
-            copy = self._copies[number, kernel] = self.new(prod(sizes) * self._dtype.itemsize)
+            copy = self._copies[number, kernel] = self.new(prod(sizes) * self.dtype.itemsize)
             self.dispatches += renumbered(kernel, (number, copy), self._device)
         return _Arranged(copy, 0, strides, is_copy=True)
 
@@ -247,10 +249,10 @@ class _Arrays:
         padding = [Range(along(last), 0, axes[last][0])] if sizes[last] > axes[last][0] else []
         exists = undecided([*ranges, *padding], sizes)
         assert exists is not None, "some tap of each axis exists"
-        elements, zero = self._elements[number], Constant.of(0, self._dtype)
-        load = Load(self._dtype, 0, (elements,), (source,), exists, zero)
+        elements, zero = self._elements[number], Constant.of(0, self.dtype)
+        load = Load(self.dtype, 0, (elements,), (source,), exists, zero)
         store = Store((prod(sizes),), (target,), 0)
-        return Kernel(tuple(sizes), len(sizes), (Buffer(elements, self._dtype),), (load,), (store,))
+        return Kernel(tuple(sizes), len(sizes), (Buffer(elements, self.dtype),), (load,), (store,))
 
 
 class _Arranged(NamedTuple):
@@ -271,7 +273,7 @@ def renumbered(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilitie
 
 def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of a correlation."""
-    windows, other, numbers = _operands(a, arrays, arrays._dtype)
+    windows, other, numbers = _operands(a, arrays)
     target, across = a.target(dtype, elements)
     left, right = numbers
     product = MatrixProduct(windows, other)
@@ -296,16 +298,12 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     return [first, *renumbered(kernel, (partial, 2), device)]
 
 
-def _operands(a: Arrangement, arrays: _Arrays, dtype: np.dtype) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
+def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
     """Return the operands, windows first, and the numbers of their buffers."""
-    c, unit = a.c, UNIT // dtype.itemsize
-    (
-        group,
-        *_,
-    ) = c.x.strides
+    c, dtype, unit = a.c, arrays.dtype, UNIT // arrays.dtype.itemsize
     image, channel = a.outer
     space = [(axis.size, stride) for axis, stride in zip(c.axes, c.x.strides[3:], strict=True)]
-    grouped = [(c.groups, group)] if c.groups > 1 else []
+    grouped = [(c.groups, c.x.strides[0])] if c.groups > 1 else []
     padded = -(-a.channels // unit) * unit
     x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded, 1 + len(space))
     strides = x.strides[: 1 + len(space)]

@@ -161,19 +161,6 @@ class WindowOperand(NamedTuple):
         """The terms of the sums."""
         return self.features if self.along_k else self.windows
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether tensor maps can read it.
-
-        Channels that are padded are followed by those of another matrix if there is a stack; and results have no padding.
-        """
-        unit, count = UNIT // self.dtype.itemsize, len(self.axes)
-        if not 1 <= count <= 3 or not all(axis.fits(count) for axis in self.axes):
-            return False
-        if self.padded != self.channels and (self.stack.sizes or not self.along_k):
-            return False
-        return not any(x % unit for x in (self.start, *self.strides))
-
     def tensor_map(self, tile: int) -> TensorMap:
         """Return the tensor map for boxes of so many windows."""
         size = self.dtype.itemsize
