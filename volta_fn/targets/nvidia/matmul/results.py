@@ -144,25 +144,18 @@ class Stored(_Elementwise):
 
     def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(rows, columns, tile)
-        sizes = target.columns.sizes
-        self.lanes = LANES if sizes and sizes[-1] % LANES == 0 else 1  # then four columns are at equal distances
+        self.lanes = LANES if target.fours else 1
         self._target, self._binding = target, binding
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
-        """Convert and store sums: as a vector if they are neighbours in memory."""
+        """Convert and store sums."""
         target, dtype = self._target, self._target.dtype
-        walks = target.stack, target.rows, target.columns
-        pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
-        element = "float"
         if dtype != _FLOAT32:
             narrow = f.cast("fptrunc", sums, vector_of("bfloat" if dtype == BFLOAT16 else "half", self.lanes))
-            element, sums = "i16", f.cast("bitcast", narrow, vector_of("i16", self.lanes))
-        if self.lanes == 1 or target.fours:
-            f.store(sums, pointer, dtype.itemsize * self.lanes)
-            return
-        for lane in range(LANES):
-            single = f.let(element, f"extractelement {sums}, i32 {lane}")
-            f.store(single, f.further(pointer, Value("i64", str(lane * target.columns.strides[-1] * dtype.itemsize))), dtype.itemsize)
+            sums = f.cast("bitcast", narrow, vector_of("i16", self.lanes))
+        walks = target.stack, target.rows, target.columns
+        pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
+        f.store(sums, pointer, dtype.itemsize * self.lanes)
 
 
 def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
