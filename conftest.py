@@ -55,7 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 #: Tests that take long, as they compile shaders, run programs, or have JAX compile some: they have a third of their share in samples.
 _HEAVY = tuple(
     f"tests/{name}"
-    for name in ("targets/wgsl/", "targets/gpu/", "programs/", "examples/", "benchmarks/", "web/", "catalogue/test_catalogue.py")
+    for name in (
+        "targets/wgsl/",
+        "targets/gpu/",
+        "targets/nvidia/test_convolution.py",
+        "programs/",
+        "examples/",
+        "benchmarks/",
+        "web/",
+        "catalogue/test_catalogue.py",
+    )
 )
 
 

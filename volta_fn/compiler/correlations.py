@@ -132,6 +132,13 @@ def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any])
 
     Where some position meets no tap at all there is a correlation with no taps, whose result is zero.
     """
+    dense, bases = _dense(lhs, rhs, params)
+    axes = [list(_phases(axis, base)) for axis, base in zip(dense.axes, bases, strict=True)]
+    return [_simplified(_restricted(dense, chosen)) for chosen in product(*axes)]
+
+
+def _dense(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[int, ...]]:
+    """Return a convolution as a correlation of the dilated input, and the dilations."""
     lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
     x_sizes, w_sizes = [lhs[i] for i in lhs_spec], [rhs[i] for i in rhs_spec]
     feature_groups, batch_groups = params["feature_group_count"], params["batch_group_count"]
@@ -142,17 +149,49 @@ def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any])
     x = _grouped(_contiguous(lhs, lhs_spec), 0 if batch_groups > 1 else 1, x_sizes, groups)
     w = _grouped(_contiguous(rhs, rhs_spec), 0, w_sizes, groups)
     y = _grouped(_contiguous(_placed(y_sizes, out_spec), out_spec), 1, y_sizes, groups)
-    outputs = w_sizes[0] // groups
-    axes = []
-    for size, taps, positions, stride, dilation, (low, _), base in zip(
-        x_sizes[2:], w_sizes[2:], counts, strides, dilations, padding, bases, strict=True
-    ):
-        axes.append(list(_phases(Axis(size, taps, positions, stride, dilation, low), base)))
+    sizes = zip(x_sizes[2:], w_sizes[2:], counts, strides, dilations, padding, strict=True)
+    axes = [Axis(size, taps, positions, stride, dilation, low) for size, taps, positions, stride, dilation, (low, _) in sizes]
     if not axes:  # no spatial dimensions: as if there were one, of size 1
-        axes.append([_PhaseAxis(Axis(1, 1, 1, 1, 1, 0), 0, 1, 0, 1)])
+        axes, bases = [Axis(1, 1, 1, 1, 1, 0)], (1,)
         x, w, y = (View(view.offset, (*view.strides, 0)) for view in (x, w, y))
-    dense = Correlation(groups, y_sizes[0], outputs, w_sizes[1], (), x, w, y)
-    return [_simplified(_restricted(dense, chosen)) for chosen in product(*axes)]
+    return Correlation(groups, y_sizes[0], w_sizes[0] // groups, w_sizes[1], tuple(axes), x, w, y), tuple(bases)
+
+
+class PhasesAxis(NamedTuple):
+    """The phases of an axis, as outputs of one window over the undilated input.
+
+    Of phase r, tap t of that window is tap ``t * phases - r + start`` of the convolution, if there is one.
+    """
+
+    phases: int
+    start: int
+    taps: int
+
+
+def with_phases(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[PhasesAxis, ...]] | None:
+    """Return a convolution over a dilated input as one correlation with phases.
+
+    It has as many results for each position as there are phases. Its axes are those of positions and taps of all phases together; views are
+    those of phase 0. None if axes have other strides or dilations, or phases have different positions.
+    """
+    dense, bases = _dense(lhs, rhs, params)
+    axes, phases = list(dense.axes), [PhasesAxis(1, 0, axis.taps) for axis in dense.axes]
+    w, y, offset = list(dense.w.strides), list(dense.y.strides), dense.w.offset
+    for number, (axis, base) in enumerate(zip(dense.axes, bases, strict=True)):
+        if base == 1:
+            continue
+        if axis.stride != 1 or axis.dilation != 1 or axis.positions % base:
+            return None
+        first, last = -(axis.low // base), (base + axis.taps - 2 - axis.low) // base
+        if last < first:
+            return None
+        start = axis.low + base * first
+        axes[number] = Axis(axis.size, last - first + 1, axis.positions // base, 1, 1, -first)
+        phases[number] = PhasesAxis(base, start, axis.taps)
+        offset += start * w[3 + number]
+        w[3 + number], y[3 + number] = base * w[3 + number], base * y[3 + number]
+    c = replace(dense, axes=tuple(axes), w=View(offset, tuple(w)), y=View(dense.y.offset, tuple(y)))
+    return c, tuple(phases)
 
 
 class _PhaseAxis(NamedTuple):

@@ -76,6 +76,8 @@ class TargetCapabilities(NamedTuple):
     kernel_equations: int = 200
     #: Elements of the longest row that a kernel visits again after a reduction over it.
     longest_row: int = 1 << 16
+    #: Whether a kernel that reduces rows may store a row's elements far from each other: a transpose is a kernel of its own otherwise.
+    scatters_rows: bool = True
     #: Bytes up to which a value is stored rather than recomputed.
     recompute_above: int = 4096
 

@@ -7,17 +7,18 @@ all. Blocks run one after another. It is slow, and for small products.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 
-from volta_fn.targets.nvidia.kernel import KernelHeader, header_of
+from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, header_of
 from volta_fn.targets.wgsl.routine import Routine
 
 _CALL = re.compile(r'call (void|\{[^}]*\}|\S+) asm sideeffect "((?:[^"\\]|\\.)*)", "([^"]*)"\((.*)\)$', re.MULTILINE)
@@ -245,7 +246,7 @@ class Emulator:
                 barrier = self.barriers[self._address(a[0])]
                 assert self.condition.wait_for(lambda: barrier.phase & 1 != a[1], _TIMEOUT), "a barrier's phase never ends"
             elif "bulk.tensor" in code:
-                self._copy_box(a)
+                self._copy_box(a, code.count("$") - 3)
             elif "bar." in code:
                 number = a[0] if a else int(code.split()[1].rstrip(","))
                 state = self.named.setdefault(number, [0, 0])
@@ -268,16 +269,17 @@ class Emulator:
             barrier.pending, barrier.phase = barrier.count, barrier.phase + 1
             self.condition.notify_all()
 
-    def _copy_box(self, a: list[Any]) -> None:
-        """Copy a box as a tensor map says, swizzled."""
+    def _copy_box(self, a: list[Any], numbers: int) -> None:
+        """Copy a box as a tensor map says, swizzled; `numbers` are its coordinates and offsets."""
         map_ = self.header.maps[a[1] - 1]
-        dtype = _DTYPES[map_.dtype]
-        at = np.array(a[2 : 2 + len(map_.dims)], np.int64)
+        dtype, rank = _DTYPES[map_.dtype], len(map_.dims)
+        at = np.array(a[2 : 2 + rank], np.uint32).view(np.int32).astype(np.int64)
         memory = self.arrays[map_.binding].view(np.uint8).reshape(-1)[map_.offset :]
         strides = np.array([dtype.itemsize, *map_.strides])
         box = np.zeros(map_.box[::-1], dtype)
-        for index in np.ndindex(*map_.box[::-1]):
-            position = at + index[::-1]
+        starts = itertools.repeat(at) if map_.windows is None else _windows(map_, at, [x & 0xFFFF for x in a[2 + rank : 2 + numbers]])
+        for index, start in zip(np.ndindex(*map_.box[::-1]), starts, strict=False):
+            position = start + index[::-1] if map_.windows is None else start
             if (position >= 0).all() and (position < map_.dims).all():
                 offset = int(position @ strides)
                 box[index] = memory[offset : offset + dtype.itemsize].view(dtype)[0]
@@ -336,6 +338,25 @@ class Emulator:
                     address = start + r // 8 * stride + r % 8 * 128 + k * size
                 result[r, k] = np.frombuffer((ctypes.c_char * size).from_address(_swizzled(address)), dtype)[0]
         return result
+
+
+def _windows(map_: TensorMap, at: np.ndarray, offsets: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the positions of a box of windows: of all channels of a window, then of the next one."""
+    assert map_.windows is not None
+    lower, upper, steps = map(np.array, map_.windows)
+    last = np.array(map_.dims[1:-1]) - 1 + upper
+    window, image = at[1:-1].copy(), int(at[-1])
+    assert ((window >= lower) & (window <= last) & ((window - lower) % steps == 0)).all(), "a box begins at a window"
+    for _ in range(map_.box[1]):
+        for channel in range(map_.box[0]):
+            yield np.array([at[0] + channel, *(window + offsets), image])
+        for axis in range(len(window)):
+            window[axis] += steps[axis]
+            if window[axis] <= last[axis]:
+                break
+            window[axis] = lower[axis]
+        else:
+            image += 1
 
 
 def _swizzled(address: int) -> int:

@@ -22,6 +22,8 @@ from volta_fn.runtime import caches
 from volta_fn.settings import current as settings
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia.compilation import Compiler, CompilerPool, architecture_of, compile_ptx, receive, send
+from volta_fn.targets.nvidia.translation import translate
+from volta_fn.targets.wgsl.scalars.number import _BFLOAT16_ROUNDED
 
 HOPPER = "sm_90a+ptx83"
 
@@ -145,6 +147,16 @@ def test_other_floats_are_not_contracted_either(type_: str, suffix: str, archite
 
 
 # messages
+
+
+@pytest.mark.parametrize(("architecture", "count"), [("sm_75", 0), ("sm_80", 1), ("sm_90a+ptx83", 1), ("sm_120", 1)])
+def test_rounding_to_bfloat16_is_one_instruction(architecture: str, count: int) -> None:
+    shader = f"""@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+{_BFLOAT16_ROUNDED}
+@compute @workgroup_size(32) fn main(@builtin(local_invocation_index) local: u32) {{ x[local] = bfloat16_rounded(x[local]); }}
+"""
+    ptx = compile_ptx(translate(shader).llvm_ir, architecture).decode()
+    assert ptx.count("cvt.rn.bf16x2.f32") == count
 
 
 def test_messages() -> None:

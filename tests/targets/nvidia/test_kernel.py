@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, header_of, kernel_module, parameter_block
+from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, Windows, header_of, kernel_module, parameter_block
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.transforms import fused_size, is_fusible
 
 MAP = TensorMap(1, "bfloat16", 32, (64, 96), (128,), (64, 64))
+WINDOWS = TensorMap(2, "float16", 0, (64, 9, 7, 3), (128, 1152, 8064), (64, 128), Windows((-1, 0), (-1, -2), (2, 1)))
 HEADER = KernelHeader(384, 1 << 16, (MAP, MAP._replace(binding=0, offset=0)))
 
 
@@ -16,6 +17,11 @@ def test_a_header_is_read_from_the_text() -> None:
     text = kernel_module(HEADER, 3, [2], "define void @main() {}").text
     assert header_of(text) == HEADER
     assert text.endswith("\ndefine void @main() {}")
+
+
+def test_a_map_of_windows_is_read_from_the_text() -> None:
+    header = HEADER._replace(maps=(MAP, WINDOWS))
+    assert header_of(kernel_module(header, 3, [2], "").text) == header
 
 
 def test_wgsl_has_no_header() -> None:

@@ -129,3 +129,13 @@ def test_attention_and_its_gradients() -> None:
     types = [shaped(4, 256, 12, 64)] * 4
     assert on_matrix_units(planned(both, *types)) == [True] * 4
     assert not any(on_matrix_units(planned(both, *types, device=NONE)))
+
+
+def test_rows_are_transposed_by_a_kernel_of_its_own() -> None:
+    def normalised(x: Any) -> Any:
+        centred = x - vnp.mean(x, (0, 2), keepdims=True)
+        return vnp.transpose(centred / vnp.max(centred, (0, 2), keepdims=True), (0, 2, 1))
+
+    (_, transposed) = planned(normalised, shaped(8, 64, 256, dtype="float32"))
+    assert transposed.groups[0] > 64  # not one for each row
+    assert len(planned(lambda x: vnp.transpose(x + 1, (0, 2, 1)), shaped(8, 64, 256, dtype="float32"))) == 1

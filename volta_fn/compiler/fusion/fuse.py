@@ -15,6 +15,7 @@ from volta_fn.compiler.fusion.recomputation import Comparison, comparisons, reco
 from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
+    PartialIndex,
     axes_of,
     can_be_kernel,
     is_alias,
@@ -241,10 +242,17 @@ class _Fusion:
             or self.buffers_with(producer, self.bases(eqn)) > self.most_buffers
         ):
             return False
-        if len(producer.steps) >= self.most_equations:
+        if len(producer.steps) >= self.most_equations or (
+            self.scatters_row(producer, index) and not self.target.capabilities.scatters_rows
+        ):
             return False
         self.compute_in(producer, eqn, producer.store_index(index))
         return True
+
+    def scatters_row(self, group: Group, index: PartialIndex) -> bool:
+        """Return True if elements of a row are not neighbours in an array at an index."""
+        axes = [i.axes for i in index if i is not None and i.axes]
+        return bool(axes) and not axes[-1] & group.row and any(each & group.row for each in axes)
 
     def add_concatenation(self, eqn: Equation) -> None:
         """Begin a group with a pad or a concatenation, if indices can express it."""

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 import select
 import signal
 import struct
@@ -80,6 +81,17 @@ def _llvm() -> Any:
     return binding
 
 
+#: The function by which shaders round to bfloat16 (`wgsl/scalars/number.py`), and what is one instruction of processors from 8.0 on: it
+#: rounds two numbers, here to the upper half, and 0 to the lower one. Only the bits of NaN differ.
+_ROUNDING = re.compile(r"^(define [^\n]*float @f\.bfloat16_rounded\(float %a\.x\b[^\n]*\n)[^}]*^\}$", re.MULTILINE)
+_ROUNDED = r"""\1entry:
+  %bits = call i32 asm "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f"(float %a.x, float 0.0)
+  %result = bitcast i32 %bits to float
+  ret float %result
+}"""
+_WITH_BFLOAT16 = 80
+
+
 def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     """Compile LLVM IR to PTX.
 
@@ -92,6 +104,8 @@ def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     binding = _llvm()
     processor, _, version = architecture.partition("+")
     features = f"+{version}" if version else ""
+    if int(processor.removeprefix("sm_").rstrip("af")) >= _WITH_BFLOAT16:
+        llvm_ir = _ROUNDING.sub(_ROUNDED, llvm_ir)
     machine = binding.Target.from_triple(_TRIPLE).create_target_machine(cpu=processor, features=features, opt=_LEVEL)
     module = binding.parse_assembly(llvm_ir, binding.create_context())
     module.triple, module.data_layout = _TRIPLE, str(machine.target_data)

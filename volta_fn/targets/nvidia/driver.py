@@ -299,22 +299,25 @@ class NvidiaDriver:
         rank, dims, box = len(tensor_map.dims), tensor_map.dims, tensor_map.box
         room = ctypes.create_string_buffer(2 * _MAP_ALIGNMENT + MAP_BYTES)
         encoded = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        windows = tensor_map.windows
+        steps = (1,) * rank if windows is None else (1, *windows.steps, 1)
+        before = (
+            encoded,
+            _MAP_DTYPES[tensor_map.dtype],
+            rank,
+            address,
+            (ctypes.c_uint64 * rank)(*dims),
+            (ctypes.c_uint64 * (rank - 1))(*tensor_map.strides),
+        )
+        after = (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128, _PROMOTE_128, 0
         with self.context:
-            status = self.functions.cuTensorMapEncodeTiled(
-                encoded,
-                _MAP_DTYPES[tensor_map.dtype],
-                rank,
-                address,
-                (ctypes.c_uint64 * rank)(*dims),
-                (ctypes.c_uint64 * (rank - 1))(*tensor_map.strides),
-                (ctypes.c_uint32 * rank)(*box),
-                (ctypes.c_uint32 * rank)(*[1] * rank),
-                0,
-                _SWIZZLE_128,
-                _PROMOTE_128,
-                0,
-            )
-            self.call_errors.check(status, "cuTensorMapEncodeTiled")
+            if windows is None:
+                status = self.functions.cuTensorMapEncodeTiled(*before, (ctypes.c_uint32 * rank)(*box), *after)
+                self.call_errors.check(status, "cuTensorMapEncodeTiled")
+            else:
+                corners = [(ctypes.c_int * (rank - 2))(*corner) for corner in (windows.lower, windows.upper)]
+                status = self.functions.cuTensorMapEncodeIm2col(*before, *corners, *box, *after)
+                self.call_errors.check(status, "cuTensorMapEncodeIm2col")
         return ctypes.string_at(encoded, MAP_BYTES)
 
     def release_group(self, group: BindGroup) -> None:

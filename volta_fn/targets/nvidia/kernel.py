@@ -20,6 +20,19 @@ _MARK = "; nvidia "
 MAP_BYTES = 128
 
 
+class Windows(NamedTuple):
+    """How a tensor map reads the same tap of consecutive windows of images (im2col).
+
+    Axes are the spatial ones, from the innermost outwards.
+    """
+
+    #: Where the first tap of the first window is, and that of the last window relative to the last element.
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    #: Elements from one window to the next.
+    steps: tuple[int, ...]
+
+
 class TensorMap(NamedTuple):
     """An array as the tensor memory accelerator reads it, in boxes of `box` elements.
 
@@ -36,6 +49,8 @@ class TensorMap(NamedTuple):
     #: Bytes between elements along every axis but the contiguous one.
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    #: If it reads windows of images (channels, …, images): then a box has channels of consecutive windows.
+    windows: Windows | None = None
 
 
 class KernelHeader(NamedTuple):
@@ -62,7 +77,8 @@ def header_of(text: str) -> KernelHeader | None:
 
 def _tensor_map(fields: dict[str, Any]) -> TensorMap:
     dims, strides, box = [tuple(fields[name]) for name in ("dims", "strides", "box")]
-    return TensorMap(fields["binding"], fields["dtype"], fields["offset"], dims, strides, box)
+    windows = None if fields["windows"] is None else Windows(*map(tuple, fields["windows"]))
+    return TensorMap(fields["binding"], fields["dtype"], fields["offset"], dims, strides, box, windows)
 
 
 def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], llvm_ir: str) -> ShaderModule:
@@ -74,7 +90,7 @@ def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], l
     return ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
 
 
-#: Encodes a tensor map of an array whose first element is at an address, in 128 bytes (`cuTensorMapEncodeTiled`).
+#: Encodes a tensor map of an array whose first element is at an address, in 128 bytes.
 MapEncoder = Callable[[TensorMap, int], bytes]
 
 

@@ -62,6 +62,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (_RESULT, _HANDLE, ctypes.c_char_p),
     "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuTensorMapEncodeTiled": (_HANDLE, _INT, _UNSIGNED, _ADDRESS, *[_HANDLE] * 4, *[_INT] * 4),
+    "cuTensorMapEncodeIm2col": (_HANDLE, _INT, _UNSIGNED, _ADDRESS, *[_HANDLE] * 4, *[_UNSIGNED] * 2, _HANDLE, *[_INT] * 4),
     "cuLaunchKernel": (_HANDLE, *[_UNSIGNED] * 7, _HANDLE, _HANDLE, _HANDLE),
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),

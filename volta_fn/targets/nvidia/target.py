@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.passes.layouts import transpose_convolution_operands
+from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, matmul
+from volta_fn.targets.nvidia import attention, convolution, matmul
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -19,8 +21,8 @@ class NvidiaTarget(WgslTarget):
     name = "nvidia"
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
-        super().__init__(capabilities)
-        routines = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
+        super().__init__(capabilities._replace(scatters_rows=False))
+        routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         self.equations = {**self.equations, **routines}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
@@ -40,6 +42,13 @@ class NvidiaTarget(WgslTarget):
         Those on matrix units are none.
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the passes that GPUs add, and one for convolutions' operands."""
+        orders = partial(convolution.operand_orders, device=self.capabilities)
+        run = partial(transpose_convolution_operands, orders=orders)
+        description = "Transpose operands of convolutions to what matrix units read in place."
+        return [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)

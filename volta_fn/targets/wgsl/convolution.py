@@ -461,12 +461,12 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
     None for dtypes that the device lacks, and for results without elements.
     """
-    problems, dtypes, elements = _canonical(avals, params)
+    problems, dtypes, elements = canonical(avals, params)
     if not all(is_supported(dtype, capabilities) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
     summed = [c for c in problems if c.taps * c.channels]
-    dispatches: list[Dispatch] = [] if summed == problems else [_zeros(dtypes[2], elements[2], capabilities)]
+    dispatches: list[Dispatch] = [] if summed == problems else [zeros(dtypes[2], elements[2], capabilities)]
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
@@ -483,7 +483,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
 
 
-def _zeros(dtype: np.dtype, size: int, capabilities: TargetCapabilities) -> Dispatch:
+def zeros(dtype: np.dtype, size: int, capabilities: TargetCapabilities) -> Dispatch:
     """Write zeros to all results."""
     shader, words = Shader(capabilities, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
@@ -492,7 +492,7 @@ def _zeros(dtype: np.dtype, size: int, capabilities: TargetCapabilities) -> Disp
 
 def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the contractions that make a convolution; none if it has no elements."""
-    problems, dtypes, elements = _canonical(avals, params)
+    problems, dtypes, elements = canonical(avals, params)
     return [oriented(of_correlation(c, dtypes, elements)) for c in problems]
 
 
@@ -500,12 +500,12 @@ def products_at_points(
     avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities
 ) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
-    problems, dtypes, _ = _canonical(avals, params)
+    problems, dtypes, _ = canonical(avals, params)
     tilings = [tiling_of(c, dtypes, capabilities, forced=False) for c in problems]
     return [product_of(tiling, BufferNumbers()) for tiling in tilings if tiling is not None]
 
 
-class _Canonical(NamedTuple):
+class Canonical(NamedTuple):
     """A convolution as correlations, with the dtypes and sizes of operands and result."""
 
     problems: list[Correlation]
@@ -513,13 +513,14 @@ class _Canonical(NamedTuple):
     elements: tuple[int, int, int]
 
 
-def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canonical:
+def canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Canonical:
+    """Return a convolution as correlations; none if it has no elements."""
     lhs, rhs = avals
     preferred = params["preferred_element_type"]
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
     problems = correlations(lhs.shape, rhs.shape, params)
     size = sum(c.groups * c.images * c.outputs * c.positions for c in problems)
-    return _Canonical(problems if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))
+    return Canonical(problems if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))
 
 
 #: Makers of routines by the name of the primitive.

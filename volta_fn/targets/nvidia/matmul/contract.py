@@ -73,7 +73,7 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, capabilities)
+    partial = dispatch_of(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
     return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
 
@@ -160,7 +160,7 @@ def _whole(
     rounding = _rounding(contraction)
     if rounding is not None and isinstance(schedule, Schedule):
         results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
-    return _dispatch(product, schedule, results, buffers, stores, capabilities)
+    return dispatch_of(product, schedule, results, buffers, stores, capabilities)
 
 
 def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
@@ -181,7 +181,7 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
     return (target, dtype) if Rounded.fits(target) else None
 
 
-def _dispatch(
+def dispatch_of(
     product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, capabilities: TargetCapabilities
 ) -> Dispatch:
     """Return the dispatch of a product.

@@ -125,8 +125,11 @@ class WarpKernel:
     def __init__(self, product: MatrixProduct, schedule: WarpSchedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
         self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
-        left = _Side(f, product.lhs, True, schedule, 0)
-        self.sides = left, _Side(f, product.rhs, False, schedule, left.bytes)
+        lhs, rhs = product
+        assert isinstance(lhs, MatrixOperand)
+        assert isinstance(rhs, MatrixOperand)
+        left = _Side(f, lhs, True, schedule, 0)
+        self.sides = left, _Side(f, rhs, False, schedule, left.bytes)
         self.down, self.across = tiles(product, schedule)
         self.slices = chunk(product, schedule.splits)
         self.total = self.down * self.across * product.batch * schedule.splits

@@ -11,7 +11,7 @@ from volta_fn import dtypes
 from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
 from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
-from volta_fn.targets.nvidia.kernel import TensorMap
+from volta_fn.targets.nvidia.kernel import TensorMap, Windows
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -72,11 +72,116 @@ class MatrixOperand(NamedTuple):
         return TensorMap(self.binding, self.dtype.name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
 
 
+# Windows of images: a convolution is a product of matrices, of which one has an element for each position of the window, and for each tap
+# and channel. That matrix is never stored. The tensor memory accelerator gathers parts of it from images whose channels are contiguous: the
+# same tap of consecutive positions, some channels of each. What lies outside an image is zero.
+
+#: Bits of a signed corner, and of an unsigned offset, of tensor maps with 1 to 3 spatial axes; the largest step from window to window.
+_CORNER_BITS, _OFFSET_BITS, _LARGEST_STEP = (16, 8, 5), (16, 8, 5), 8
+
+
+class WindowAxis(NamedTuple):
+    """An axis of images along which windows slide.
+
+    Tap t of window p is element ``p * step + t * dilation - low``, if there is one.
+    """
+
+    size: int
+    windows: int
+    step: int
+    taps: int
+    dilation: int
+    low: int
+
+    @property
+    def corners(self) -> tuple[int, int]:
+        """The first taps of the first window, and of the last one.
+
+        The latter is relative to the last element.
+        """
+        return -self.low, (self.windows - 1) * self.step - self.low - (self.size - 1)
+
+    def fits(self, axes: int) -> bool:
+        """Return whether a tensor map with so many spatial axes can have it."""
+        bound, most = 1 << (_CORNER_BITS[axes - 1] - 1), 1 << _OFFSET_BITS[axes - 1]
+        in_range = all(-bound <= corner < bound for corner in self.corners)
+        return in_range and (self.taps - 1) * self.dilation < most and self.step <= _LARGEST_STEP
+
+
+class WindowOperand(NamedTuple):
+    """A stack of matrices of windows: of all positions, and all taps and channels.
+
+    Strides are in elements. Channels are contiguous.
+    """
+
+    #: The number of its binding.
+    binding: int
+    dtype: np.dtype
+    #: Whether sums are over taps and channels, or else over windows.
+    along_k: bool
+    images: int
+    axes: tuple[WindowAxis, ...]
+    #: The channels of a matrix of the stack, whose channels follow one another.
+    channels: int
+    stack: Walk
+    #: Of images and axes.
+    strides: tuple[int, ...]
+    #: Elements before the first image.
+    start: int
+    #: Whether it is a copy of the convolution's operand.
+    is_copy: bool = False
+
+    @property
+    def atom(self) -> int:
+        """The channels of a row of shared memory; those of a tap are padded to a multiple."""
+        return ROW // self.dtype.itemsize
+
+    @property
+    def padded(self) -> int:
+        """The channels of a tap, and the zeros after them."""
+        return -(-self.channels // self.atom) * self.atom
+
+    @property
+    def windows(self) -> int:
+        """The positions of windows."""
+        return self.images * math.prod([axis.windows for axis in self.axes])
+
+    @property
+    def features(self) -> int:
+        """The taps and channels of a window, with zeros after the channels of each tap."""
+        return self.padded * math.prod([axis.taps for axis in self.axes])
+
+    @property
+    def outer(self) -> int:
+        """The rows of the left operand, or columns of the right one."""
+        return self.windows if self.along_k else self.features
+
+    @property
+    def inner(self) -> int:
+        """The terms of the sums."""
+        return self.features if self.along_k else self.windows
+
+    def tensor_map(self, tile: int) -> TensorMap:
+        """Return the tensor map for boxes of so many windows."""
+        size = self.dtype.itemsize
+        innermost_first = self.axes[::-1]
+        corners = [axis.corners for axis in innermost_first]
+        windows = Windows(
+            tuple([low for low, _ in corners]), tuple([high for _, high in corners]), tuple([a.step for a in innermost_first])
+        )
+        dims = (self.channels * self.stack.size, *[axis.size for axis in innermost_first], self.images)
+        strides = tuple([x * size for x in self.strides[::-1]])
+        return TensorMap(self.binding, self.dtype.name, self.start * size, dims, strides, (self.atom, tile), windows)
+
+
+ProductOperand = MatrixOperand | WindowOperand
+
+
 class MatrixProduct(NamedTuple):
     """A stack of products of matrices."""
 
-    lhs: MatrixOperand
-    rhs: MatrixOperand
+    lhs: ProductOperand
+    rhs: ProductOperand
 
     @property
     def stack(self) -> Axes:

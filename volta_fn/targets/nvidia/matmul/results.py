@@ -139,6 +139,25 @@ class PartialSums(_Elementwise):
         f.store(sums, pointer, 4 * self.lanes)
 
 
+class Stored(_Elementwise):
+    """Sums converted to a dtype of floats, and stored at the places of an index map."""
+
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, binding: int) -> None:
+        super().__init__(rows, columns, tile)
+        self.lanes = LANES if target.fours else 1
+        self._target, self._binding = target, binding
+
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+        """Convert and store sums."""
+        target, dtype = self._target, self._target.dtype
+        if dtype != _FLOAT32:
+            narrow = f.cast("fptrunc", sums, vector_of("bfloat" if dtype == BFLOAT16 else "half", self.lanes))
+            sums = f.cast("bitcast", narrow, vector_of("i16", self.lanes))
+        walks = target.stack, target.rows, target.columns
+        pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
+        f.store(sums, pointer, dtype.itemsize * self.lanes)
+
+
 def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
     """Emit the pointer to an element."""
     total = Value("i64", str(start))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -149,7 +150,14 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
     if tuned is not None and tuned.kind == capabilities.matrix_units and tuned.shared <= capabilities.block_memory:
         return tuned
-    options = [replace(s, splits=n) for s in candidates(capabilities) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
+    return estimated(product, capabilities, candidates(capabilities))
+
+
+def estimated(
+    product: MatrixProduct, capabilities: TargetCapabilities, schedules: Sequence[AnySchedule], splits: Sequence[int] = _SPLITS
+) -> AnySchedule:
+    """Return the schedule estimated to be fastest, with one of some numbers of chunks."""
+    options = [replace(s, splits=n) for s in schedules for n in splits if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
     return min(options, key=lambda s: _cost(product, s, capabilities.processors))
 
 

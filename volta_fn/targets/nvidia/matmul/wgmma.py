@@ -10,7 +10,7 @@ from __future__ import annotations
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixOperand, MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
 
@@ -40,7 +40,7 @@ class _Side:
     slice is a sequence of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
     """
 
-    def __init__(self, operand: MatrixOperand, pointer: Value, tile: int, offset: int) -> None:
+    def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
         self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
         self.bytes = tile * ROW
         #: The box of a copy, in rows or columns.
@@ -52,6 +52,22 @@ class _Side:
         self.descriptor = (between_boxes >> 4) << 16 | (8 * ROW >> 4) << 32 | 1 << 62
         #: What the terms of one `wgmma` add to the descriptor.
         self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
+
+
+def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: Value, group: Value) -> tuple[list[Value], list[Value]]:
+    """Emit the coordinates of the first window of a box, and the offsets of the tap.
+
+    Both are listed from the contiguous axis outwards. `group` is the number of the matrix in the stack.
+    """
+    window, feature = (outer, term) if operand.along_k else (term, outer)
+    image, *positions = f.coordinates(window, (operand.images, *[axis.windows for axis in operand.axes]))
+    number, channel = f.divided(feature, operand.padded)
+    exists = f.below(feature, operand.features)  # else there are zeros
+    taps = f.coordinates(number, [axis.taps for axis in operand.axes])
+    channel = f.select(exists, f.plus(channel, f.times(group, operand.channels)), i32(operand.channels * operand.stack.size))
+    starts = [f.plus(f.times(p, axis.step), i32(-axis.low)) for p, axis in zip(positions, operand.axes, strict=True)]
+    offsets = [f.select(exists, f.times(tap, axis.dilation), i32(0)) for tap, axis in zip(taps, operand.axes, strict=True)]
+    return [channel, *starts[::-1], image], [f.cast("trunc", offset, "i16") for offset in offsets[::-1]]
 
 
 class WarpGroupKernel:
@@ -162,16 +178,20 @@ class WarpGroupKernel:
     def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
         f, operand = self.f, side.operand
-        stack = [positions[axis] for axis, _, _ in operand.steps()]
         pointer = f.cast("ptrtoint", side.pointer, "i64")
         for offset in range(0, side.tile, side.box):
             outer = f.plus(first, i32(offset))
-            box = [*((term, outer) if operand.along_k else (outer, term)), *stack]
-            numbers = ", ".join(f"${k + 2}" for k in range(len(box)))
+            if isinstance(operand, WindowOperand):
+                mode, (box, taps) = ".im2col", _window_box(f, operand, outer, term, positions[0] if positions else i32(0))
+            else:
+                stack = [positions[axis] for axis, _, _ in operand.steps()]
+                mode, box, taps = "", [*((term, outer) if operand.along_k else (outer, term)), *stack], []
+            numbers = [f"${k + 2}" for k in range(len(box) + len(taps))]
+            at, tap = [", ".join(part) for part in (numbers[: len(box)], numbers[len(box) :])]
             f.ptx(
-                f"cp.async.bulk.tensor.{len(box)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                f"[$0], [$1, {{{numbers}}}], [${len(box) + 2}];",
-                *(f.plus(to, i32(offset * ROW)), pointer, *box, barrier),
+                f"cp.async.bulk.tensor.{len(box)}d.shared::cluster.global{mode}.mbarrier::complete_tx::bytes "
+                f"[$0], [$1, {{{at}}}], [${len(numbers) + 2}]{f', {{{tap}}}' if tap else ''};",
+                *(f.plus(to, i32(offset * ROW)), pointer, *box, *taps, barrier),
             )
 
     # the warp groups that multiply

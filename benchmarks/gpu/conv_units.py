@@ -1,0 +1,247 @@
+"""Check and time convolutions on matrix units.
+
+Run `python -m benchmarks.gpu.conv_units`. First it runs convolutions and both of their gradients, and compares the results with those in
+float64. Then it times the layers of ResNet-18, and others, beside cuDNN by PyTorch with channels last, in alternation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from benchmarks.gpu import peers
+from benchmarks.gpu.device import opened_gpu
+from benchmarks.gpu.products import BFLOAT16, FLOAT16, TOLERANCES, alternate, on_matrix_units, relative_error
+from volta_fn import lax
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
+from volta_fn.targets.wgsl.target import RoutineCache
+
+FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+
+#: Convolutions in a timed program, and seconds that a sample takes about.
+REPEATED, SECONDS = 6, 0.01
+
+#: The result, and the gradients by the images and by the weights.
+PASSES = ("forward", "by images", "by weights")
+
+
+class Layer(NamedTuple):
+    """A convolution of images (batch, channels, height, width)."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    outputs: int
+    taps: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    last: bool = False
+    dtype: np.dtype = BFLOAT16
+    #: How many of the passes run on matrix units, at least.
+    expected: int = 3
+
+    @property
+    def name(self) -> str:
+        """Its sizes."""
+        extras = (f" /{self.stride[0]}" if self.stride != (1, 1) else "") + (f" g{self.groups}" if self.groups > 1 else "")
+        layout = " channels last" if self.last else ""
+        image = f"{self.batch}x{self.channels}x{self.height}x{self.width}"
+        return f"{self.dtype.name} {image} -> {self.outputs} {self.taps[0]}x{self.taps[1]}{extras}{layout}"
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of images, weights and results."""
+        x, w = (self.batch, self.channels, self.height, self.width), (self.outputs, self.channels // self.groups, *self.taps)
+        if self.last:
+            x, w = (x[0], x[2], x[3], x[1]), (w[2], w[3], w[1], w[0])
+        types = [vf.ShapeDtypeStruct(shape, np.float32) for shape in (x, w)]
+        return [x, w, vf.eval_shape(self.convolve, *types).shape]
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions of a pass."""
+        return 2.0 * np.prod(self.shapes[2]) * np.prod(self.taps) * self.channels / self.groups
+
+    def convolve(self, x: Any, w: Any) -> Any:
+        """Return the result."""
+        numbers = LAST if self.last else FIRST
+        return lax.conv_general_dilated(
+            x, w, self.stride, self.padding, rhs_dilation=self.dilation, dimension_numbers=numbers, feature_group_count=self.groups
+        )
+
+    def function(self, number: int) -> Callable[[Any, Any, Any], Any]:
+        """Return a pass, of images, weights and cotangents."""
+        if number == 0:
+            return lambda x, w, ct: self.convolve(x, w)
+        if number == 1:
+            return lambda x, w, ct: vf.vjp(lambda x: self.convolve(x, w), x)[1](ct)[0]
+        return lambda x, w, ct: vf.vjp(lambda w: self.convolve(x, w), w)[1](ct)[0]
+
+    def arrays(self, seed: int = 0) -> list[np.ndarray]:
+        """Return random images, weights and cotangents."""
+        rng = np.random.default_rng(seed)
+        x, w, ct = self.shapes
+        scale = (np.prod(self.taps) * self.channels) ** -0.5
+        return [(rng.standard_normal(s, np.float32) * f).astype(self.dtype) for s, f in ((x, 1), (w, scale), (ct, 1))]
+
+
+CHECKS = [
+    Layer(8, 64, 16, 16, 64),
+    Layer(16, 64, 15, 13, 72),
+    Layer(8, 64, 16, 16, 64, dtype=FLOAT16),
+    Layer(8, 64, 16, 16, 64, last=True),
+    Layer(8, 128, 16, 16, 128, stride=(2, 2)),
+    Layer(16, 128, 17, 19, 64, stride=(2, 1), padding=((0, 2), (2, 0)), taps=(2, 3), dilation=(1, 2)),
+    Layer(16, 128, 19, 17, 192, taps=(3, 5), padding=((1, 0), (2, 3))),
+    Layer(64, 128, 16, 16, 128, taps=(1, 1), padding=((0, 0), (0, 0)), stride=(2, 2)),
+    Layer(16, 256, 14, 14, 256, taps=(1, 1), padding=((0, 0), (0, 0))),
+    Layer(16, 48, 14, 14, 96, expected=2),
+    Layer(16, 128, 14, 14, 128, groups=2),
+    Layer(32, 256, 7, 7, 256),
+    Layer(64, 512, 4, 4, 512),
+    Layer(6, 64, 33, 35, 64, taps=(7, 7), padding=((3, 3), (3, 3))),
+]
+
+TIMED = [
+    Layer(64, 3, 32, 32, 64, expected=0),
+    Layer(64, 64, 32, 32, 64),
+    Layer(64, 64, 32, 32, 128, stride=(2, 2)),
+    Layer(64, 64, 32, 32, 128, stride=(2, 2), taps=(1, 1), padding=((0, 0), (0, 0))),
+    Layer(64, 128, 16, 16, 128),
+    Layer(64, 128, 16, 16, 256, stride=(2, 2)),
+    Layer(64, 256, 8, 8, 256),
+    Layer(64, 256, 8, 8, 512, stride=(2, 2)),
+    Layer(64, 512, 4, 4, 512),
+    Layer(64, 64, 56, 56, 64),
+    Layer(64, 256, 14, 14, 256),
+    Layer(64, 64, 56, 56, 64, last=True),
+]
+
+
+def run_check(layer: Layer) -> bool:
+    """Run a check and print its errors; return whether it is right."""
+    arrays = layer.arrays()
+    errors, count, same = [], 0, True
+    for number in range(3):
+        function = layer.function(number)
+        with vf.default_device("cpu"):
+            expected = np.asarray(vf.jit(function)(*[vnp.asarray(x.astype(np.float64)) for x in arrays]))
+        operands = [vnp.asarray(x) for x in arrays]
+        actual, again = [np.asarray(vf.jit(function)(*operands)) for _ in range(2)]
+        errors.append(relative_error(actual, expected))
+        same = same and np.array_equal(actual, again)
+        count += on_matrix_units(function, arrays) > 0
+    right = max(errors) <= TOLERANCES[layer.dtype]
+    verdict = ("" if right else "  WRONG") + ("" if same else "  NOT THE SAME TWICE")
+    verdict += "" if count >= layer.expected else f"  {count} of {layer.expected} on matrix units"
+    listed = ", ".join(f"{name} {error:.1e}" for name, error in zip(PASSES, errors, strict=True))
+    print(f"{layer.name:44s} {count} on matrix units, errors: {listed}{verdict}", flush=True)
+    return right and same and count >= layer.expected
+
+
+def timer(layer: Layer, number: int) -> Callable[[], float]:
+    """Return a function that times one of several equal passes in a jitted program."""
+    function = layer.function(number)
+    arrays = [[vnp.asarray(x) for x in layer.arrays(seed)] for seed in range(REPEATED)]
+    program = vf.jit(lambda arrays: [function(*each) for each in arrays])
+    vf.block_until_ready(program(arrays))
+    times = max(1, round(SECONDS / (REPEATED * (layer.operations / 2e14 + 1e-5))))
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            outputs = program(arrays)
+        vf.block_until_ready(outputs)
+        return (time.perf_counter() - start) / times / REPEATED
+
+    return sample
+
+
+def peer(layer: Layer, number: int) -> Callable[[], float]:
+    """Return PyTorch's timer of a pass, with channels last."""
+    torch = peers.torch()
+    shape = layer._replace(last=False).shapes
+    x, w, ct = (torch.randn(s, device="cuda").to(torch.bfloat16).to(memory_format=torch.channels_last) for s in shape)
+    padding = [low for low, _ in layer.padding]
+    stride, dilation = [list(each) for each in (layer.stride, layer.dilation)]
+    if number == 0:
+        return peers.timer(lambda: torch.nn.functional.conv2d(x, w, None, stride, padding, dilation, layer.groups))
+    mask = [number == 1, number == 2, False]
+    backward = torch.ops.aten.convolution_backward
+    return peers.timer(lambda: backward(ct, x, w, None, stride, padding, dilation, False, [0, 0], layer.groups, mask))
+
+
+def run_timed(layer: Layer) -> None:
+    """Time a layer's passes and print the results."""
+    for number, name in enumerate(PASSES):
+        samplers = {"ours": timer(layer, number)}
+        if peers.torch() is not None:
+            samplers["cuDNN"] = peer(layer, number)
+        times = alternate(samplers)
+        ours, theirs = times["ours"], times.get("cuDNN", float("nan"))
+        rate = layer.operations / ours / 1e12
+        print(
+            f"{layer.name:44s} {name:10s} {ours * 1e6:8.1f} us {rate:5.0f} TFLOP/s; cuDNN {theirs * 1e6:8.1f} us, {theirs / ours:5.2f}",
+            flush=True,
+        )
+
+
+def _only(schedule: AnySchedule, device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+    return (schedule,)
+
+
+def run_schedules(layer: Layer) -> None:
+    """Time a layer's result and gradient by the weights by every schedule."""
+    standard, every = convolution.schedules, convolution.schedules(opened_gpu().capabilities)
+    for number in (0, 2):
+        samplers = {}
+        for schedule in every:
+            convolution.schedules = partial(_only, schedule)
+            opened_gpu().routines = RoutineCache()
+            samplers[str(schedule)] = timer(layer, number)
+        convolution.schedules = standard
+        opened_gpu().routines = RoutineCache()
+        for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: pair[1]):
+            print(f"{layer.name:44s} {PASSES[number]:10s} {seconds * 1e6:8.1f} us  {name}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all; return 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv_units", description=__doc__)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="layers whose names match")
+    parser.add_argument("--no-checks", action="store_true", help="only times")
+    parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
+    options = parser.parse_args(arguments)
+    gpu = opened_gpu()
+    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
+    failures = 0
+    for layer in [] if options.no_checks else [each for each in CHECKS if re.search(options.only, each.name)]:
+        try:
+            failures += not run_check(layer)
+        except Exception as error:  # the others are checked all the same
+            failures += 1
+            print(f"{layer.name:44s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
+    for layer in [] if options.no_times else [each for each in TIMED if re.search(options.only, each.name)]:
+        run_timed(layer)
+        if options.schedules:
+            run_schedules(layer)
+    print(f"{failures} checks failed" if failures else "all checks passed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,185 @@
+"""Convolutions on matrix units, run by an emulator, beside those in float64 on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.targets.nvidia.emulation import Emulator
+from tests.targets.nvidia.matmul.test_compiling import ptx
+from tests.targets.nvidia.planning import HOPPER, NONE
+from tests.targets.nvidia.translation import emulation
+from volta_fn import lax
+from volta_fn.compiler.passes.layouts import transpose_convolution_operands
+from volta_fn.compiler.pipeline import lower
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.staging import eval_jaxpr
+from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.nvidia.kernel import header_of
+from volta_fn.targets.nvidia.matmul.schedule import Schedule
+from volta_fn.targets.nvidia.target import NvidiaTarget
+from volta_fn.targets.wgsl.routine import Routine
+
+BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+
+
+def convolutions(program: ClosedJaxpr, device: TargetCapabilities) -> list[Equation]:
+    """Return the convolutions of a program that is lowered for a device."""
+    nodes = [item.node for item in lower(program, NvidiaTarget(device)).items]
+    return [node for node in nodes if isinstance(node, Equation) and node.primitive.name == "conv_general_dilated"]
+
+
+class Case(NamedTuple):
+    """A convolution, and of what it is the gradient: "x", "w", or "" for itself."""
+
+    name: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    wrt: str = ""
+    stride: tuple[int, ...] = (1, 1)
+    padding: tuple[tuple[int, int], ...] = ((1, 1), (1, 1))
+    dilation: tuple[int, ...] = (1, 1)
+    numbers: tuple[str, str, str] = FIRST
+    groups: int = 1
+    dtype: np.dtype = BFLOAT16
+    preferred: Any = None
+
+    def convolve(self, x: Any, w: Any) -> Any:
+        """Return the result."""
+        preferred = None if x.dtype == np.float64 else self.preferred
+        return lax.conv_general_dilated(
+            x, w, self.stride, self.padding, rhs_dilation=self.dilation, dimension_numbers=self.numbers, feature_group_count=self.groups,
+            preferred_element_type=preferred,
+        )  # fmt: skip
+
+    def function(self) -> Callable[..., Any]:
+        """Return the function of two operands that is computed."""
+        if not self.wrt:
+            return self.convolve
+        if self.wrt == "x":
+            return lambda ct, w: vf.vjp(lambda x: self.convolve(x, w), vnp.zeros(self.x, w.dtype))[1](ct)[0]
+        return lambda x, ct: vf.vjp(lambda w: self.convolve(x, w), vnp.zeros(self.w, x.dtype))[1](ct)[0]
+
+    def equation(self) -> Equation:
+        """Return the convolution of the function's program."""
+        types = [vf.ShapeDtypeStruct(shape, self.dtype) for shape in (self.x, self.w)]
+        y = vf.eval_shape(self.convolve, *types)
+        operands = {"": types, "x": [y, types[1]], "w": [types[0], y]}[self.wrt]
+        (equation,) = convolutions(vf.jit(self.function()).lower(*operands).jaxpr, NONE)
+        return equation
+
+
+CASES = [
+    Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
+    Case("channels last", (2, 5, 4, 64), (2, 3, 64, 72), numbers=LAST),
+    Case("few channels", (2, 24, 7, 6), (40, 24, 3, 3)),
+    Case("asymmetric", (3, 64, 9, 7), (64, 64, 2, 3), stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+    Case("cut", (2, 64, 9, 8), (64, 64, 3, 2), padding=((-1, 1), (0, -2))),
+    Case("1x1", (2, 64, 6, 6), (64, 64, 1, 1), padding=((0, 0), (0, 0))),
+    Case("1x1 with stride", (2, 64, 13, 12), (64, 64, 1, 1), stride=(2, 2), padding=((0, 0), (0, 0))),
+    Case("groups", (2, 128, 4, 4), (48, 64, 2, 2), groups=2),
+    Case("one axis", (2, 64, 40), (64, 64, 3), stride=(2,), padding=((1, 1),), dilation=(1,), numbers=("NCH", "OIH", "NCH")),
+    Case(
+        "three axes", (1, 64, 5, 4, 4), (64, 64, 2, 3, 2), stride=(1, 1, 1), padding=((1, 0), (1, 1), (0, 1)), dilation=(1, 1, 1),
+        numbers=("NCDHW", "OIDHW", "NCDHW"),
+    ),
+    Case("float16", (2, 64, 5, 4), (64, 64, 2, 2), dtype=FLOAT16),
+    Case("in float32", (2, 64, 5, 4), (64, 64, 2, 2), preferred=np.float32),
+    Case("by x", (2, 64, 4, 4), (64, 64, 3, 3), "x"),
+    Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
+    Case("by x with strides", (2, 64, 12, 10), (64, 64, 4, 3), "x", stride=(3, 1), padding=((0, 1), (2, 0))),
+    Case("by x, few channels", (2, 64, 16, 16), (40, 64, 2, 2), "x", stride=(2, 2), padding=((0, 0), (0, 0))),
+    Case("by x with stride, dilated", (2, 64, 13, 11), (64, 64, 3, 3), "x", stride=(2, 2), dilation=(2, 1)),
+    Case("by x of 1x1 with stride", (2, 64, 16, 16), (64, 64, 1, 1), "x", stride=(2, 2), padding=((0, 0), (0, 0))),
+    Case("by w", (2, 64, 6, 5), (64, 64, 2, 2), "w"),
+    Case("by w, channels last", (2, 6, 5, 64), (2, 2, 64, 64), "w", numbers=LAST),
+    Case("by w with stride", (3, 64, 10, 9), (72, 64, 2, 2), "w", stride=(2, 2)),
+    Case("by w, asymmetric", (2, 64, 9, 10), (64, 64, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+    Case("by w of 1x1 with stride", (3, 64, 13, 12), (64, 64, 1, 1), "w", stride=(2, 2), padding=((0, 0), (0, 0))),
+    Case("by w in groups", (2, 128, 5, 5), (128, 64, 2, 1), "w", groups=2),
+]  # fmt: skip
+
+
+def run(routine: Routine, buffers: list[np.ndarray]) -> int:
+    """Run all dispatches on buffers; return how many are no shaders."""
+    count = 0
+    for dispatch in routine.dispatches:
+        arrays = [buffers[number] for number in dispatch.buffers]
+        if header_of(dispatch.source):
+            count += 1
+            Emulator(dispatch.source).run(arrays, dispatch.groups[0])
+        else:
+            emulation.run(dispatch.source, dispatch.groups, arrays)
+    return count
+
+
+def layer(x: Any, w: Any) -> Any:
+    """Return a loss of a convolution with strides, of what an elementwise function gives."""
+    return vnp.sum(Case("", x.shape, w.shape, stride=(2, 2)).convolve(vnp.tanh(x), w) ** 2)
+
+
+def test_operands_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    arrays = [np.random.default_rng(0).standard_normal(shape).astype(BFLOAT16) for shape in ((4, 64, 16, 16), (64, 64, 3, 3))]
+    before = vf.jit(vf.grad(layer, (0, 1))).lower(*arrays).jaxpr
+    lowered = convolutions(before, HOPPER)
+    assert len(lowered) == 3
+    assert all(eqn.invars[0].aval.shape[-1] == 64 for eqn in lowered)
+    images = [eqn.invars[0] for eqn in lowered if eqn.invars[0].aval.shape == (4, 16, 16, 64)]
+    assert len(images) == 2
+    assert images[0] is images[1]  # the gradient by the weights reads what the result was computed of
+    after = transpose_convolution_operands(before, partial(convolution.operand_orders, device=HOPPER))
+    for one, other in zip(*[eval_jaxpr(closed, *map(vnp.asarray, arrays)) for closed in (before, after)], strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
+
+    def chosen(product: Any, device: Any, schedules: Any, options: Any) -> Schedule:
+        return Schedule(64, 1, stages=2, splits=splits if splits in options else 1)
+
+    monkeypatch.setattr(convolution, "estimated", chosen)
+    equation = case.equation()
+    types = [atom.aval for atom in equation.invars]
+    routine = convolution.conv_general_dilated(tuple(types), equation.params, HOPPER)
+    assert routine is not None
+    rng = np.random.default_rng(len(case.name))
+    operands = [rng.standard_normal(type_.shape).astype(type_.dtype) for type_ in types]
+    (out,) = equation.outvars
+    result = np.full(out.aval.shape, np.nan, out.aval.dtype)
+    workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
+    assert run(routine, [*operands, result, *workspaces]) >= 1
+    params = equation.params | {"preferred_element_type": None}
+    expected = np.asarray(
+        vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
+    )
+    tolerance = {BFLOAT16: 8e-3, FLOAT16: 1e-3}.get(result.dtype, 1e-5)
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
+def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    for case in (Case("", (64, 64, 30, 30), (64, 64, 3, 3)), Case("", (64, 64, 30, 30), (64, 64, 3, 3), "w")):
+        equation = case.equation()
+        routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, HOPPER)
+        assert routine is not None
+        (kernel,) = [dispatch.source for dispatch in routine.dispatches if header_of(dispatch.source)]
+        code = ptx(kernel, tmp_path, "sm_90a")
+        assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier" in code
+        assert "wgmma.mma_async" in code
+        assert ".local" not in code

@@ -1,0 +1,373 @@
+"""Convolutions on the matrix units of NVIDIA GPUs, and both of their gradients.
+
+A correlation (`compiler.correlations`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
+memory accelerator gathers windows while the product is computed. Images are copied before where their channels are not contiguous, and taps
+where those of an output are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.contractions import ResultMap, Walk, contiguous_strides, merged, walk_of
+from volta_fn.compiler.correlations import Correlation, PhasesAxis, with_phases
+from volta_fn.compiler.ir.index import Affine, Range, along, undecided
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.nvidia.matmul.contract import dispatch_of
+from volta_fn.targets.nvidia.matmul.problem import (
+    FORMATS,
+    ROW,
+    UNIT,
+    MatrixOperand,
+    MatrixProduct,
+    WindowAxis,
+    WindowOperand,
+)
+from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, candidates, estimated
+from volta_fn.targets.wgsl import loops
+from volta_fn.targets.wgsl.convolution import canonical, zeros
+from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+
+_FLOAT32 = np.dtype(np.float32)
+
+#: The fewest multiplications, and the fewest channels, outputs and windows, with which matrix units are faster than shaders.
+_FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
+
+#: Schedules besides those of matrix products: for few outputs and many windows.
+_FURTHER = (Schedule(256, 2, stages=5, turns=True),)
+
+#: Chunks of long sums, as in gradients by the weights.
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+#: Copies, and sums of partial sums, number elements by 32 bits.
+_MOST_ELEMENTS = 1 << 31
+
+#: How many times as many multiplications phases may take together: the others are with zeros, so that a number that is not finite makes
+#: NaN of results of other phases, too.
+_MOST_ZEROS = 2
+
+#: Columns of results that are so far apart are stored one by one, rather than as partial sums.
+_NEAR = 2
+
+#: The most axes along which windows slide.
+_MOST_AXES = 3
+
+
+class Arrangement(NamedTuple):
+    """A correlation as a product for matrix units, up to where its operands lie."""
+
+    c: Correlation
+    #: Whether sums are over taps and channels, or else over windows, as in gradients by the weights.
+    along_k: bool
+    #: The axes with several results for each position (`with_phases`), by their numbers.
+    phases: tuple[tuple[int, PhasesAxis], ...] = ()
+
+    @property
+    def images(self) -> int:
+        """The images that windows slide over."""
+        return self.c.images if self.along_k else self.c.channels
+
+    @property
+    def channels(self) -> int:
+        """The channels of an image in a group."""
+        return self.c.channels if self.along_k else self.c.images
+
+    @property
+    def axes(self) -> tuple[WindowAxis, ...]:
+        """The axes along which windows slide."""
+        if self.along_k:
+            return tuple([WindowAxis(a.size, a.positions, a.stride, a.taps, a.dilation, a.low) for a in self.c.axes])
+        return tuple([WindowAxis(a.size, a.taps, a.dilation, a.positions, a.stride, a.low) for a in self.c.axes])
+
+    @property
+    def products(self) -> int:
+        """The number of multiplications, those with zeros included."""
+        return self.c.products * prod([each.phases for _, each in self.phases])
+
+    @property
+    def outer(self) -> list[int]:
+        """The strides of images and channels in x."""
+        _, image, channel, *_ = self.c.x.strides
+        return [image, channel] if self.along_k else [channel, image]
+
+    def target(self, dtype: np.dtype, elements: int) -> tuple[ResultMap, bool]:
+        """Return where results are stored, and whether columns are windows (or outputs)."""
+        c, (group, image, output, *space) = self.c, self.c.y.strides
+        counts = [axis.positions for axis in c.axes]
+        if self.along_k:
+            (windows,) = merged([c.images, *counts], [[image, *space]])
+        else:
+            (windows,) = merged([*counts, c.images], [[*space, image]])
+        sizes = [*[each.phases for _, each in self.phases], c.outputs]
+        (outputs,) = merged(sizes, [[*[space[axis] // each.phases for axis, each in self.phases], output]])
+        stack = walk_of(c.groups, group)
+        across = _last(windows) < _last(outputs)
+        rows, columns = (outputs, windows) if across else (windows, outputs)
+        return ResultMap(dtype, elements, c.y.offset, stack, rows, columns), across
+
+
+def _last(walk: Walk) -> int:
+    return walk.strides[-1] if walk.strides else 1 << 62
+
+
+def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabilities) -> Arrangement | None:
+    """Return how matrix units compute a correlation; None if they do not."""
+    x, w, y = dtypes
+    if device.matrix_units != "wgmma" or x != w or x not in FORMATS or x.itemsize != 2 or len(c.axes) > _MOST_AXES:
+        return None
+    if y != _FLOAT32 and y not in FORMATS:
+        return None
+    if min(c.x.strides + c.w.strides + c.y.strides) < 0:
+        return None
+    a = Arrangement(c, c.positions >= c.taps)
+    unit, atom = UNIT // x.itemsize, ROW // x.itemsize
+    if min(a.channels, c.outputs) < _NARROWEST or a.images * prod([axis.windows for axis in a.axes]) < _FEWEST_WINDOWS:
+        return None
+    if not all(axis.fits(len(a.axes)) for axis in a.axes):
+        return None
+    if a.channels % atom and (c.groups > 1 or not a.along_k):
+        return None
+    return None if c.groups > 1 and c.outputs % unit else a
+
+
+def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[Arrangement]:
+    """Return how matrix units compute a convolution; none if shaders are to do it."""
+    lhs, rhs = avals
+    problems, dtypes, elements = canonical((lhs, rhs), params)
+    if max(elements, default=0) >= _MOST_ELEMENTS:
+        return []
+    summed = [c for c in problems if c.taps * c.channels]
+    if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
+        return []
+    chosen = [arrangement(c, dtypes, device) for c in summed]
+    together = _with_phases((lhs, rhs), params, device) if len(problems) > 1 else None
+    if together is not None and together.products <= _MOST_ZEROS * sum(c.products for c in summed):
+        return [together]
+    return [a for a in chosen if a is not None] if None not in chosen else []
+
+
+def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
+    """Return how matrix units compute all phases of a convolution together."""
+    pair = with_phases(avals[0].shape, avals[1].shape, params)
+    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
+    if pair is None or a is None or not a.along_k or a.c.groups > 1:
+        return None
+    return a._replace(phases=tuple([(axis, each) for axis, each in enumerate(pair[1]) if each.phases > 1]))
+
+
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+    """Return the routine of a convolution: on matrix units, or else shaders."""
+    chosen = arrangements(avals, params, device)
+    if not chosen:
+        return by_shaders(avals, params, device)
+    problems, dtypes, elements = canonical(avals, params)
+    arrays = _Arrays(len(avals) + 1, elements, dtypes[0], device)
+    is_complete = bool(chosen[0].phases) or len(chosen) == len(problems)
+    dispatches: list[Dispatch] = [] if is_complete else [zeros(dtypes[2], elements[2], device)]
+    for a in chosen:
+        dispatches += _product(a, arrays, dtypes[2], elements[2], device)
+    return Routine((*arrays.dispatches, *dispatches), tuple(arrays.sizes))
+
+
+def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> list[tuple[int, ...]]:
+    """Return the orders of dimensions that are read in place; none for shaders."""
+    chosen = arrangements(avals, params, device)
+    if not chosen or chosen[0].c.groups > 1:
+        return []
+    along_k, orders = chosen[0].along_k, []
+    for aval, spec, multiple in zip(avals, params["dimension_numbers"], (UNIT, ROW if along_k else UNIT), strict=False):
+        outer, inner, *space = spec
+        order = (outer, *space, inner) if along_k else (inner, *space, outer)
+        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % multiple
+        orders.append(tuple(range(aval.ndim)) if is_padded else order)
+    return orders
+
+
+def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+    """Return the schedules that fit a device."""
+    return (*candidates(device), *[s for s in _FURTHER if s.shared <= device.block_memory])
+
+
+class _Arrays:
+    """The operands of a convolution, and workspaces: copies of them, and partial sums.
+
+    Workspaces are numbered from `first` on. `elements` are those of operands and result.
+    """
+
+    def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, device: TargetCapabilities) -> None:
+        self._first, self._elements, self._device = first, elements, device
+        self.dtype = dtype
+        self.sizes: list[int] = []
+        self.dispatches: list[Dispatch] = []
+        self._copies: dict[tuple[int, Kernel], int] = {}
+
+    def new(self, size: int) -> int:
+        """Add a workspace of so many bytes, and return its number."""
+        self.sizes.append(size)
+        return self._first + len(self.sizes) - 1
+
+    def arranged(
+        self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0, ranges: Sequence[Range] = ()
+    ) -> _Arranged:
+        """Return an operand as an array of axes with sizes and strides.
+
+        The last one is padded with zeros. Along the first `apart` axes elements may be anywhere, along others they follow one another. Out
+        of `ranges` there are zeros.
+        """
+        sizes, unit = [*[size for size, _ in axes[:-1]], padded], UNIT // self.dtype.itemsize
+        strides = contiguous_strides(sizes)
+        in_place = axes[-1][0] == padded and start % unit == 0 and not ranges
+        steps = list(strides)
+        for axis, (size, stride) in enumerate(axes):
+            if size > 1 and stride != strides[axis]:
+                in_place = in_place and axis < apart and stride > 0 and stride % unit == 0
+                steps[axis] = stride
+        if in_place:
+            return _Arranged(number, start, tuple(steps), is_copy=False)
+        kernel = self._copy_kernel(number, start, axes, sizes, ranges)
+        copy = self._copies.get((number, kernel))
+        if copy is None:
+            copy = self._copies[number, kernel] = self.new(prod(sizes) * self.dtype.itemsize)
+            self.dispatches += renumbered(kernel, (number, copy), self._device)
+        return _Arranged(copy, 0, strides, is_copy=True)
+
+    def _copy_kernel(
+        self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int], ranges: Sequence[Range]
+    ) -> Kernel:
+        source = Affine(tuple([(axis, stride) for axis, (size, stride) in enumerate(axes) if size > 1 and stride]), start)
+        target = Affine(tuple([(axis, stride) for axis, stride in enumerate(contiguous_strides(sizes)) if sizes[axis] > 1]), 0)
+        last = len(axes) - 1
+        padding = [Range(along(last), 0, axes[last][0])] if sizes[last] > axes[last][0] else []
+        exists = undecided([*ranges, *padding], sizes)
+        assert exists is not None, "some tap of each axis exists"
+        elements, zero = self._elements[number], Constant.of(0, self.dtype)
+        load = Load(self.dtype, 0, (elements,), (source,), exists, zero)
+        store = Store((prod(sizes),), (target,), 0)
+        return Kernel(tuple(sizes), len(sizes), (Buffer(elements, self.dtype),), (load,), (store,))
+
+
+class _Arranged(NamedTuple):
+    """An array: the number of its buffer, its first element, and strides."""
+
+    number: int
+    start: int
+    strides: tuple[int, ...]
+    is_copy: bool
+
+
+def renumbered(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
+    """Return the dispatches of an elementwise kernel on buffers of these numbers."""
+    routine = loops.routine(kernel, device, {})
+    assert not routine.workspaces, "an elementwise kernel is one dispatch"
+    return [replace(d, buffers=tuple([numbers[number] for number in d.buffers])) for d in routine.dispatches]
+
+
+def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
+    """Return the dispatches of a correlation."""
+    windows, other, numbers = _operands(a, arrays)
+    target, across = a.target(dtype, elements)
+    left, right = numbers
+    product = MatrixProduct(windows, other)
+    if across:
+        left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
+    finish = _finish_axes(product, target)
+    splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
+    schedule = estimated(product, device, schedules(device), splits)
+    assert isinstance(schedule, Schedule)
+    is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
+    if schedule.splits == 1 and not (is_scattered and finish):
+        m, n = product.m, product.n
+        results: Results = Stored(m, n, schedule, target, 2)
+        if dtype.itemsize == 2 and Rounded.fits(target):
+            results = Rounded(m, n, schedule, target, dtype, 2)
+        return [dispatch_of(product, schedule, results, (left, right, 2), 1, device)]
+    assert finish is not None
+    partial = arrays.new(4 * schedule.splits * product.batch * product.m * product.n)
+    sums = PartialSums(product.m, product.n, schedule, 2)
+    first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
+    kernel = _finishing_kernel(finish, schedule.splits, target)
+    return [first, *renumbered(kernel, (partial, 2), device)]
+
+
+def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
+    """Return the operands, windows first, and the numbers of their buffers."""
+    c, dtype, unit = a.c, arrays.dtype, UNIT // arrays.dtype.itemsize
+    image, channel = a.outer
+    space = [(axis.size, stride) for axis, stride in zip(c.axes, c.x.strides[3:], strict=True)]
+    grouped = [(c.groups, c.x.strides[0])] if c.groups > 1 else []
+    padded = -(-a.channels // unit) * unit
+    x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded, 1 + len(space))
+    strides = x.strides[: 1 + len(space)]
+    stack = walk_of(c.groups, a.channels)
+    windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy)
+    taps = [(axis.taps, stride) for axis, stride in zip(c.axes, c.w.strides[3:], strict=True)]
+    grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
+    outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
+    if a.along_k:
+        phases = [(each.phases, -c.w.strides[3 + axis] // each.phases) for axis, each in a.phases]
+        axes = [*grouped, *phases, outputs, *taps, inner]
+        w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
+        terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
+        other = MatrixOperand(1, dtype, True, rows, terms, terms, walk_of(c.groups, rows * terms), w.start, w.is_copy)
+    else:
+        width = -(-c.outputs // unit) * unit
+        w = arrays.arranged(1, c.w.offset, [inner, *taps, *grouped, outputs], width)
+        stride = width * c.groups
+        other = MatrixOperand(1, dtype, False, c.outputs, windows.windows, stride, walk_of(c.groups, width), w.start, w.is_copy)
+    return windows, other, (x.number, w.number)
+
+
+def _tap_ranges(a: Arrangement) -> list[Range]:
+    """Return where taps of phases exist, by the axes of the arranged taps."""
+    first = len(a.phases) + 1  # after phases and outputs
+    ranges = []
+    for number, (axis, each) in enumerate(a.phases):
+        tap = Affine(tuple(sorted([(number, -1), (first + axis, each.phases)])), each.start)
+        ranges.append(Range(tap, 0, each.taps))
+    return ranges
+
+
+def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, int, int]] | None:
+    """Return the axes of results, in the order of memory.
+
+    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array.
+    """
+    axes = []
+    for walk, step in ((target.stack, product.m * product.n), (target.rows, product.n), (target.columns, 1)):
+        axes += [(s, y, step * p) for s, y, p in zip(walk.sizes, walk.strides, contiguous_strides(walk.sizes), strict=True)]
+    axes.sort(key=lambda axis: -axis[1])
+    fills = target.start == 0 and [y for _, y, _ in axes] == list(contiguous_strides([s for s, _, _ in axes]))
+    return axes if fills and axes and prod([s for s, _, _ in axes]) == target.elements else None
+
+
+def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, target: ResultMap) -> Kernel:
+    """Return the kernel that adds up partial sums, and stores results."""
+    sizes, results = tuple([size for size, _, _ in axes]), prod([size for size, _, _ in axes])
+    source = tuple([(axis, stride) for axis, (_, _, stride) in enumerate(axes)])
+    index = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(axes)]), 0)
+    elements = splits * results
+    nodes: list[Node] = [
+        Load(_FLOAT32, 0, (elements,), (Affine(source, split * results),), (), Constant.of(0, _FLOAT32)) for split in range(splits)
+    ]
+    pending = list(range(splits))
+    while len(pending) > 1:  # pairwise
+        first, second, *pending = pending
+        nodes.append(Apply(_FLOAT32, "add", (first, second)))
+        pending.append(len(nodes) - 1)
+    if target.dtype != _FLOAT32:
+        nodes.append(Apply(target.dtype, "convert_element_type", (len(nodes) - 1,)))
+    store = Store((results,), (index,), len(nodes) - 1)
+    return Kernel(sizes, len(sizes), (Buffer(elements, _FLOAT32),), tuple(nodes), (store,))
+
+
+#: Makers of routines by the name of the primitive.
+ROUTINES = {"conv_general_dilated": conv_general_dilated}
