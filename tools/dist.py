@@ -22,7 +22,7 @@ _RELATIVE = re.compile(r"(!?)\[((?:!\[[^\]]*\]\([^)]*\)|[^\]\[])*)\]\((?!\w+:|#)
 
 
 def absolute(markdown: str, address: str, ref: str = "main") -> str:
-    """Return a document whose relative links lead to pages of files, and its pictures to files.
+    """Return a document whose relative links and pictures are absolute.
 
     >>> absolute("[a](docs/a.md#b), [c](https://example.org), [d](#e)", "https://example.org/p")
     '[a](https://example.org/p/blob/main/docs/a.md#b), [c](https://example.org), [d](#e)'

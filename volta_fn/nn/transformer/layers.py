@@ -216,10 +216,10 @@ class Stack(Module):
         """Return an empty cache for each layer; arguments are those of its `init_cache`."""
         return tuple([layer.init_cache(*args, **options) for layer in self.layers])
 
-    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool], cache: Sequence[Any] | None, key: Any) -> Any:
+    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool | None], cache: Sequence[Any] | None, key: Any) -> Any:
         """Return the output; with caches, one per layer, paired with the new ones.
 
-        `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans.
+        `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans or None.
         """
         count = len(self.layers)
         if cache is not None and len(cache) != count:
@@ -234,7 +234,7 @@ class Stack(Module):
         return y if cache is None else (y, tuple(new_caches))
 
 
-def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, bool], ...]) -> tuple[Array, Any]:
+def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, bool | None], ...]) -> tuple[Array, Any]:
     """Return a layer's output and its new cache, or None."""
     out = layer(x, **arrays, **dict(flags))
     return (out, None) if arrays["cache"] is None else out
