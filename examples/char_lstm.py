@@ -34,7 +34,7 @@ class CharLSTM(nn.Module):
     def init(cls, key: vf.Array, symbols: int, *, width: int, layers: int) -> CharLSTM:
         """Create `layers` layers of `width` units."""
         first, second, third = random.split(key, 3)
-        lstm = nn.LSTM.init(second, 64, width, layers, batch_first=True)
+        lstm = nn.LSTM.init(second, 64, width, layers)
         return cls(nn.Embedding.init(first, symbols, 64), lstm, nn.Linear.init(third, width, symbols))
 
     def __call__(self, numbers: vf.Array) -> vf.Array:

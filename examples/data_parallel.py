@@ -53,7 +53,7 @@ def build(name: str) -> tuple[Any, Any, Loss, tuple[np.ndarray, np.ndarray]]:
         model = vf.tree.map(lambda x: x.replace(axis_name="data") if is_norm(x) else x, model, is_leaf=is_norm)
         return model, state, mnist_cnn.loss, (rng.normal(size=(512, 1, 28, 28)).astype(np.float32), labels)
     if name == "lstm":
-        reader = Reader(nn.LSTM.init(k1, 8, 64, batch_first=True), nn.Linear.init(k2, 64, 10))
+        reader = Reader(nn.LSTM.init(k1, 8, 64), nn.Linear.init(k2, 64, 10))
         return reader, None, stateless, (rng.normal(size=(512, 12, 8)).astype(np.float32), labels)
     gpt = char_transformer.CharTransformer.init(k1, 40, width=64, layers=2, heads=4, length=32)
     text = rng.integers(0, 40, (512, 33)).astype(np.int32)

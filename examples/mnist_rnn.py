@@ -27,7 +27,7 @@ class Reader(nn.Module):
     def init(cls, key: vf.Array, side: int, hidden: int) -> Reader:
         """Create a reader of images with `side` columns."""
         first, second = random.split(key)
-        return cls(lstm=nn.LSTM.init(first, side, hidden, batch_first=True), out=nn.Linear.init(second, hidden, 10))
+        return cls(lstm=nn.LSTM.init(first, side, hidden), out=nn.Linear.init(second, hidden, 10))
 
     def __call__(self, images: vf.Array) -> vf.Array:
         """Return logits of the ten digits for images (N, 1, side, side)."""

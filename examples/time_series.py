@@ -31,7 +31,7 @@ class Forecaster(nn.Module):
     def init(cls, key: vf.Array, hidden: int) -> Forecaster:
         """Create a forecaster with `hidden` units."""
         first, second = random.split(key)
-        return cls(nn.LSTM.init(first, 1, hidden, batch_first=True), nn.Linear.init(second, hidden, 1))
+        return cls(nn.LSTM.init(first, 1, hidden), nn.Linear.init(second, hidden, 1))
 
     def __call__(self, series: vf.Array, carry: Any = None) -> tuple[vf.Array, Any]:
         """Return predictions (N, T) after every value of series (N, T), and the carry."""

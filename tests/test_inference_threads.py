@@ -39,7 +39,7 @@ def make() -> tuple[Mixed, Any]:
     return Mixed.join(
         conv=nn.Conv1d.init(keys[0], 2, 6, 3, padding=1),
         norm=nn.BatchNorm1d.init(6),
-        lstm=nn.LSTM.init(keys[1], 6, 8, batch_first=True),
+        lstm=nn.LSTM.init(keys[1], 6, 8),
         attention=nn.TransformerEncoderLayer.init(keys[2], 8, 2, 16, dropout=0.0),
         out=nn.Linear.init(keys[3], 8, 3),
     )

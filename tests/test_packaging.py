@@ -22,7 +22,7 @@ ADDRESS = "https://example.org/volta_fn"
 def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the wheel and the source archive."""
     folder = tmp_path_factory.mktemp("archives")
-    command = [sys.executable, str(ROOT / "tools" / "dist.py"), f"{ADDRESS}/", "--output", str(folder)]
+    command = [sys.executable, str(ROOT / "tools" / "dist.py"), f"{ADDRESS}/", "--ref", "v1.2.3", "--output", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,), (archive,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, archive
@@ -61,7 +61,9 @@ def test_the_metadata_are_complete(archives: tuple[Path, Path]) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().lstrip().startswith("# volta_fn")
     versions = [c.rpartition(" ")[2] for c in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", c)]
-    assert versions == ["3.11", "3.12", "3.13"]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    systems = {c.split(" :: ")[-1] for c in metadata.get_all("Classifier") if c.startswith("Operating System")}
+    assert systems == {"Linux", "MacOS", "Windows"}
     assert metadata["Requires-Python"] == ">=3.11"
 
 
@@ -71,12 +73,29 @@ def test_the_metadata_lead_to_the_project(archives: tuple[Path, Path]) -> None:
         metadata = email.message_from_bytes(archive.extractfile(name).read())
     pages = dict(entry.split(", ") for entry in metadata.get_all("Project-URL"))
     assert pages["Homepage"] == ADDRESS
-    assert pages["Changelog"] == f"{ADDRESS}/blob/main/CHANGELOG.md"
-    links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
-    assert len(links) > 6
+    assert pages["Changelog"] == f"{ADDRESS}/blob/v1.2.3/CHANGELOG.md"
+    assert {"Documentation", "Repository", "Issues"} <= pages.keys()
+
+
+def test_the_long_description_has_absolute_links_and_pictures(archives: tuple[Path, Path]) -> None:
+    """A package index resolves no relative link, and shows pictures from where the file itself is."""
+    with zipfile.ZipFile(archives[0]) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        text = email.message_from_bytes(wheel.read(name)).get_payload(decode=True).decode()
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
+    links = re.findall(r"\]\(([^)]*)\)", re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text))
+    assert len(pictures) >= 3 and len(links) > 6
+    for address in pictures:
+        assert address.startswith(f"{ADDRESS}/raw/v1.2.3/"), address
+        assert (ROOT / address.removeprefix(f"{ADDRESS}/raw/v1.2.3/")).is_file()
     for link in links:
-        assert link.startswith(f"{ADDRESS}/blob/main/"), link
-        assert (ROOT / link.removeprefix(f"{ADDRESS}/blob/main/").partition("#")[0]).exists()
+        if not link.startswith((f"{ADDRESS}/blob/v1.2.3/", "#")):
+            assert link.startswith("https://"), link
+        elif link.startswith(ADDRESS):
+            assert (ROOT / link.removeprefix(f"{ADDRESS}/blob/v1.2.3/").partition("#")[0]).exists()
+    assert "<img" not in text or 'src="http' in text
+    assert "](docs" not in text and "](examples" not in text
 
 
 def test_an_address_with_a_password_is_refused() -> None:
@@ -85,11 +104,13 @@ def test_an_address_with_a_password_is_refused() -> None:
     assert run.returncode == 2 and "no user or password" in run.stderr
 
 
-def test_the_source_archive_has_no_part_of_the_tests(archives: tuple[Path, Path]) -> None:
+def test_the_source_archive_has_all_that_the_repository_has(archives: tuple[Path, Path]) -> None:
     with tarfile.open(archives[1]) as archive:
-        names = [name.partition("/")[2] for name in archive.getnames()]
-    assert "volta_fn/__init__.pyi" in names and "LICENSE" in names
-    assert not [name for name in names if name.startswith("tests")]
+        names = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    sources = {name for name in listed if name and not name.startswith(".") and (ROOT / name).is_file()}
+    assert sources - names == set()
+    assert {name.partition("/")[0] for name in names - sources} <= {"PKG-INFO", "setup.cfg", "volta_fn.egg-info"}
 
 
 def test_the_installed_package_runs_its_examples(environment: Path, tmp_path: Path) -> None:

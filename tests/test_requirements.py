@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RECIPE = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
 
 #: Systems, and whether llvmlite has wheels for them and machine code runs on them.
 SYSTEMS = {
@@ -35,3 +38,21 @@ def test_the_compiler_is_installed_where_it_has_wheels(system: tuple[str, ...]) 
 def test_an_extra_has_them_for_other_machines() -> None:
     assert {Requirement(text).name for text in PROJECT["optional-dependencies"]["native"]} == {"llvmlite", "scipy"}
     assert all(Requirement(text).marker is None for text in PROJECT["optional-dependencies"]["native"])
+
+
+def test_a_version_has_one_number() -> None:
+    """Of the project, of its citation, at the top of the changelog, and in the recipe."""
+    version = PROJECT["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0] in (version, "Unreleased")
+    assert f'\n  version: "{version}"\n' in RECIPE
+
+
+def test_the_recipe_needs_what_the_project_needs() -> None:
+    """conda knows wgpu by another name, and has llvmlite everywhere."""
+    run = RECIPE.partition("\n  run:\n")[2].partition("\n\n")[0]
+    recipe = {name.replace("wgpu-py", "wgpu"): bound for name, bound in re.findall(r"- (\S+) >=(.+)", run)}
+    assert recipe.pop("python") == "${{ python_min }}" and f'python_min: "{PROJECT["requires-python"][2:]}"' in RECIPE
+    linux = {"sys_platform": "linux", "platform_machine": "x86_64", "implementation_name": "cpython", "python_version": "3.12"}
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    assert recipe == {r.name: str(r.specifier)[2:] for r in needed if r.marker is None or r.marker.evaluate(linux)}

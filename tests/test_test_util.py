@@ -50,7 +50,7 @@ def test_third_derivatives_single_numbers_and_empty_arrays():
 
 def test_layers():
     layer = nn.LSTM.init(vf.random.key(0), 2, 3, dtype="float64")
-    check_grads(lambda layer, x: layer(x)[0], (layer, X[:, None]), order=1)
+    check_grads(lambda layer, x: layer(x)[0], (layer, X[None]), order=1)
 
 
 def planted(slope: Any, curvature: Any = 1.0) -> Any:

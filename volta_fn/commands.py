@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -16,13 +18,23 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
     If its output goes to a program that has ended, as in ``… | head``, it ends silently with the status `BROKEN_PIPE`.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # of Windows, where it is a pipe or a file
+            stream.reconfigure(errors="replace")
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_broken_pipe(error):
+            raise
         discard_output()
         status = BROKEN_PIPE
     sys.exit(status)
+
+
+def is_broken_pipe(error: OSError) -> bool:
+    """Return True if nobody reads; Windows calls that an invalid argument."""
+    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
 
 
 def discard_output() -> None:

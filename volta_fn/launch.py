@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from volta_fn.commands import discard_output, run
+from volta_fn.commands import discard_output, is_broken_pipe, run
 from volta_fn.distributed.watch import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
+from volta_fn.runtime.caches import user
+from volta_fn.runtime.threads import cpu_count
 
 #: A line of Open MPI with its process, and of MPICH.
 _TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)
@@ -47,10 +49,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
     """Return the variables of the processes; those that the user has set stay."""
-    threads = str(options.threads or max(len(os.sched_getaffinity(0)) // options.processes, 1))
+    threads = str(options.threads or max(cpu_count() // options.processes, 1))
     defaults = dict.fromkeys(["VOLTA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"], threads)
     defaults |= {"OMPI_MCA_mpi_yield_when_idle": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    if os.geteuid() == 0:
+    if user() == 0:
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     overrides = {"PYTHONUNBUFFERED": "1", FOLDER: reports}
     if options.threads is not None:
@@ -70,9 +72,15 @@ def _command(options: argparse.Namespace) -> list[str]:
     starter = installed_mpiexec()
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
-    version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
-    flags = ["--oversubscribe", "--bind-to", "none", "--output", "tag"] if "Open MPI" in version else ["-prepend-rank"]
-    return [starter, *flags, "-n", str(options.processes), sys.executable, options.script, *options.arguments]
+    version = subprocess.run([starter, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+    return [starter, *_flags(version), "-n", str(options.processes), sys.executable, options.script, *options.arguments]
+
+
+def _flags(version: str) -> list[str]:
+    """Return the options of `mpiexec` that put a process's number before its lines."""
+    if "Open MPI" in version:
+        return ["--oversubscribe", "--bind-to", "none", "--output", "tag"]
+    return ["-lines"] if "Microsoft MPI" in version else ["-prepend-rank"]
 
 
 class _Output:
@@ -92,7 +100,9 @@ class _Output:
                 try:
                     target.write(f"[{tagged[1]}] {tagged[3]}")
                     target.flush()
-                except BrokenPipeError:  # the processes go on
+                except OSError as error:  # the processes go on
+                    if not is_broken_pipe(error):
+                        raise
                     discard_output()
 
     def blamed(self) -> Report | None:
@@ -109,7 +119,9 @@ def _run(options: argparse.Namespace) -> tuple[int, str]:
     """Run all processes once; return the exit status, and the reason of a failure."""
     with tempfile.TemporaryDirectory(prefix="volta-launch-") as reports:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-        starter = subprocess.Popen(_command(options), env=_environment(options, reports), start_new_session=True, **pipes)  # type: ignore[call-overload]
+        # Ctrl-C is for the launcher, which ends the processes.
+        apart = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0), "start_new_session": True}
+        starter = subprocess.Popen(_command(options), env=_environment(options, reports), **apart, **pipes)  # type: ignore[call-overload]
         output = _Output()
         readers = [
             threading.Thread(target=output.follow, args=streams, daemon=True)
@@ -138,12 +150,20 @@ def _end(starter: subprocess.Popen[str]) -> None:
     """End `mpiexec` and its processes, whatever other signals come meanwhile."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(starter.pid, how)
+    for force in (False, True):
+        _send_end(starter.pid, force)
         with contextlib.suppress(subprocess.TimeoutExpired):
             starter.wait(_PATIENCE)
             return
+
+
+def _send_end(pid: int, force: bool) -> None:
+    """Tell a process and its children to end, or kill them."""
+    if sys.platform == "win32":  # without groups of processes that take signals
+        subprocess.run(["taskkill", *["/F"] * force, "/T", "/PID", str(pid)], capture_output=True, check=False)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL if force else signal.SIGTERM)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -108,9 +108,9 @@ OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"num_layers": 2, "bias
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_recurrent_layers(name, options, tmp_path):
-    module = getattr(torch.nn, name)(3, 4, **options)
+    module = getattr(torch.nn, name)(3, 4, **options, batch_first=True)
     layer = moved(module, getattr(nn, name).init(KEY, 3, 4, **options), tmp_path)
-    assert_agrees(lambda x: module(x)[0], lambda x: layer(x)[0], random(5, 2, 3))
+    assert_agrees(lambda x: module(x)[0], lambda x: layer(x)[0], random(2, 5, 3))
 
 
 @pytest.mark.parametrize("name", ["RNNCell", "LSTMCell", "GRUCell"])

@@ -29,9 +29,9 @@ def stateful(pair: tuple[Any, Any]) -> tuple[Any, Callable[..., Any]]:
     return layer, lambda layer, x: layer(x, state)[0]
 
 
-def transposed(layer: Any, x: Any) -> Any:
-    """A layer over (time, batch, features) as one whose batch comes first."""
-    return layer(x.swapaxes(0, 1))[0].swapaxes(0, 1)
+def outputs(layer: Any, x: Any) -> Any:
+    """A recurrent layer's outputs, without its carry."""
+    return layer(x)[0]
 
 
 def decoded(layer: Any, x: Any) -> Any:
@@ -67,6 +67,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "FeedForward": ((5, 4), nn.FeedForward.init(KEY, 4, 8), plain),
     "TransformerEncoder": ((5, 4), nn.TransformerEncoder.init(KEY, 2, 4, 2, 8), plain),
     "TransformerDecoder": ((5, 4), nn.TransformerDecoder.init(KEY, 2, 4, 2, 8), decoded),
+    "TransformerDecoder without memory": ((5, 4), nn.TransformerDecoder.init(KEY, 2, 4, 2, 8, cross_attention=False), plain),
     "Projection": ((4,), nn.Projection.init(KEY, 4, 3, bias=True), plain),
     "LoRA": ((4,), nn.LoRA.init(KEY, nn.Linear.init(KEY, 4, 3), 2).replace(lora_B=vf.numpy.ones((3, 2))), plain),
     "RMSNormPlusOne": ((4,), nn.RMSNormPlusOne(vf.numpy.zeros(4), (4,), 1e-6), plain),
@@ -109,7 +110,7 @@ for rank, sizes in enumerate([(6,), (6, 5), (6, 5, 4)], 1):
     LAYERS[f"InstanceNorm{rank}d"] = ((2, *sizes), getattr(nn, f"InstanceNorm{rank}d").init(2), plain)
     LAYERS[f"BatchNorm{rank}d"] = ((2, *sizes), *stateful(getattr(nn, f"BatchNorm{rank}d").init(2)))
 for name in ("RNN", "GRU", "LSTM"):
-    LAYERS[name] = ((5, 4), getattr(nn, name).init(KEY, 4, 3), transposed)
+    LAYERS[name] = ((5, 4), getattr(nn, name).init(KEY, 4, 3), outputs)
     LAYERS[f"{name}Cell"] = ((4,), getattr(nn, f"{name}Cell").init(KEY, 4, 3), lambda layer, x: tree.leaves(layer(x))[0])
 
 

@@ -311,32 +311,33 @@ def test_prints_a_readable_tree():
         "  shift: f32[2]\n"
         ")"
     )
-    assert repr(Scale(vf.numpy.ones((2, 3), "bfloat16"), 2)) == "Scale(factor: bf16[2,3], power=2)"
+    assert repr(Scale(vf.numpy.ones((2, 3), "bfloat16"), 2)) == "Scale(factor: bf16[2,3], power=2, name='scale')"
     assert nn.parameter_count(make_network()) == 78
 
 
 def test_prints_under_tracing_and_with_other_leaves():
     seen = []
     vf.jit(lambda layer: seen.append(repr(layer)) or layer.factor)(Scale(vf.numpy.ones(2)))
-    assert seen == ["Scale(factor: f32[2])"]
-    assert repr(vf.tree.map(lambda _: 0, Scale(vf.numpy.ones(2), 3))) == "Scale(factor: 0, power=3)"
+    assert seen == ["Scale(factor: f32[2], power=1, name='scale')"]
+    assert repr(vf.tree.map(lambda _: 0, Scale(vf.numpy.ones(2), 3))) == "Scale(factor: 0, power=3, name='scale')"
 
 
-def test_prints_hyper_parameters_that_are_not_the_defaults():
-    """A tuple that says the default for each axis is the default; a number of another type, or an empty tuple, is not."""
+def test_prints_every_hyper_parameter_but_none():
+    """A default that changes what a layer computes, such as the order of axes, is to be seen."""
 
     class Several(nn.Module):
         size: int = nn.static()
         stride: Any = nn.static(default=1)
-        pair: tuple[int, ...] = nn.static(default=(1, 2))
+        dtype: str | None = nn.static(default=None)
 
-    assert repr(Several(1)) == repr(Several(1, (1, 1))) == repr(Several(1, ((1, 1), (1, 1)))) == "Several(size=1)"
-    assert repr(Several(1, (1, 2))) == "Several(size=1, stride=(1, 2))"
-    assert repr(Several(1, ())) == "Several(size=1, stride=())"
-    assert repr(Several(1, True)) == "Several(size=1, stride=True)"
-    assert repr(Several(1, 1, (1, 1))) == "Several(size=1, pair=(1, 1))"
+    assert repr(Several(1)) == "Several(size=1, stride=1)"
+    assert repr(Several(1, (1, 2), "float32")) == "Several(size=1, stride=(1, 2), dtype='float32')"
+    assert "batch_first=True" in repr(nn.GRU.init(KEY, 2, 3))
+    assert "batch_first=False" in repr(nn.GRU.init(KEY, 2, 3, batch_first=False))
+    assert "axis_name='data'" in repr(nn.BatchNorm2d.init(3, axis_name="data")[0])
     conv = nn.Conv2d.init(KEY, 1, 1, 2)
-    assert repr(conv) == "Conv2d(weight: f32[1,1,2,2], bias: f32[1])"
+    options = "stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1, padding_mode='zeros'"
+    assert repr(conv) == f"Conv2d(weight: f32[1,1,2,2], bias: f32[1], {options})"
 
 
 def test_generated_code_reads_the_leaves_of_modules() -> None:

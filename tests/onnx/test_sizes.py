@@ -152,6 +152,14 @@ def test_networks_of_bfloat16_run(name, tmp_path):
     agree(tmp_path, of_float32, vf.tree.map(narrow, params), specs, examples, tolerance=5e-2)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_converted_transposes_run(dtype, tmp_path):
+    """onnxruntime crashes where a conversion lies between the exchange of leading axes and a product."""
+    weight = normal(2, 3, 4)
+    product = lambda w, x: x.astype(dtype).swapaxes(0, 1).astype("float32") @ w
+    agree(tmp_path, product, weight, (ShapeDtypeStruct((2, 5, 3), "float32"),), [(normal(1, 2, 5, 3),)], tolerance=1e-2)
+
+
 def test_shapes_and_numbers_follow_the_sizes(tmp_path):
     def function(_: Any, x: Any) -> Any:
         n = x.shape[0]

@@ -101,7 +101,8 @@ def loaded_by_processes(
     due, with the worker's traceback as a note. No worker remains when the iterator ends.
     """
     context = context_of(processes)
-    resource_tracker.ensure_running()  # else each worker would have one of its own, which would not know that a name was removed
+    if sys.platform != "win32":  # which has no tracker: blocks end with their last handle
+        resource_tracker.ensure_running()  # else each worker would have one of its own, which would not know that a name was removed
     team: list[_Worker] = []
     try:
         for number in range(workers):

@@ -38,13 +38,13 @@ class Entry:
 @cache
 def read_table() -> dict[str, Entry]:
     """Return the entry of each module by its path, such as `jax.numpy`."""
-    return parse_table(Path(__file__).with_name("names.txt").read_text())
+    return parse_table(Path(__file__).with_name("names.txt").read_text(encoding="utf-8"))
 
 
 @cache
 def read_refused() -> dict[str, dict[str, str]]:
     """Return the refused names of each module, and the keys of the advice."""
-    table = parse_table(Path(__file__).with_name("refused_names.txt").read_text())
+    table = parse_table(Path(__file__).with_name("refused_names.txt").read_text(encoding="utf-8"))
     return {path: {name: home for name, (home, _) in entry.names.items()} for path, entry in table.items()}
 
 

@@ -274,7 +274,7 @@ def _is_typed(value: Any) -> bool:
 
 
 def describe(value: Any, indent: str = "") -> str:
-    """Format a tree of modules with types, non-default hyper-parameters and sizes."""
+    """Format a tree of modules with types, hyper-parameters and sizes."""
     if isinstance(value, Module):
         return _describe_module(value, indent)
     if isinstance(value, (list, tuple)) and any(_has_modules(v) for v in value):
@@ -298,9 +298,7 @@ class _Type:
 
 def _describe_module(module: Module, indent: str) -> str:
     children = {name: child for name, child in module.children().items() if child is not None}
-    defaults = {field.name: field.default for field in dataclasses.fields(module)}  # type: ignore[arg-type]  # it is a dataclass
-    chosen = {n: v for n, v in module.hyper_parameters().items() if n not in defaults or not _is_default(v, defaults[n])}
-    options = [f"{name}={_name(value)}" for name, value in chosen.items()]
+    options = [f"{name}={_name(value)}" for name, value in module.hyper_parameters().items() if value is not None]
     count = parameter_count(module)
     title = type(module).__name__
     if not any(_has_modules(child) for child in children.values()):
@@ -311,13 +309,6 @@ def _describe_module(module: Module, indent: str) -> str:
     rows = [f"{inner}{name}: {describe(child, inner)}" for name, child in children.items()]
     rows += [f"{inner}{option}" for option in options]
     return "\n".join([f"{title}(  # {count:,} parameters", *rows, f"{indent})"])
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    """Return True if a hyper-parameter is its default, or a tuple of defaults."""
-    if type(value) is tuple and value and type(default) is not tuple:
-        return all(_is_default(v, default) for v in value)
-    return type(value) is type(default) and bool(value == default)
 
 
 def _name(value: Any) -> str:

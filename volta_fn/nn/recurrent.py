@@ -225,7 +225,7 @@ class RecurrentLayer(Module):
     cells: tuple[Cell, ...]
     reverse_cells: tuple[Cell, ...] = ()
     dropout: Dropout = Dropout(0.0)
-    batch_first: bool = static(default=False)
+    batch_first: bool = static(default=True)
 
     cell: ClassVar[type[Cell]]
 
@@ -240,7 +240,7 @@ class RecurrentLayer(Module):
         bidirectional: bool = False,
         dropout: float = 0.0,
         bias: bool = True,
-        batch_first: bool = False,
+        batch_first: bool = True,
         dtype: Any = "float32",
         **options: Any,
     ) -> Self:
@@ -254,7 +254,7 @@ class RecurrentLayer(Module):
             bidirectional: whether each layer has a second cell that reads the sequence from its end.
             dropout: the probability of dropping an output of any layer but the last, in training.
             bias: whether the cells have biases.
-            batch_first: sequences are (batch, time, features) instead of (time, batch, features).
+            batch_first: whether sequences are (batch, time, features), or (time, batch, features), PyTorch's default.
             dtype: of the parameters.
             options: other arguments of the cell's `init` (`nonlinearity` of an `RNN`).
 
@@ -277,7 +277,7 @@ class RecurrentLayer(Module):
         """Return the last layer's outputs at every step, and the last carry.
 
         Args:
-            x: sequences of shape (time, batch, input_size), with `batch_first` (batch, time, input_size), or one (time, input_size).
+            x: sequences of shape (batch, time, input_size), without `batch_first` (time, batch, input_size), or one (time, input_size).
             carry: the initial carry (default: zeros), of the form returned: arrays of shape (layers * directions, batch, hidden_size), the
                 two directions of a layer one after another; without `batch` for one sequence.
             lengths: the number of steps of each sequence, integers of shape (batch,). Later steps are padding: their output is 0 and they
@@ -294,7 +294,8 @@ class RecurrentLayer(Module):
         value = as_value(x)
         name, batched = type(self).__name__, value.ndim == 3
         if value.ndim not in (2, 3):
-            raise ShapeError(f"{name}: sequences have 3 axes, time and batch and features, or 2 without batch; got shape {value.shape}")
+            axes = "batch and time and features" if self.batch_first else "time and batch and features"
+            raise ShapeError(f"{name}: sequences have 3 axes, {axes}, or 2 without batch; got shape {value.shape}")
         check_features(name, value, self.cells[0].input_size)
         swapped = batched and self.batch_first
         y = value.swapaxes(0, 1) if swapped else value
@@ -358,9 +359,9 @@ class RNN(RecurrentLayer):
     It is created and called like `LSTM`; the carry is one array h.
 
     >>> rnn = vf.nn.RNN.init(vf.random.key(0), 3, 4, nonlinearity="relu")
-    >>> y, h = rnn(vf.numpy.ones((5, 2, 3)))
+    >>> y, h = rnn(vf.numpy.ones((2, 5, 3)))
     >>> y.shape, h.shape
-    ((5, 2, 4), (1, 2, 4))
+    ((2, 5, 4), (1, 2, 4))
     """
 
     cell = RNNCell
@@ -369,18 +370,18 @@ class RNN(RecurrentLayer):
 class LSTM(RecurrentLayer):
     """Long short-term memory (Hochreiter & Schmidhuber 1997) over sequences.
 
-    It runs `LSTMCell` at every step; the carry is the pair (h, c). Sequences are (time, batch, features), as in PyTorch, unless
-    `batch_first` is set. `cells` holds the cells of the layers, `reverse_cells` those that read from the end, if it is bidirectional, so
-    PyTorch's `weight_ih_l1` is the transpose of `cells.1.weight_ih`, its `weight_ih_l1_reverse` that of `reverse_cells.1.weight_ih`; biases
-    are the same.
+    It runs `LSTMCell` at every step; the carry is the pair (h, c). Sequences are (batch, time, features), as in attention; with
+    ``batch_first=False`` they are (time, batch, features), as by default in PyTorch. `cells` holds the cells of the layers, `reverse_cells`
+    those that read from the end, if it is bidirectional, so PyTorch's `weight_ih_l1` is the transpose of `cells.1.weight_ih`, its
+    `weight_ih_l1_reverse` that of `reverse_cells.1.weight_ih`; biases are the same.
 
     A call returns a pair, which `Sequential` would pass on as it is: write a module that selects what the next layer needs.
 
     >>> lstm = vf.nn.LSTM.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
-    >>> y, (h, c) = lstm(vf.numpy.ones((5, 2, 3)), lengths=vf.numpy.array([5, 3]))
+    >>> y, (h, c) = lstm(vf.numpy.ones((2, 5, 3)), lengths=vf.numpy.array([5, 3]))
     >>> y.shape, h.shape, c.shape
-    ((5, 2, 8), (4, 2, 4), (4, 2, 4))
-    >>> y, carry = lstm(vf.numpy.ones((7, 2, 3)), (h, c))
+    ((2, 5, 8), (4, 2, 4), (4, 2, 4))
+    >>> y, carry = lstm(vf.numpy.ones((2, 7, 3)), (h, c))
     """
 
     cell = LSTMCell
@@ -391,7 +392,16 @@ class GRU(RecurrentLayer):
 
     It is created and called like `LSTM`; the carry is one array h.
 
-    >>> gru = vf.nn.GRU.init(vf.random.key(0), 3, 4, batch_first=True)
+    >>> gru = vf.nn.GRU.init(vf.random.key(0), 3, 4)
+    >>> gru
+    GRU(  # 108 parameters
+      cells: [
+        0: GRUCell(weight_ih: f32[3,12], weight_hh: f32[4,12], bias_ih: f32[12], bias_hh: f32[12])  # 108
+      ]
+      reverse_cells: ()
+      dropout: Dropout(p=0.0)
+      batch_first=True
+    )
     >>> y, h = gru(vf.numpy.ones((2, 5, 3)))
     >>> y.shape, h.shape
     ((2, 5, 4), (1, 2, 4))

@@ -172,10 +172,22 @@ class GraphWriter:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.nodes: list[Any] = []
+        #: The operand and the attributes of each transposition, by its result.
+        self._transposed: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def op(self, kind: str, *names: str, **attributes: Any) -> str:
-        """Add a node with one result, and return that result's name."""
-        return self.ops(kind, 1, *names, **attributes)[0]
+        """Add a node with one result, and return that result's name.
+
+        A transposed array is converted before its transposition: onnxruntime 1.32 crashes on a product of an array whose leading axes are
+        exchanged, then converted.
+        """
+        if kind == "Cast" and names[0] in self._transposed:
+            operand, order = self._transposed[names[0]]
+            return self.op("Transpose", self.op("Cast", operand, **attributes), **order)
+        result = self.ops(kind, 1, *names, **attributes)[0]
+        if kind == "Transpose":
+            self._transposed[result] = names[0], attributes
+        return result
 
     def ops(self, kind: str, outputs: int, *names: str, **attributes: Any) -> list[str]:
         """Add a node with several results."""

@@ -25,7 +25,8 @@ _TEMPFILE = deferred("tempfile")
 # VOLTA_CACHE_DIR names it; the default is ``volta_fn`` in the user's cache folder. An empty VOLTA_CACHE_DIR switches caching off.
 #
 # The cache holds machine code, so the folder is used only if no other user can have written to it: it and all folders above it belong to
-# this user or root, and others cannot write to them (or, above it, cannot replace their entries, as in ``/tmp``).
+# this user or root, and others cannot write to them (or, above it, cannot replace their entries, as in ``/tmp``). On Windows it must lie in
+# the user's profile.
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def cache_dir() -> Path | None:
             folder = Path(chosen) if chosen else None
         elif sys.platform == "darwin":
             folder = Path.home() / "Library" / "Caches" / "volta_fn"
-        elif os.name == "nt":
+        elif sys.platform == "win32":
             folder = Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "volta_fn" / "cache"
         else:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
@@ -62,9 +63,21 @@ def _create(folder: Path) -> str | None:
     for missing in [*reversed(folder.parents), folder]:
         if not missing.exists():
             missing.mkdir(0o700, exist_ok=True)
+    if sys.platform == "win32":
+        return fault_outside_profile(folder)
     first, *above = [Path(os.path.realpath(folder)), *Path(os.path.realpath(folder)).parents]
     fault = fault_of(first.stat(), first)
     return fault or next(filter(None, [fault_of(path.stat(), path) for path in above if not path.stat().st_mode & stat.S_ISVTX]), None)
+
+
+def fault_outside_profile(folder: Path) -> str | None:
+    """Return why other users of Windows may write to a folder, or None."""
+    # Python does not read Windows's lists of permissions. Those of a user's profile let no other user but administrators in.
+    real = Path(os.path.realpath(folder))
+    profiles = [Path(os.path.realpath(profile)) for profile in (os.environ.get("LOCALAPPDATA"), Path.home()) if profile]
+    if any(real.is_relative_to(profile) for profile in profiles):
+        return None
+    return f"{real} is not in this user's profile folder, {profiles[-1]}, so other users may write to it"
 
 
 def user() -> int | None:
@@ -212,7 +225,8 @@ _SETTLED = 2.0
 def sources_digest(root: Path, folder: Path | None) -> str:
     """Hash the sources of a package by their contents."""
     # Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its
-    # number and the time of its last change (which, unlike that of its contents, cannot be set).
+    # number and the time of its last change (which, unlike that of its contents, cannot be set). Windows has its creation instead.
+    folder = None if sys.platform == "win32" else folder
     files, newest = [], 0.0
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:

@@ -109,9 +109,12 @@ T = TypeVar("T")
 def thread_count() -> int:
     """Return VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
     setting: int | None = value_of("VOLTA_NUM_THREADS")
-    if setting is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return setting
+    return cpu_count() if setting is None else setting
+
+
+def cpu_count() -> int:
+    """Return the number of CPUs that the process may run on, else of all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class AwaitedCall:

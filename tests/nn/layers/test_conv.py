@@ -112,7 +112,10 @@ def test_hyper_parameters_in_short_forms():
     conv = nn.Conv2d(vf.numpy.ones((1, 1, 3, 3)), stride=2, padding=[1, 2])
     assert (conv.stride, conv.padding, conv.dilation) == ((2, 2), ((1, 1), (2, 2)), (1, 1))
     assert conv.replace(dilation=3).dilation == (3, 3)
-    assert repr(conv) == "Conv2d(weight: f32[1,1,3,3], stride=(2, 2), padding=((1, 1), (2, 2)))"
+    assert (
+        repr(conv)
+        == "Conv2d(weight: f32[1,1,3,3], stride=(2, 2), padding=((1, 1), (2, 2)), dilation=(1, 1), groups=1, padding_mode='zeros')"
+    )
 
 
 @pytest.mark.parametrize(

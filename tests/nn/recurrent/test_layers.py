@@ -19,7 +19,7 @@ layers = pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name
 FORMS: list[dict[str, Any]] = [
     {},
     {"num_layers": 2, "bidirectional": True},
-    {"num_layers": 3, "bias": False, "batch_first": True},
+    {"num_layers": 3, "bias": False, "batch_first": False},
 ]
 LENGTHS = [4, 1, 6]
 
@@ -69,14 +69,14 @@ class With(nn.Module):
 @layers
 def test_padding_may_hold_anything(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
-    x = numbers((6, 2, 3), "float32")
+    x = numbers((2, 6, 3), "float32")
     dirty = x.copy()
-    dirty[3:, 1] = np.nan
+    dirty[1, 3:] = np.nan
     lengths = np.int32([6, 3])
     clean = ours(x, lengths=lengths)
     for a, b in zip(vf.tree.leaves(clean), vf.tree.leaves(ours(dirty, lengths=lengths)), strict=True):
         np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(clean[0][3:, 1], 0)
+    np.testing.assert_array_equal(clean[0][1, 3:], 0)
     slope = vf.grad(lambda layer, x: layer(x, lengths=lengths)[0].sum())
     for a, b in zip(vf.tree.leaves(slope(ours, x)), vf.tree.leaves(slope(ours, dirty)), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -87,21 +87,21 @@ def test_padding_may_hold_anything(layer):
 def test_sequences_without_steps(layer):
     ours = layer.init(vf.random.key(0), 3, 4, bidirectional=True)
     carry = random_carry(ours, (2, 2, 4), "float32")
-    y, last = ours(numbers((5, 2, 3), "float32"), carry, np.array([0, 5]))
+    y, last = ours(numbers((2, 5, 3), "float32"), carry, np.array([0, 5]))
     for mine, start in zip(vf.tree.leaves(last), vf.tree.leaves(carry), strict=True):
         np.testing.assert_array_equal(mine[:, 0], start[:, 0])
-    np.testing.assert_array_equal(y[:, 0], 0)
-    y, last = ours(np.zeros((0, 2, 3), np.float32), carry)
-    assert y.shape == (0, 2, 8)
+    np.testing.assert_array_equal(y[0], 0)
+    y, last = ours(np.zeros((2, 0, 3), np.float32), carry)
+    assert y.shape == (2, 0, 8)
     np.testing.assert_array_equal(vf.tree.leaves(last)[0], vf.tree.leaves(carry)[0])
-    y, last = ours(np.zeros((5, 0, 3), np.float32))
-    assert y.shape == (5, 0, 8) and vf.tree.leaves(last)[0].shape == (2, 0, 4)
+    y, last = ours(np.zeros((0, 5, 3), np.float32))
+    assert y.shape == (0, 5, 8) and vf.tree.leaves(last)[0].shape == (2, 0, 4)
 
 
 @pytest.mark.wide
 @layers
 def test_one_sequence_needs_no_batch(layer):
-    ours = layer.init(vf.random.key(0), 3, 4, num_layers=2, batch_first=True)
+    ours = layer.init(vf.random.key(0), 3, 4, num_layers=2)
     x = numbers((1, 6, 3), "float32")
     carry = random_carry(ours, (2, 1, 4), "float32")
     alone = ours(x[0], vf.tree.map(lambda c: c[:, 0], carry), np.int32(5))
@@ -114,11 +114,11 @@ def test_one_sequence_needs_no_batch(layer):
 @layers
 def test_chunks_agree_with_the_full_sequence(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2)
-    x = numbers((6, 2, 3), "float32")
+    x = numbers((2, 6, 3), "float32")
     full, last = ours(x)
-    first, carry = ours(x[:4])
-    second, end = ours(x[4:], carry)
-    np.testing.assert_allclose(vf.numpy.concatenate([first, second]), full, rtol=1e-6, atol=1e-7)
+    first, carry = ours(x[:, :4])
+    second, end = ours(x[:, 4:], carry)
+    np.testing.assert_allclose(vf.numpy.concatenate([first, second], 1), full, rtol=1e-6, atol=1e-7)
     for a, b in zip(vf.tree.leaves(end), vf.tree.leaves(last), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
@@ -126,12 +126,12 @@ def test_chunks_agree_with_the_full_sequence(layer):
 @layers
 def test_jit_vmap_and_their_gradients(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
-    x, lengths = numbers((6, 3, 3), "float32"), np.int32(LENGTHS)
+    x, lengths = numbers((3, 6, 3), "float32"), np.int32(LENGTHS)
     loss = lambda layer, x, lengths: (layer(x, lengths=lengths)[0] ** 2).sum()
     value, gradient = vf.value_and_grad(loss)(ours, x, lengths)
     compiled = vf.jit(vf.value_and_grad(loss))(ours, x, lengths)
     np.testing.assert_allclose(compiled[0], value, rtol=1e-5)
-    mapped = vf.vmap(vf.grad(loss), (None, 1, 0))(ours, x, lengths)
+    mapped = vf.vmap(vf.grad(loss), (None, 0, 0))(ours, x, lengths)
     for eager, staged, each in zip(*map(vf.tree.leaves, (gradient, compiled[1], mapped)), strict=True):
         np.testing.assert_allclose(staged, eager, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(each.sum(0), eager, rtol=1e-4, atol=1e-6)
@@ -150,14 +150,14 @@ def test_many_models_at_once(layer):
 def test_half_precision(layer, dtype):
     exact = layer.init(vf.random.key(0), 3, 4, bidirectional=True)
     half = vf.tree.map(lambda w: w.astype(dtype), exact)
-    x = numbers((5, 2, 3), "float32")
+    x = numbers((2, 5, 3), "float32")
     y, carry = half(vf.numpy.asarray(x, dtype), lengths=np.int32([5, 3]))
     assert {a.dtype.name for a in vf.tree.leaves((y, carry))} == {dtype}
     np.testing.assert_allclose(y.astype("float32"), exact(x, lengths=np.int32([5, 3]))[0], atol=3e-2)
 
 
 def test_dropout_acts_between_layers_in_training():
-    key, x = vf.random.key(1), numbers((5, 2, 3), "float32")
+    key, x = vf.random.key(1), numbers((2, 5, 3), "float32")
     lstm = nn.LSTM.init(vf.random.key(0), 3, 16, num_layers=2, dropout=0.5)
     plain = lstm.replace(dropout=nn.Dropout.init(0.0))
     np.testing.assert_array_equal(lstm(x)[0], plain(x)[0])
@@ -166,7 +166,7 @@ def test_dropout_acts_between_layers_in_training():
     np.testing.assert_array_equal(h[0], plain(x)[1][0][0])  # the first layer is not touched
     np.testing.assert_array_equal(dropped, lstm(x, key=key, training=True)[0])
     all_gone, _ = lstm.replace(dropout=nn.Dropout.init(1.0))(x, key=key, training=True)
-    np.testing.assert_allclose(all_gone, nn.LSTM((lstm.cells[1],))(np.zeros((5, 2, 16), np.float32))[0], rtol=1e-6)
+    np.testing.assert_allclose(all_gone, nn.LSTM((lstm.cells[1],))(np.zeros((2, 5, 16), np.float32))[0], rtol=1e-6)
     with pytest.raises(ArgumentTypeError, match="key"):
         lstm(x, training=True)
 
@@ -180,7 +180,7 @@ def test_a_module_around_it_sits_in_a_sequential():
 
     lstm = nn.LSTM.init(vf.random.key(0), 3, 4, num_layers=2, dropout=0.5)
     model = nn.Sequential(Outputs(lstm), nn.Linear.init(vf.random.key(1), 4, 2))
-    assert model(np.ones((5, 2, 3), np.float32), key=vf.random.key(2), training=True).shape == (5, 2, 2)
+    assert model(np.ones((2, 5, 3), np.float32), key=vf.random.key(2), training=True).shape == (2, 5, 2)
 
 
 def test_paths_are_readable():
@@ -190,10 +190,10 @@ def test_paths_are_readable():
 
 
 def test_bad_arguments():
-    key, x = vf.random.key(0), np.ones((5, 2, 3), np.float32)
+    key, x = vf.random.key(0), np.ones((2, 5, 3), np.float32)
     gru = nn.GRU.init(key, 3, 4)
     for bad in (x[0, 0], x[None]):
-        with pytest.raises(ShapeError, match="GRU: sequences have 3 axes"):
+        with pytest.raises(ShapeError, match="GRU: sequences have 3 axes, batch and time and features"):
             gru(bad)
     with pytest.raises(ShapeError, match="size 3 along axis -1"):
         gru(x[..., :2])

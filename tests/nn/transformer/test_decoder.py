@@ -64,11 +64,33 @@ def test_rematerialisation_dropout_and_vmap():
     assert model(X[:0], MEMORY[:0]).shape == (0, 5, 8)
 
 
+@pytest.mark.parametrize("form", [{}, {"num_kv_heads": 2, "rotary_base": 1e4, "norm_first": True}], ids=["plain", "rotary"])
+def test_without_memory_it_is_the_decoder_of_a_language_model(form):
+    """It is a causal encoder, causal by itself; with a cache, too."""
+    model = shaken(nn.TransformerDecoder.init(KEY, 2, 8, 4, 12, cross_attention=False, **form))
+    encoder = nn.TransformerEncoder.init(KEY, 2, 8, 4, 12, **form)
+    layers = [
+        blank.replace(self_attn=layer.self_attn, feed_forward=layer.feed_forward, norm1=layer.norm1, norm2=layer.norm3)
+        for blank, layer in zip(encoder.layers, model.layers, strict=True)
+    ]
+    encoder = encoder.replace(layers=tuple(layers), norm=model.norm)
+    expected = encoder(X, is_causal=True)
+    np.testing.assert_array_equal(model(X), expected)
+    np.testing.assert_array_equal(model(X, is_causal=False), encoder(X))
+    np.testing.assert_allclose(model(X[:, :3]), expected[:, :3], rtol=1e-5, atol=1e-6)
+    first, cache = model(X[:, :3], cache=model.init_cache(2, 5))
+    rest, _ = vf.jit(lambda model, x, cache: model(x, cache=cache))(model, X[:, 3:], cache)
+    np.testing.assert_allclose(vf.numpy.concatenate([first, rest], 1), expected, rtol=1e-4, atol=1e-5)
+    assert nn.parameter_count(model) == nn.parameter_count(encoder)
+    with pytest.raises(ArgumentError, match="cross_attention=False, so it reads no memory"):
+        model(X, MEMORY)
+
+
 def test_bad_arguments():
     model = nn.TransformerDecoder.init(KEY, 1, 8, 4, 12)
     cache = model.init_cache(MEMORY, 5)
     for arguments in ((X,), (X, MEMORY)):
-        with pytest.raises(ArgumentError, match="either a memory is given or a cache"):
+        with pytest.raises(ArgumentError, match="either a memory is given or a cache, .* cross_attention=False"):
             model(*arguments, cache=cache if len(arguments) == 2 else None)
     with pytest.raises(ShapeError):
         model(X, MEMORY[:1])

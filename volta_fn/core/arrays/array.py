@@ -19,7 +19,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
-from volta_fn.lazy_imports import deferred
+from volta_fn.lazy_imports import deferred, is_installed
 
 # Arrays: the immutable values that programs work on.
 #
@@ -33,6 +33,7 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
+_ARROW = deferred("volta_fn.core.arrays.arrow")
 _DLPACK = deferred("volta_fn.core.arrays.dlpack")
 
 
@@ -240,6 +241,15 @@ class ConcreteArray(Array):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DLPACK.device_of(self.device)
+
+    def __arrow_array__(self, type: Any = None) -> Any:
+        return _ARROW.arrow_array(self.host(), type)
+
+    @property
+    def __arrow_c_array__(self) -> Any:
+        if not is_installed("pyarrow"):  # then a library of tables that needs no pyarrow finds no columns of Arrow here
+            raise AttributeError("arrays are exported as columns of Arrow by pyarrow, which is not installed")
+        return self.__arrow_array__().__arrow_c_array__
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""

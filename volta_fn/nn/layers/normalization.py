@@ -513,6 +513,7 @@ class WeightNorm(Module):
     WeightNorm(  # 25 parameters
       layer: Linear(weight: f32[3,5], bias: f32[5])  # 20
       magnitude: f32[1,5]
+      name='weight'
       axis=1
     )
     >>> vf.numpy.allclose(layer.unwrapped().weight, linear.weight)

@@ -94,6 +94,8 @@ def quantize(
         0: Linear(weight: QuantizedArray(int4[64,128], group_size=64, dtype=float32), bias: f32[128])  # 8,320
         1: Linear(weight: f32[128,8], bias: f32[8])  # 1,032
       ]
+      activation=relu
+      final_activation=identity
       in_size=64
       out_size=8
     )

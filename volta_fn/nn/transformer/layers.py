@@ -216,10 +216,10 @@ class Stack(Module):
         """Return an empty cache for each layer; arguments are those of its `init_cache`."""
         return tuple([layer.init_cache(*args, **options) for layer in self.layers])
 
-    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool], cache: Sequence[Any] | None, key: Any) -> Any:
+    def _run(self, x: Any, arrays: dict[str, Any], flags: dict[str, bool | None], cache: Sequence[Any] | None, key: Any) -> Any:
         """Return the output; with caches, one per layer, paired with the new ones.
 
-        `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans.
+        `arrays` are the layers' options that hold arrays or None, `flags` those that are booleans or None.
         """
         count = len(self.layers)
         if cache is not None and len(cache) != count:
@@ -234,7 +234,7 @@ class Stack(Module):
         return y if cache is None else (y, tuple(new_caches))
 
 
-def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, bool], ...]) -> tuple[Array, Any]:
+def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, bool | None], ...]) -> tuple[Array, Any]:
     """Return a layer's output and its new cache, or None."""
     out = layer(x, **arrays, **dict(flags))
     return (out, None) if arrays["cache"] is None else out
@@ -335,10 +335,10 @@ class TransformerEncoder(Stack):
 
 
 class DecoderCache(NamedTuple):
-    """The cache of the self-attention, and the memory's keys and values."""
+    """The cache of the self-attention, and a memory's keys and values."""
 
     self_attn: KVCache
-    memory: KeysValues
+    memory: KeysValues | None
 
 
 class TransformerDecoderLayer(TransformerLayer):
@@ -353,21 +353,40 @@ class TransformerDecoderLayer(TransformerLayer):
     """
 
     self_attn: MultiHeadAttention
-    cross_attn: MultiHeadAttention
+    cross_attn: MultiHeadAttention | None
     feed_forward: FeedForward
     norm1: Module
-    norm2: Module
+    norm2: Module | None
     norm3: Module
     dropout: Dropout = Dropout(0.0)
     norm_first: bool = static(default=False)
 
     _has_memory = True
 
+    @classmethod
+    def init(cls, key: Any, d_model: int, nhead: int, dim_feedforward: int = 2048, *, cross_attention: bool = True, **options: Any) -> Self:
+        """Create the layer, with or without attention to a memory.
+
+        Args:
+            key, d_model, nhead, dim_feedforward: those of `TransformerEncoderLayer.init`.
+            cross_attention: whether the layer reads a memory. Without, `cross_attn` and `norm2` are None, and the layer is that of a
+                language model's decoder: causal, unless a call says otherwise.
+            options: other arguments of `TransformerEncoderLayer.init`.
+
+        Raises:
+            ArgumentError: sizes are negative or not integers, or do not divide one another.
+        """
+        layer = super().init(key, d_model, nhead, dim_feedforward, **options)
+        return layer if cross_attention else layer.replace(cross_attn=None, norm2=None)
+
     def init_cache(self, memory: Any, max_length: int, *, dtype: Any = None) -> DecoderCache:
         """Return an empty cache for sequences of at most `max_length` positions.
 
-        `memory`, of shape (…, S, d_model), is what the sequences read.
+        `memory`, of shape (…, S, d_model), is what the sequences read. A layer that reads none takes the batch's size instead, an integer
+        or a tuple.
         """
+        if self.cross_attn is None:
+            return DecoderCache(self.self_attn.init_cache(memory, max_length, dtype=dtype), None)
         value = as_value(memory)
         keys_values = self.cross_attn.project(value)
         return DecoderCache(self.self_attn.init_cache(value.shape[:-2], max_length, dtype=dtype), keys_values)
@@ -381,7 +400,7 @@ class TransformerDecoderLayer(TransformerLayer):
         key_mask: Any = None,
         memory_mask: Any = None,
         memory_key_mask: Any = None,
-        is_causal: bool = False,
+        is_causal: bool | None = None,
         positions: Any = None,
         cache: DecoderCache | None = None,
         key: Any = None,
@@ -391,8 +410,9 @@ class TransformerDecoderLayer(TransformerLayer):
 
         Args:
             x: shape (…, T, d_model).
-            memory: shape (…, S, d_model); omitted with a cache, which contains it.
-            mask, key_mask, is_causal, positions: those of the self-attention, see `MultiHeadAttention`.
+            memory: shape (…, S, d_model); omitted with a cache, which contains it, and of a layer without `cross_attn`.
+            mask, key_mask, is_causal, positions: those of the self-attention, see `MultiHeadAttention`; a layer without `cross_attn` is
+                causal by default.
             memory_mask, memory_key_mask: `mask` and `key_mask` of the attention to the memory.
             cache: the one that `init_cache` or the last call returned.
             key: of the dropout; needed if there is dropout, in training.
@@ -402,20 +422,32 @@ class TransformerDecoderLayer(TransformerLayer):
             ShapeError, DTypeError: the arrays do not fit. ArgumentError: arguments exclude each other, or one is missing.
             ArgumentTypeError: the key is missing.
         """
-        if (memory is None) == (cache is None):
-            raise ArgumentError("TransformerDecoderLayer: either a memory is given or a cache, which init_cache made with the memory")
+        self._check_memory(memory, cache)
         self_cache, read = (None, memory) if cache is None else (cache.self_attn, cache.memory)
         keys = split_key(key, 6)
+        is_causal = self.cross_attn is None if is_causal is None else is_causal
         options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": self_cache}
         y, new = self._residual(as_value(x), self.self_attn, self.norm1, keys[::3], training, **options)
-        options = {"context": read, "mask": memory_mask, "key_mask": memory_key_mask}
-        y, _ = self._residual(y, self.cross_attn, self.norm2, keys[1::3], training, **options)
+        if self.cross_attn is not None:
+            options = {"context": read, "mask": memory_mask, "key_mask": memory_key_mask}
+            y, _ = self._residual(y, self.cross_attn, self.norm2, keys[1::3], training, **options)
         y, _ = self._residual(y, self.feed_forward, self.norm3, keys[2::3], training)
         return y if cache is None else (y, cache._replace(self_attn=new))
+
+    def _check_memory(self, memory: Any, cache: DecoderCache | None) -> None:
+        if self.cross_attn is None and memory is not None:
+            raise ArgumentError("TransformerDecoderLayer: it was created with cross_attention=False, so it reads no memory")
+        if self.cross_attn is not None and (memory is None) == (cache is None):
+            raise ArgumentError(
+                "TransformerDecoderLayer: either a memory is given or a cache, which init_cache made with the memory; the decoder of a "
+                "language model, which reads none, is created with cross_attention=False"
+            )
 
 
 class TransformerDecoder(Stack):
     """A stack of `TransformerDecoderLayer` and a last norm.
+
+    With ``cross_attention=False`` it reads no memory: it is the decoder of a language model, and causal.
 
     With `remat` the backward pass recomputes the layers' intermediate values instead of storing them, see `checkpoint`.
 
@@ -425,6 +457,13 @@ class TransformerDecoder(Stack):
     (2, 5, 16)
     >>> cache = decoder.init_cache(memory, max_length=5)
     >>> y, cache = decoder(x[:, :1], cache=cache)
+
+    Without a memory:
+
+    >>> decoder = vf.nn.TransformerDecoder.init(vf.random.key(0), 2, 16, 4, 32, cross_attention=False)
+    >>> decoder(x).shape
+    (2, 5, 16)
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(2, max_length=5))
     """
 
     layer = TransformerDecoderLayer
@@ -438,7 +477,7 @@ class TransformerDecoder(Stack):
         key_mask: Any = None,
         memory_mask: Any = None,
         memory_key_mask: Any = None,
-        is_causal: bool = False,
+        is_causal: bool | None = None,
         positions: Any = None,
         cache: Sequence[DecoderCache] | None = None,
         key: Any = None,

@@ -30,7 +30,7 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
-from volta_fn.runtime.threads import on_own_thread
+from volta_fn.runtime.threads import cpu_count, on_own_thread
 from volta_fn.settings import current as settings
 from volta_fn.targets.gpu.device.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
@@ -303,8 +303,7 @@ class CompilerPool:
 
     def __init__(self, command: Sequence[str] = _COMMAND, most: int | None = None) -> None:
         """Prepare at most `most` processes; `command` has the arguments of Python."""
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._command, self._most = command, most or max(1, min(_MOST, cpus // _CPU_FRACTION))
+        self._command, self._most = command, most or max(1, min(_MOST, cpu_count() // _CPU_FRACTION))
         self._changed = threading.Condition()
         self._workers: set[_Worker] = set()
         self._idle: list[_Worker] = []
