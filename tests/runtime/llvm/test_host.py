@@ -9,7 +9,7 @@ import pytest
 
 from volta_fn.errors import ArgumentError
 from volta_fn.runtime.llvm import machine
-from volta_fn.runtime.llvm.host import Host, host, llvm, this_cpu, vector_widths
+from volta_fn.runtime.llvm.host import Host, llvm, this_cpu, vector_widths
 from volta_fn.targets.cpu.runtime import cache
 
 #: A sum of vectors of 64 bytes, more of them than there are registers.

@@ -114,7 +114,6 @@ def generating_for(machine: Host) -> Iterator[None]:
 
 def cache_for_host(function: Callable[P, T]) -> Callable[P, T]:
     """Cache what a function returns for each machine and its arguments."""
-
     results: dict[tuple[Any, ...], T] = {}
 
     @functools.wraps(function)
