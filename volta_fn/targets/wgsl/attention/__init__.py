@@ -42,6 +42,6 @@ def worthwhile(avals: tuple[ShapedArray, ...], form: Form, capabilities: TargetC
     if form.biased + form.masks > _MOST_EXTRA or avals[0].dtype.itemsize > 4 or any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
-    elements = [x.elements for x in (a.q, a.k, a.v, a.out, *([] if a.bias is None else [a.bias]))]
+    elements = [*[x.elements for x in (a.q, a.k, a.v, a.out)], *([] if a.bias is None else [a.bias.elements])]
     largest = max(4 * max(elements), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
     return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= capabilities.binding
