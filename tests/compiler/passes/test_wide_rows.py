@@ -97,6 +97,20 @@ def test_losses_and_gradients(loss: Callable[..., Any], rows: tuple[int, ...]) -
                 np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5, atol=1e-6)
 
 
+def test_losses_of_the_next_token() -> None:
+    """All logits but the last of each text count, so that chunks are whole texts."""
+    loss = lambda h, w, y: jnp.mean(-_labels(nn.log_softmax((h @ w.T)[:, :-1]), y[:, 1:]))
+    with vf.default_device(CPU):
+        arguments = _arguments(32, 5)
+        before = _optimized(vf.value_and_grad(loss, (0, 1)), *arguments)
+        after = chunk_wide_rows(before)
+        assert after is not before
+        for x, y in zip(eval_jaxpr(after, *arguments), eval_jaxpr(before, *arguments), strict=True):
+            np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5, atol=1e-6)
+    odd = _optimized(loss, *_arguments(1, ROWS))
+    assert chunk_wide_rows(odd) is odd  # positions are no rows then
+
+
 def test_gradients_by_their_formula() -> None:
     with vf.default_device(CPU):
         h, w, y = _arguments(ROWS)

@@ -126,6 +126,10 @@ def _by_result(eqn: Equation, axis: int, size: int) -> _Division:
         return _Division((params["permutation"][axis],), axis, _same(eqn))
     if name in _SCATTERS:
         return _scatter(eqn, axis)
+    if name == "slice" and eqn.invars[0].aval.shape[axis] == size:
+        return _Division((axis,), axis, _resized(eqn, "limit_indices", axis))
+    if name == "pad" and params["padding_config"][axis] == (0, 0, 0):
+        return _Division((axis, None), axis, _same(eqn))
     raise _Undivided
 
 
@@ -139,6 +143,8 @@ def _by_operand(eqn: Equation, position: int, axis: int, size: int) -> _Division
         return _by_result(eqn, axis + eqn.outvars[0].aval.ndim - operand.ndim, size)
     if name == "broadcast_in_dim":
         return _by_result(eqn, params["broadcast_dimensions"][axis], size)
+    if name in ("slice", "pad") and position == 0:
+        return _by_result(eqn, axis, size)
     if name == "reshape":
         return _by_result(eqn, _axis_of_reshape(operand.shape, params["new_sizes"], axis), size)
     if name == "transpose":
