@@ -106,7 +106,7 @@ class KernelAnalysis:
         return isinstance(node, Apply) and node.op == "select_n" and isinstance(self.kernel.nodes[node.operands[0]], Inside)
 
     def operands(self, number: int, decided: Mapping[Range, bool]) -> tuple[int, ...]:
-        """Return the nodes that a node reads: of a selection by decided conditions, only the selected one."""
+        """Return the nodes that a node reads: of a decided selection, one."""
         read = operands(self.kernel.nodes[number])
         ranges = self.ranges(read[0]) if self.is_selection(number) else ()
         if not ranges or not all(r in decided for r in ranges):

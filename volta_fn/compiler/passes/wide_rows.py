@@ -41,7 +41,7 @@ _WIDE = 1 / 16
 
 
 def chunk_wide_rows(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Replace softmaxes of large products, with what follows of them, by loops over chunks of rows."""
+    """Replace softmaxes of large products, and what follows, by loops."""
     for number, eqn in enumerate(closed.eqns):
         if _may_be_divided(eqn):
             for plan in _plans(closed, number):
@@ -57,7 +57,7 @@ def _may_be_divided(eqn: Equation) -> bool:
 
 
 def _plans(closed: ClosedJaxpr, number: int) -> Iterator[_Plan]:
-    """Yield the plans by which a product can be divided, those along longer dimensions of its result first."""
+    """Yield plans to divide a product: along longer dimensions first."""
     (out,) = closed.eqns[number].outvars
     if any(has_effects(eqn) for eqn in closed.eqns):
         return
@@ -87,7 +87,7 @@ class _Undivided(Exception):
 
 
 def _resized(eqn: Equation, name: str, axis: int) -> Callable[[int], dict[str, Any]]:
-    """Return an equation's parameters with another size of the axis in the shape of this name."""
+    """Return an equation's parameters with another size of the axis."""
     shape = eqn.params[name]
     return lambda rows: {**eqn.params, name: (*shape[:axis], rows, *shape[axis + 1 :])}
 
@@ -168,7 +168,7 @@ def _by_operand(eqn: Equation, position: int, axis: int, size: int) -> _Division
 
 
 def _axis_of_reshape(shape: Sequence[int], new: Sequence[int], axis: int) -> int:
-    """Return the dimension of the new shape that an axis of the old one is. Raises `_Undivided`."""
+    """Return the dimension that an axis becomes. Raises `_Undivided`."""
     before = math.prod(shape[:axis])
     for other, size in enumerate(new):
         if math.prod(new[:other]) == before and size == shape[axis]:
@@ -218,7 +218,7 @@ class _Plan:
         self.transposes: dict[Atom, Equation] = {}
 
     def is_possible(self) -> bool:
-        """Collect the equations; return False if the product cannot be divided, or if that does not pay."""
+        """Collect the equations; return False if the product stays as it is."""
         try:
             self._collect()
         except _Undivided:
@@ -229,7 +229,7 @@ class _Plan:
 
     @property
     def chunks(self) -> int:
-        """The number of chunks, which divides the rows evenly; 1 if there is none that pays."""
+        """The number of chunks, of as many rows each; 1 if none pays."""
         summed, _ = self.product.params["dimension_numbers"]
         rows = self.product.invars[self._side].aval.size // math.prod(
             [self.product.invars[self._side].aval.shape[d] for d in summed[self._side]]
@@ -302,7 +302,7 @@ class _Plan:
             del self.divisions[number]
 
     def _find_transposes(self) -> None:
-        """Find the sums of products of which only the transpose is used: it is another product."""
+        """Find the sums of products of which only the transpose is used."""
         users: dict[Atom, list[Equation]] = {}
         for eqn in self.closed.eqns:
             for v in eqn.invars:
@@ -321,7 +321,7 @@ class _Plan:
         return "exp" in wide and bool(wide & {"reduce_max", "reduce_sum"})
 
     def _can_be_ordered(self) -> bool:
-        """Return True if nothing in the loop waits for its end, and no wide value leaves it."""
+        """Return True if nothing in the loop waits for what follows it."""
         eqns = self.closed.eqns
         later = {v for n in self.divisions for v in eqns[n].outvars if v not in self.axes}
         for number, eqn in enumerate(eqns):
@@ -397,7 +397,7 @@ class _Plan:
         return [moveaxis(next(joined), 0, self.axes[v]) if v in self.axes else next(finished) for v in results]
 
     def _evaluated(self, constants: Mapping[Any, Array], sliced: Mapping[tuple[Atom, int], Array], rows: int) -> dict[Any, Array]:
-        """Return the values of a chunk; sums over its rows are in the dtype of accumulators."""
+        """Return the values of a chunk, with wide sums over its rows."""
         values: dict[Any, Array] = {}
         for number in sorted(self.divisions):
             eqn, division = self.closed.eqns[number], self.divisions[number]
@@ -420,6 +420,6 @@ class _Plan:
 
 
 def _by_chunks(x: Array, axis: int, chunks: int) -> Array:
-    """Return an array with chunks of an axis as its first dimension, and that axis as the second one."""
+    """Return an array by chunks of an axis, which is the second dimension."""
     rows = moveaxis(x, axis, 0)
     return reshape(rows, (chunks, x.shape[axis] // chunks, *rows.shape[1:]))

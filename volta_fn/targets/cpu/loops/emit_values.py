@@ -113,7 +113,7 @@ class VectorScope(Scope[Value, Number]):
     # values
 
     def operands(self, node: int) -> tuple[int, ...]:
-        """Return the nodes that a node reads in this scope, where some conditions are decided."""
+        """Return the nodes that a node reads where conditions are decided."""
         return self.analysis.operands(node, self.decided)
 
     def spread(self, node_number: int) -> Number:
