@@ -149,17 +149,12 @@ def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
         turn = (sum(map(ord, choice.label)) + problem.operands[0].seed) % len(devices())
         results = []
         for name, device in devices() if choice is DEFAULT else devices()[turn : turn + 1]:
-            if _has_routine(problem) and all(is_supported(dtype, device) for dtype in _wide_dtypes(problem)):
+            if problem.name in ROUTINES and all(is_supported(dtype, device) for dtype in _wide_dtypes(problem)):
                 with choice.applied("wgsl"):
                     results.append((f"{choice.label}, {name}", ROUTINES[problem.name](problem.avals, problem.params, device)))
         return results
 
     return alternatives(CHOICES[FAMILY_OF[problem.name]], routines_for)
-
-
-def _has_routine(problem: Problem) -> bool:
-    """Whether a routine is asked for: that of attention's gradient has none of its bias (`attention.worthwhile`)."""
-    return problem.name in ROUTINES and not (problem.name == "attention_gradient_routine" and problem.params["form"].to_bias)
 
 
 def _wide_dtypes(problem: Problem) -> set[np.dtype]:

@@ -72,6 +72,10 @@ class Scope(ABC, Generic[I, N]):
             value = self.values[node]
         return value
 
+    def operands(self, node: int) -> tuple[int, ...]:
+        """Return the nodes that a node reads in this scope."""
+        return operands(self.analysis.kernel.nodes[node])
+
     def needed(self, targets: Iterable[int]) -> list[int]:
         """Return the nodes, in order, that are to be emitted for some nodes."""
         nodes, needed = self.analysis.kernel.nodes, set[int]()
@@ -82,7 +86,7 @@ class Scope(ABC, Generic[I, N]):
                 continue
             needed.add(node)
             if node not in self.buffered and not isinstance(nodes[node], Reduce):
-                waiting += operands(nodes[node])
+                waiting += self.operands(node)
         return sorted(needed)
 
     def hoist(self, targets: Iterable[int]) -> None:

@@ -23,6 +23,7 @@ from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_o
 from volta_fn.compiler.passes.loop_fission import move_products_out
 from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops, simplify_nested
 from volta_fn.compiler.passes.simplify import simplify_equations
+from volta_fn.compiler.passes.wide_rows import chunk_wide_rows
 from volta_fn.compiler.plans import Plan, make_plan
 from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, program_cache
@@ -48,6 +49,9 @@ LOOP_FISSION = ProgramPass("loop fission", "Hoist matrix products that do not de
 #: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
 OVERLAP = ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums)
 EXPANSIONS = (
+    ProgramPass(
+        "wide rows", "Compute softmaxes of large products, and what follows, by chunks of rows.", chunk_wide_rows, simplify_after=True
+    ),
     ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
     ProgramPass("outer products", "Expand products without contracted axes to broadcasts and multiplications.", expand_outer_products),

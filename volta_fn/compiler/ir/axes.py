@@ -100,6 +100,29 @@ class KernelAnalysis:
         node = self.kernel.nodes[number]
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
+    def is_selection(self, number: int) -> bool:
+        """Return True for a node that selects by an index: part of a concatenation or pad."""
+        node = self.kernel.nodes[number]
+        return isinstance(node, Apply) and node.op == "select_n" and isinstance(self.kernel.nodes[node.operands[0]], Inside)
+
+    def operands(self, number: int, decided: Mapping[Range, bool]) -> tuple[int, ...]:
+        """Return the nodes that a node reads: of a decided selection, one."""
+        read = operands(self.kernel.nodes[number])
+        ranges = self.ranges(read[0]) if self.is_selection(number) else ()
+        if not ranges or not all(r in decided for r in ranges):
+            return read
+        return (read[2 if all(decided[r] for r in ranges) else 1],)
+
+    def live(self, decided: Mapping[Range, bool]) -> set[int]:
+        """Return the nodes that results depend on where conditions are decided."""
+        live: set[int] = set()
+        waiting = [store.value for store in self.kernel.stores]
+        while waiting:
+            if (node := waiting.pop()) not in live:
+                live.add(node)
+                waiting += self.operands(node, decided)
+        return live
+
     def neighbours(self, number: int, distance: int) -> dict[int, int]:
         """Return the loads within `distance` elements, with their offsets.
 

@@ -5,6 +5,6 @@ Simplification gives the same values to the last bit; expansions and loop fissio
 selection, merging of equal equations), `dce` (which equations may be dropped or moved, and sums between
 processes that start early), `loops` (known branches, carries that no iteration
 changes, invariant code), `loop_fission` (matrix products move out of scans), `expansions` (Fourier transforms, random bits, one-hot
-indexing, outer products, negative indices; and the primitives that only passes introduce), `layouts` (of convolutions' operands), and
-`attention`, which recognises attention.
+indexing, outer products, negative indices; and the primitives that only passes introduce), `layouts` (of convolutions' operands),
+`attention`, which recognises attention, and `wide_rows` (softmaxes of large products by chunks of rows).
 """

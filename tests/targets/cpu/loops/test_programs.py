@@ -14,7 +14,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import adam, layer_norm
 from tests.compiler.ir.cases import ROWS, inputs_of, kernels_of, shaped
-from tests.compiler.ir.oracle import fuse_function
+from tests.compiler.ir.oracle import SimpleTarget, fuse_function
 from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
@@ -301,6 +301,45 @@ def test_long_ranges_are_copied(dtype: str) -> None:
     for function in functions:
         for kernel in fuse_function(function, *args).kernels:
             assert agrees(kernel, inputs_of(kernel), dtype)
+
+
+def _slices(x: Any, count: int) -> Any:
+    return jnp.concatenate([x[:, i : i + 20] for i in range(count)], 1) * 2 + 1
+
+
+@pytest.mark.parametrize("count", [9, 14, 47, 60])
+def test_concatenations_of_many_arrays_have_vectors_in_every_part(count: int) -> None:
+    join = lambda *xs: jnp.concatenate(xs, 1)
+    overlap = lambda *xs: sum(lax.pad(x, 0.0, [(0, 0, 0), (8 * i, 8 * (count - i), 0)]) for i, x in enumerate(xs))
+    programs: list[tuple[Callable[..., Any], Any, int]] = [(lambda x: _slices(x, count), [shaped(30, 128)], count)]
+    if count < 48:  # as many as a kernel can bind
+        parts = [shaped(30, 5 + 16 * (i % 3)) for i in range(count)]
+        programs += [
+            (lambda *xs: jnp.tanh(join(*xs) * 2 + 1), parts, count),
+            (lambda *xs: nn.softmax(join(*xs)), parts, count),
+            (lambda *xs: join(*xs).sum(0), parts, count),
+            (lambda *xs: jnp.stack(xs, -1) * 2 + 1, [shaped(300)] * count, count),
+            (overlap, [shaped(30, 20)] * count, 2 * count),
+        ]
+    for function, args, segments in programs:
+        (kernel,) = fuse_function(function, *args, target=SimpleTarget(kernel_buffers=48)).kernels
+        schedule = schedule_of(KernelAnalysis(kernel))
+        assert schedule.vectors.lanes > 1
+        assert len(schedule.vectors.segments) == segments
+        assert agrees(kernel, inputs_of(kernel), f"{count} parts", 4.0)
+
+
+def test_vectors_of_expensive_numbers_are_full() -> None:
+    """Where segments are single elements, vectors of what is expensive go along another axis."""
+    (kernel,) = fuse_function(lambda *xs: jnp.tanh(jnp.stack(xs, -1)), *[shaped(300)] * 20, target=SimpleTarget(kernel_buffers=48)).kernels
+    schedule = schedule_of(KernelAnalysis(kernel))
+    assert len(schedule.vectors.segments) == 1
+    assert agrees(kernel, inputs_of(kernel), "stacked")
+
+
+def test_tasks_do_not_become_smaller_by_what_they_do_not_select() -> None:
+    grids = [schedule_of(KernelAnalysis(*kernels_of(lambda x, n=n: _slices(x, n), shaped(60, 4000)))).grid for n in (20, 80)]
+    assert [grid.chunks for grid in grids] == [1, 1]
 
 
 def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,80 @@ def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **lim
         assert np.abs(x.astype(np.float64) - y).max() <= tolerance * max(np.abs(y).max(), 1), name
 
 
+#: Sizes of the bias: 1 where it is broadcast.
+BIASES = [
+    pytest.param((1, 4, 40, 70), "causal", {}, id="relative positions"),
+    pytest.param((2, 1, 1, 70), "masked", {}, id="by keys"),
+    pytest.param((2, 2, 40, 1), "window", {}, id="by queries, under a window"),
+    pytest.param((1, 4, 1, 1), "causal", {"softcap": 3.0}, id="by heads, bounded"),
+    pytest.param((40, 70), "none", {"dtype": np.float16}, id="one for all, of halves"),
+    pytest.param((2, 4, 40, 70), "masked", {"many": True}, id="by all, with schedules for much work"),
+]
+
+
+@pytest.mark.parametrize(("shape", "kind", "options"), BIASES)
+@pytest.mark.usefixtures("little_unrolled")
+def test_the_gradient_of_a_bias(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], kind: str, options: dict[str, Any]) -> None:
+    if options.get("many"):
+        for name in ("_MANY", "_ENOUGH"):
+            monkeypatch.setattr(problem, name, 0)
+    dtype, softcap = options.get("dtype", np.float32), options.get("softcap", 0.0)
+    rng = np.random.default_rng(0)
+    batch, heads, groups, t, s, width = (2, 2 if shape[:2] == (2, 2) else 4, 2, 40, 70, 20)
+    shapes = (batch, heads, t, width), (batch, groups, s, width), (batch, groups, s, width), (batch, heads, t, width)
+    q, k, v, d = (rng.standard_normal(x).astype(dtype) for x in shapes)
+    bias = rng.standard_normal(shape).astype(dtype)
+    mask = rng.random((batch, 1, t, s)) < 0.5
+    mask[0, 0, 3] = False  # a query that sees nothing
+    window = {"causal": CAUSAL, "window": Window(9, 5)}.get(kind, Window())
+    ahead = np.arange(s) - np.arange(t)[:, None]
+    seen = mask if kind == "masked" else np.ones((t, s), np.bool_)
+    seen = seen & (ahead <= (s if window.after is None else window.after)) & (ahead >= -(t if window.before is None else window.before))
+    form = Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, width**-0.5, LEAST, window, softcap, masks=int(kind == "masked"))
+    form = form._replace(biased=True, to_bias=True)
+    avals = lambda arrays: tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
+    operands = [q, k, v, bias, *([mask] if kind == "masked" else [])]
+    forward = attention(avals(operands), {"form": form._replace(cotangent=None)}, capabilities())
+    out, statistics = run_routine(forward, operands, [(d.shape, dtype), ((batch * heads, t, 2), np.float32)])
+    operands += [out, statistics, d]
+    routine = attention_gradient(avals(operands), {"form": form}, capabilities())
+    assert all(len(dispatch.buffers) <= max(capabilities().buffers, 8) for dispatch in routine.dispatches)
+    *_, to_bias = run_routine(routine, operands, [(x.shape, dtype) for x in (q, k, v, bias)])
+    # By the definition, in float64.
+    q, k, v, d, wide = (x.astype(np.float64) for x in (q, k, v, d, bias))
+    k, v = np.repeat(k, heads // groups, 1), np.repeat(v, heads // groups, 1)
+    logits = q @ k.swapaxes(2, 3) * form.scale
+    logits = np.where(seen, (np.tanh(logits / softcap) * softcap if softcap else logits) + wide, LEAST)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    slopes = d @ v.swapaxes(2, 3)
+    slopes = np.where(seen, weights * (slopes - (slopes * weights).sum(-1, keepdims=True)), 0)
+    full = (1,) * (4 - bias.ndim) + bias.shape
+    expected_ = slopes.sum(tuple([axis for axis in range(4) if full[axis] == 1]), keepdims=True).reshape(bias.shape)
+    tolerance = 2e-5 if dtype == np.float32 else 4e-3
+    assert np.abs(to_bias.astype(np.float64) - expected_).max() <= tolerance * max(np.abs(expected_).max(), 1)
+
+
+def test_learned_relative_positions_are_part_of_the_routine() -> None:
+    rng, shape = np.random.default_rng(0), (1, 33, 2, 16)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
+    table = rng.standard_normal((2, 65)).astype(np.float32)
+
+    def loss(q: Any, k: Any, v: Any, table: Any) -> Any:
+        positions = vnp.arange(33)
+        bias = table[:, positions[:, None] - positions + 32]
+        return vnp.sum(vf.nn.dot_product_attention(q, k, v, bias[None]) * q)
+
+    step = vf.jit(vf.grad(loss, (0, 1, 2, 3)))
+    items = lower(step.lower(q, k, v, table).jaxpr, GPU.backend.gpu.target).items
+    assert [item.key.key[0] for item in items if item.key is not None].count("attention_gradient_routine") == 1
+    expected_ = step(q, k, v, table)
+    with vf.default_device(GPU):
+        result = step(q, k, v, table)
+    for x, y in zip(result, expected_, strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-4, atol=2e-5)
+
+
 def test_worth_while() -> None:
     def judged(axes: Axes, rows: int, width: int) -> bool:
         shape = (8, 16, rows, width) if axes is HEADS_FIRST else (8, rows, 16, width)

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range, along, row_major
-from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
+from volta_fn.compiler.ir.kernel import Load, PendingStores
 from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, least, vector_of
 from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope, fetch_ahead
@@ -293,12 +293,13 @@ def copies_of(analysis: KernelAnalysis, vectors: Vectors, forced: bool | None = 
 
 def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None:
     """Return the load whose contiguous elements a segment of the store copies."""
-    nodes, node_number = analysis.kernel.nodes, analysis.kernel.stores[0].value
-    while isinstance(node := nodes[node_number], Apply):
-        condition = nodes[node.operands[0]] if node.op == "select_n" and len(node.operands) == 3 else None
-        if not isinstance(condition, Inside) or not all(r in segment.decided for r in condition.ranges):
+    node_number = analysis.kernel.stores[0].value
+    while analysis.is_selection(node_number):
+        read = analysis.operands(node_number, segment.decided)
+        if len(read) > 1:
             return None
-        node_number = node.operands[2 if all(segment.decided[r] for r in condition.ranges) else 1]
+        (node_number,) = read
+    node = analysis.kernel.nodes[node_number]
     if not isinstance(node, Load) or coefficient(analysis.load_offsets[node_number], axis) != 1:
         return None
     return node_number if all(segment.decided.get(r, False) for r in node.mask) else None

@@ -112,6 +112,10 @@ class VectorScope(Scope[Value, Number]):
 
     # values
 
+    def operands(self, node: int) -> tuple[int, ...]:
+        """Return the nodes that a node reads where conditions are decided."""
+        return self.analysis.operands(node, self.decided)
+
     def spread(self, node_number: int) -> Number:
         """Return a node's value in every lane."""
         node = self.nest.analysis.kernel.nodes[node_number]
@@ -140,7 +144,9 @@ class VectorScope(Scope[Value, Number]):
         if isinstance(node, Inside):
             return splat(nest.f, Number(node.dtype, (self.holds(node.ranges) or Value("i1", "true"),)), lanes)
         assert isinstance(node, Apply), "a reduction is known before it is asked for"
-        read = [self.spread(i) if lanes > 1 else self.value(i) for i in node.operands]
+        read = [self.spread(i) if lanes > 1 else self.value(i) for i in self.operands(node_number)]
+        if len(read) < len(node.operands):
+            return read[0]
         return apply(nest.f, node.op, read, node.dtype, dict(node.params))
 
     def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:

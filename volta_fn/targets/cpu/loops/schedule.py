@@ -15,7 +15,7 @@ from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Reduce, operands
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
@@ -33,8 +33,11 @@ _STACK = 1 << 16
 #: Nanoseconds per element from which on two interleaved vectors keep the processor busy.
 _EXPENSIVE_NS = 0.4
 
-#: The most segments of an axis.
-_MOST_SEGMENTS = 8
+#: Nanoseconds per element from which on it costs time that vectors end with their segments.
+_FILLED_NS = 0.15
+
+#: The most segments of an axis, times the operations of each: the code is repeated for every segment.
+_MOST_SEGMENT_OPERATIONS = 1 << 13
 
 #: The most nodes times vectors that are interleaved.
 _MOST_STATEMENTS = 120
@@ -138,7 +141,10 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = row_passes(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
-    transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    transposition, iteration_cost = (
+        None if options.tiles is False else crossing(analysis, axis, lanes),
+        iteration_cost_of(analysis, vectors),
+    )
     inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
     row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
     return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, row_grid, options)
@@ -225,11 +231,14 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
     iterations, lanes = analysis.size(range(len(sizes))), vector_lanes_of(analysis)
     offsets = [(weight * analysis.size(p.axes) / iterations, p) for weight, p in offsets]
 
+    by_segments = computing_cost(analysis) > _FILLED_NS
+
     def score(axis: int) -> tuple[float, int]:
-        vectors = -(-sizes[axis] // lanes)
-        filled = sizes[axis] / (vectors * lanes)
+        segments = segments_of(analysis, axis)
+        parts = [segment.end - segment.start for segment in segments] if by_segments and segments else [sizes[axis]]
+        filled = sizes[axis] / (sum(-(-part // lanes) for part in parts) * lanes)
         total = sum(weight * _access_score(offset, axis) for weight, offset in offsets)
-        return round(total * filled - (1e-3 if segments_of(analysis, axis) is None else 0.0), 6), axis
+        return round(total * filled - (1e-3 if segments is None else 0.0), 6), axis
 
     return max(range(len(sizes)), key=score)
 
@@ -265,18 +274,23 @@ def segments_of(analysis: KernelAnalysis, axis: int) -> tuple[Segment, ...] | No
 
     None if conditions on that axis depend on other axes, too.
     """
-    size = analysis.kernel.sizes[axis]
-    ranges = {r for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n) if axis in r.value.axes}
-    if any(len(r.value.terms) > 1 for r in ranges):
+    size, nodes = analysis.kernel.sizes[axis], analysis.kernel.nodes
+    ranges = {n: [r for r in analysis.ranges(n) if axis in r.value.axes] for n in range(len(nodes))}
+    conditions = sorted({r for n in ranges for r in ranges[n]})
+    if any(len(r.value.terms) > 1 for r in conditions):
         return None
-    cuts = {0, size}
-    for r in ranges:
-        cuts.update(n for n in _bounds(r, size) if 0 < n < size)
-    ends = sorted(cuts)
-    if len(ends) - 1 > _MOST_SEGMENTS:
-        return None
-    ordered = sorted(ranges)
-    return tuple([Segment(a, b, {r: _bounds(r, size)[0] <= a < _bounds(r, size)[1] for r in ordered}) for a, b in itertools.pairwise(ends)])
+    bounds = {r: _bounds(r, size) for r in conditions}
+
+    def parts(start: int, end: int, numbers: Iterable[int]) -> Iterator[Segment]:
+        cuts = {cut for n in numbers for r in ranges[n] for cut in bounds[r] if start < cut < end}
+        for low, high in itertools.pairwise(sorted({start, end, *cuts})):
+            yield Segment(low, high, {r: bounds[r][0] <= low and high <= bounds[r][1] for r in conditions})
+
+    selections = parts(0, size, [n for n in ranges if isinstance(nodes[n], Inside)])
+    # What a segment does not select, such as the other operands of a concatenation, divides it no further.
+    segments = [part for s in selections for part in parts(s.start, s.end, analysis.live(s.decided))]
+    operations = sum(isinstance(node, Apply) and node.op != "select_n" for node in nodes)
+    return tuple(segments) if len(segments) * (1 + operations) <= _MOST_SEGMENT_OPERATIONS else None
 
 
 def _bounds(condition: Range, size: int) -> tuple[int, int]:
@@ -290,7 +304,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
 def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPass]) -> int:
     size = analysis.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
-    heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _EXPENSIVE_NS
+    heavy = computing_cost(analysis) > _EXPENSIVE_NS
     chained = any(isinstance(node, Apply) and node.op in CHAINS for node in analysis.kernel.nodes)
     factor = 2 if heavy and not chained else 4
     if reduces and axis not in analysis.reduction_axes:
@@ -300,13 +314,15 @@ def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPas
     return factor
 
 
-def iteration_cost_of(analysis: KernelAnalysis) -> float:
+def iteration_cost_of(analysis: KernelAnalysis, vectors: Vectors) -> float:
     """Estimate the nanoseconds of one iteration of all axes."""
-    total = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()])
     iterations = analysis.size(range(len(analysis.kernel.sizes)))
-    moved = sum(analysis.size(p.axes) * analysis.kernel.nodes[n].dtype.itemsize for n, p in analysis.load_offsets.items())
-    moved += sum(b.size * b.dtype.itemsize for b in analysis.kernel.outputs)
-    return total + moved / iterations / _BANDWIDTH + 0.02
+    moved = float(sum(b.size * b.dtype.itemsize for b in analysis.kernel.outputs))
+    for segment in vectors.segments:
+        share = (segment.end - segment.start) / analysis.kernel.sizes[vectors.axis]
+        loads = analysis.load_offsets if len(vectors.segments) == 1 else analysis.live(segment.decided) & analysis.load_offsets.keys()
+        moved += share * sum(analysis.size(analysis.load_offsets[n].axes) * analysis.kernel.nodes[n].dtype.itemsize for n in loads)
+    return computing_cost(analysis) + moved / iterations / _BANDWIDTH + 0.02
 
 
 def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
@@ -400,6 +416,11 @@ def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, in
     return closure
 
 
+def computing_cost(analysis: KernelAnalysis) -> float:
+    """Estimate the nanoseconds to compute everything in one iteration, without loads."""
+    return cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()])
+
+
 def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
     """Estimate the nanoseconds per element to compute nodes, without loads."""
     visited: set[int] = set()
@@ -411,7 +432,7 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
         if n in visited or isinstance(node, Reduce | Constant | Load):
             continue
         visited.add(n)
-        if isinstance(node, Apply):
+        if isinstance(node, Apply) and not analysis.is_selection(n):  # segments decide selections
             total += cost(node.op, tuple([analysis.kernel.nodes[i].dtype for i in node.operands]))
         waiting += operands(node)
     return total

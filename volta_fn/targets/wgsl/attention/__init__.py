@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (the division of work), `blocks` (rows in memory, their products, masks), `forward`, and
-`backward`.
+In the order in which to read: `problem` (the division of work), `blocks` (rows in memory, their products, masks), `forward`,
+`bias_gradient`, and `backward`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabiliti
 
 def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
     """Return the routine of the equation."""
-    return backward(attention_of(avals, params["form"]), capabilities)
+    return backward(attention_of(avals, params["form"]), capabilities, to_bias=params["form"].to_bias)
 
 
 #: Makers of routines by the name of the instruction.
@@ -39,13 +39,9 @@ ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attent
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, capabilities: TargetCapabilities) -> bool:
     """Return whether the routines serve these operands with mostly full blocks."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
-    if (
-        form.to_bias
-        or form.biased + form.masks > _MOST_EXTRA
-        or avals[0].dtype.itemsize > 4
-        or any(a.features != len(a.order) - 1 for a in axes)
-    ):
+    if form.biased + form.masks > _MOST_EXTRA or avals[0].dtype.itemsize > 4 or any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
-    largest = max(4 * max(x.elements for x in (a.q, a.k, a.v, a.out)), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
+    elements = [*[x.elements for x in (a.q, a.k, a.v, a.out)], *([] if a.bias is None else [a.bias.elements])]
+    largest = max(4 * max(elements), 16 * a.stack * a.queries * (1 + -(-a.q.width // 4)))
     return max(a.q.width, a.v.width) <= _WIDEST and min(a.queries, a.keys) >= _SHORTEST and largest <= capabilities.binding

@@ -3,7 +3,7 @@
 With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
 the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
-several blocks of keys and accumulates their contributions.
+several blocks of keys and accumulates their contributions. The gradient of a bias takes a further dispatch (`bias_gradient`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.call import Window
+from volta_fn.targets.wgsl.attention.bias_gradient import bias_gradient
 from volta_fn.targets.wgsl.attention.blocks import (
     FLOAT,
     AttentionShader,
@@ -36,14 +37,15 @@ from volta_fn.targets.wgsl.shader import Function
 _INVOCATIONS = 64
 
 
-def backward(a: Attention, capabilities: TargetCapabilities) -> Routine:
-    """Return the routine of the gradients.
+def backward(a: Attention, capabilities: TargetCapabilities, *, to_bias: bool) -> Routine:
+    """Return the routine of the gradients, with that of the bias if `to_bias`.
 
     Operands are q, k, v, the bias, the masks, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
-    writer = _Writer(a, a.cotangent, capabilities)
-    return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
+    writer = _Writer(a, a.cotangent, capabilities, to_bias=to_bias)
+    dispatches = [writer.statistics(), writer.by_keys(), writer.sum_partial_gradients(), *([writer.by_bias()] if to_bias else [])]
+    return Routine(tuple(dispatches), (4 * writer.floats,))
 
 
 class _Statistics(NamedTuple):
@@ -60,11 +62,11 @@ class _Writer:
     Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
     """
 
-    def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities) -> None:
+    def __init__(self, a: Attention, cotangent: Rows, capabilities: TargetCapabilities, *, to_bias: bool) -> None:
         self.a, self.cotangent, self.capabilities = a, cotangent, capabilities
         shift = a.operands - 3
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
-        self.gradients, self.work = 6 + shift, 9 + shift
+        self.gradients, self.work = 6 + shift, 9 + shift + to_bias
         self.schedule = backward_schedule(a, capabilities)
         self.tiles = -(-a.keys // self.schedule.rows)
         #: Vectors of a row of Q's gradient, and of a partial gradient.
@@ -161,7 +163,8 @@ class _Writer:
             b.add_products(sums[1], weights, cotangent, query, cotangents)
             products = b.products(for_slopes, begin, query)
             queries = b.load_rows(q, query)
-            slopes = _slopes(b, weights, products, position, (statistics, bends))
+            slopes = _slopes(b, weights, products, position, statistics)
+            _scale(b, slopes, bends)
             b.add_products(sums[0], slopes, q, query, queries)
             keys = b.load_rows(k, begin)
             b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
@@ -208,6 +211,30 @@ class _Writer:
             return 0
         return max(chunk * s.rows - a.window.after, 0) // s.columns * s.columns
 
+    def by_bias(self) -> Dispatch:
+        """Write the gradient of the bias."""
+        a = self.a
+        assert a.bias is not None
+        b = AttentionShader(a, self.schedule, self.capabilities, transposed=True)
+
+        def add_block(head: str, query: str, key: str, sums: Patch) -> None:
+            q, k, v = (Matrix.of(b.f, number, rows, head) for number, rows in enumerate((a.q, a.k, a.v)))
+            cotangent = Matrix.of(b.f, self.number_of_cotangent, self.cotangent, head)
+            position = BlockPosition(False, query, key, b.row_numbers(key), b.column_numbers(query), logit_arrays(b, head))
+            statistics = self._load_statistics(b, head, position.columns)
+            weights = _weights(b, logits(b, self._products(b, k, q, key, query), position), position, statistics)
+            slopes = _slopes(b, weights, self._products(b, v, cotangent, key, query), position, statistics)
+            for totals, vectors in zip(sums, slopes, strict=True):
+                for total, vector in zip(totals, vectors, strict=True):
+                    b.f.emit(f"{total} += {vector};")
+
+        return bias_gradient(b, a.bias, self.gradients + 3, add_block)
+
+    def _products(self, b: AttentionShader, left: Matrix, right: Matrix, row: str, column: str) -> Patch:
+        stream = b.stream(left, right)
+        b.load(stream, row, column)
+        return b.products(stream, row, column)
+
     def _load_statistics(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
         """Load the statistics of a head's queries; those beyond the last get its own."""
         f, a = b.f, self.a
@@ -235,18 +262,20 @@ def _bends(a: Attention, f: Function, products: Patch) -> Patch:
     return [[f.let("vec4<f32>", f"vec4<f32>(1.0f) - {x} * {x}") for x in row] for row in bounded]
 
 
-def _slopes(
-    b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, derivatives: tuple[dict[str, _Statistics], Patch]
-) -> Patch:
-    """Replace the weights by the cotangents of logits (times the scale)."""
-    f, scale = b.f, literal("f32", b.a.scale)
-    statistics, bends = derivatives
+def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
+    """Replace the weights by the cotangents of logits."""
     for r, c in product(range(len(weights)), range(len(position.columns))):
         x, (query, key) = component(weights, r, c), position.at(r, c)
-        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta}) * {scale}"
-        if bends:
-            slope = f"{slope} * {component(bends, r, c)}"
+        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta})"
         if b.a.may_be_blind:
             slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
-        f.emit(f"{x} = {slope};")
+        b.f.emit(f"{x} = {slope};")
     return weights
+
+
+def _scale(b: AttentionShader, slopes: Patch, bends: Patch) -> None:
+    """Replace the cotangents of logits by those of products."""
+    scale = literal("f32", b.a.scale)
+    for r, vectors in enumerate(slopes):
+        for n, vector in enumerate(vectors):
+            b.f.emit(f"{vector} *= {f'{bends[r][n]} * {scale}' if bends else scale};")

@@ -18,6 +18,7 @@ from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.routine import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, literal
+from volta_fn.targets.wgsl.shader import Function
 
 # Load and store rows of operands and results, in vectors of four elements.
 
@@ -199,6 +200,12 @@ BARRIER = "workgroupBarrier();"
 Patch = list[list[str]]
 
 
+def sum_of(f: Function, vectors: Sequence[str]) -> str:
+    """Return the sum of all elements of vectors, as an expression."""
+    vector = f.let("vec4<f32>", " + ".join(vectors))
+    return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
+
+
 class _Load(NamedTuple):
     """A vector that an invocation loads of each slice of a matrix.
 
@@ -302,6 +309,20 @@ class AttentionShader:
         for row, values in zip(self.row_numbers(begin), patch, strict=True):
             for column, value in zip(columns, values, strict=True):
                 m.store(row, column, value)
+
+    # numbers of rows, exchanged between invocations
+
+    def exchange(self, values: Sequence[str]) -> None:
+        """Store a number for each of an invocation's rows in workgroup memory."""
+        across = self.schedule.x // 4
+        for row, value in zip(self.row_numbers("0u"), values, strict=True):
+            self.f.emit(f"{self.memory}[{self.after_weights}u + {row} * {across}u + {self.x} / 4u][{self.x} % 4u] = {value};")
+        self.f.emit(BARRIER)
+
+    def exchanged(self, row: str) -> list[str]:
+        """Return the numbers that all invocations stored for a row, as vectors."""
+        across = self.schedule.x // 4
+        return [f"{self.memory}[{self.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]
 
     # logits: products of rows with rows
 

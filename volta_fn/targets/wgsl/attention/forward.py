@@ -20,6 +20,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     Patch,
     logit_arrays,
     logits,
+    sum_of,
 )
 from volta_fn.targets.wgsl.attention.problem import forward_schedule
 from volta_fn.targets.wgsl.matmul.results import digits
@@ -57,8 +58,8 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
         weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
         _exponentiate(b, weights, maxima, partial_totals, sums)
         b.add_products(sums, weights, v, key, values)
-    _exchange(b, partial_totals)
-    totals = [f.let("f32", _sum(f, _exchanged(b, row))) for row in b.row_numbers("0u")]
+    b.exchange(partial_totals)
+    totals = [f.let("f32", sum_of(f, b.exchanged(row))) for row in b.row_numbers("0u")]
     b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
     for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
         with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
@@ -74,37 +75,17 @@ def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_t
     Earlier sums are scaled by how much that has grown.
     """
     f = b.f
-    _exchange(b, [f.let("f32", _maximum(f, row_values)) for row_values in patch])
+    b.exchange([f.let("f32", _maximum(f, row_values)) for row_values in patch])
     for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
-        new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
+        new = f.let("f32", f"max({maximum}, {_maximum(f, b.exchanged(row))})")
         factor = f.let("f32", f"exp({maximum} - {new})")
         f.emit(f"{maximum} = {new};")
         for x in row_values:
             f.emit(f"{x} = exp({x} - vec4<f32>({new}));")
-        f.emit(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
+        f.emit(f"{partial} = fma({partial}, {factor}, {sum_of(f, row_values)});")
         for vector in total:
             f.emit(f"{vector} *= {factor};")
     f.emit(BARRIER)
-
-
-def _exchange(b: AttentionShader, values: Sequence[str]) -> None:
-    """Store a number for each of an invocation's rows in workgroup memory."""
-    across = b.schedule.x // 4
-    for row, value in zip(b.row_numbers("0u"), values, strict=True):
-        b.f.emit(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
-    b.f.emit(BARRIER)
-
-
-def _exchanged(b: AttentionShader, row: str) -> list[str]:
-    """Return the numbers that all invocations stored for a row, as vectors."""
-    across = b.schedule.x // 4
-    return [f"{b.memory}[{b.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]
-
-
-def _sum(f: Function, vectors: Sequence[str]) -> str:
-    """Sum all elements of vectors."""
-    vector = f.let("vec4<f32>", " + ".join(vectors))
-    return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
 
 
 def _maximum(f: Function, vectors: Sequence[str]) -> str:
