@@ -22,7 +22,9 @@ from volta_fn.targets.wgsl.routine import Routine
 
 _CALL = re.compile(r'call (void|\{[^}]*\}|\S+) asm sideeffect "((?:[^"\\]|\\.)*)", "([^"]*)"\((.*)\)$', re.MULTILINE)
 _DECLARED = re.compile(r"^declare (void|\{[^}]*\}|<[^>]*>|\S+) @(llvm\.nvvm\.[\w.]+)\(([^)]*)\)$", re.MULTILINE)
-_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
+_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("bfloat16", "float16", "float32", "int8")}
+#: The operands of `wgmma` by their names in PTX.
+_FORMATS = {"bf16": "bfloat16", "f16": "float16", "tf32": "float32", "s8": "int8"}
 _TIMEOUT = 60
 
 #: What LLVM calls on hosts without an instruction for it.
@@ -301,14 +303,18 @@ class Emulator:
     def _wgmma(self, given: dict[int, list[Any]], code: str) -> dict[int, Sequence[Any]]:
         """Multiply by all instructions of a piece of PTX."""
         columns = int(code.partition("m64n")[2].partition("k")[0])
-        dtype = _DTYPES["bfloat16" if ".bf16" in code else "float32" if ".tf32" in code else "float16"]
-        each, count = columns // 2, next(k for k, x in enumerate(given[0]) if isinstance(x, int))
-        sums = {t: np.array(given[t][:count], np.float64) for t in given}
+        kind, first = re.search(r"m64n\d+k\d+\.\w+\.(\w+)\.", code), re.search(r"add.s64 a0, \$(\d+),", code)
+        assert kind is not None
+        assert first is not None
+        dtype = _DTYPES[_FORMATS[kind[1]]]
+        each, count = columns // 2, int(first[1]) // 2
+        signed = (lambda x: np.array(x, np.uint32).view(np.int32)) if dtype == np.int8 else np.array
+        sums = {t: signed(given[t][:count]).astype(np.float64) for t in given}
         offsets: dict[str, int] = {}
         for line in code.splitlines():
             if match := re.match(r"add.s64 (\w+), \$(\d+), (\d+);", line):
                 offsets[match[1]] = given[0][int(match[2]) - count] + int(match[3])
-            if match := re.match(r"wgmma.mma_async.* \{\$(\d+),.*\}, (\w+), b, adds, 1, 1(?:, (\d), (\d))?;", line):
+            if match := re.match(r"wgmma.mma_async.* \{\$(\d+),.*\}, (\w+), b, adds(?:, 1, 1(?:, (\d), (\d))?)?;", line):
                 left = self._matrix(offsets[match[2]], 64, match[3] == "1", dtype)
                 product = left @ self._matrix(offsets["b"], columns, match[4] == "1", dtype).T
                 for t, own in sums.items():
@@ -318,7 +324,7 @@ class Emulator:
                             at = int(match[1]) + 4 * y + 2 * half
                             own[at : at + 2] += product[row + 8 * half, 8 * y + column : 8 * y + column + 2]
                 assert int(match[1]) % each == 0
-        return {t: list(map(float, x)) for t, x in sums.items()}
+        return {t: list(map(int if dtype == np.int8 else float, x)) for t, x in sums.items()}
 
     def _matrix(self, descriptor: int, rows: int, transposed: bool, dtype: np.dtype) -> np.ndarray:
         """Return a matrix in shared memory, with 32 bytes of terms in each row."""

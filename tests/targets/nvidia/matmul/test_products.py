@@ -174,6 +174,63 @@ def test_float32_that_may_be_rounded(layout: str) -> None:
     assert 1e-5 < error < 1e-3
 
 
+def in_int32(x: Any, y: Any) -> Any:
+    """Multiply integers of 8 bits."""
+    return vnp.dot(x, y, preferred_element_type="int32")
+
+
+def integers(*shape: int) -> np.ndarray:
+    """Random integers of 8 bits."""
+    return np.random.default_rng(sum(shape)).integers(-128, 128, shape, np.int8)
+
+
+@pytest.mark.parametrize("schedule", [GROUPS, Schedule(32, 1, stages=2), Schedule(64, 2, blocks=2, stages=3, turns=True)], ids=str)
+def test_integers_of_8_bits(schedule: AnySchedule) -> None:
+    x, y = integers(72, 288), integers(40, 288)
+    sums = computed(lambda x, y: in_int32(x, y.T), x, y, device=HOPPER, schedule=schedule)
+    np.testing.assert_array_equal(sums, x.astype(np.int32) @ y.T.astype(np.int32))
+
+
+def test_epilogues_of_integers() -> None:
+    def scaled(x: Any, y: Any, scale: Any) -> Any:
+        return in_int32(x, y.T).astype("float32") * scale
+
+    x, y, scale = integers(40, 160), integers(48, 160), numbers(48, dtype=np.float32)
+    actual = computed(scaled, x, y, scale, device=HOPPER, schedule=GROUPS)
+    np.testing.assert_array_equal(actual, (x.astype(np.int32) @ y.T.astype(np.int32)).astype(np.float32) * scale)
+
+
+def test_partial_sums_of_integers() -> None:
+    x, y = integers(40, 512), integers(48, 512)
+    partial = computed(lambda x, y: in_int32(x, y.T), x, y, device=HOPPER, schedule=replace(GROUPS, splits=2), inside=False)
+    np.testing.assert_array_equal(partial.view(np.int32).reshape(2, 40, 48).sum(0), x.astype(np.int32) @ y.T.astype(np.int32))
+
+
+def test_integers_that_are_not_contiguous_along_k_are_copied() -> None:
+    x, y = integers(40, 160), integers(160, 48)
+    item, operands = operands_of(in_int32, [x, y], HOPPER)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, HOPPER, ProductOptions(GROUPS))
+    assert routine is not None
+    assert len(routine.dispatches) == 2
+    result = np.zeros((40, 48), np.int32)
+    run_kernel(routine, [*operands, result, np.ascontiguousarray(y.T)])
+    np.testing.assert_array_equal(result, x.astype(np.int32) @ y.astype(np.int32))
+
+
+def test_narrow_tiles() -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y.T
+
+    arrays = numbers(40, 200), numbers(72, 200)
+    check(computed(product, *arrays, device=HOPPER, schedule=Schedule(32, 1, stages=3)), product, *arrays)
+    check(
+        computed(lambda x, y: 2 * (x @ y.T), *arrays, device=HOPPER, schedule=Schedule(32, 1, stages=3)),
+        lambda x, y: 2 * (x @ y.T),
+        *arrays,
+    )
+
+
 def test_copies_of_float32_are_contiguous_along_k() -> None:
     operand = Operand(np.dtype(np.float32), Walk((2, 3), (0, 4)), Walk((5,), (1,)), Walk((4, 6), (120, 20)), 0)
     (copy,) = interpret(copy_kernel(operand, 600), x := np.arange(600, dtype=np.float32))

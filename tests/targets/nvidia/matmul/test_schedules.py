@@ -65,7 +65,7 @@ def test_float32_is_refused_unless_it_may_be_rounded() -> None:
     assert product(128, 128, 128, dtype=FLOAT32) is None
     matrices = ((1,), (0,)), ((), ())
     problem = problem_of((128, 64), (64, 96), matrices, (FLOAT32,) * 3)
-    rounded = matrix_product(problem, 0, 1, rounds=True)
+    rounded = matrix_product(problem, 0, 1, {FLOAT32})
     assert rounded is not None
     assert (rounded.lhs.is_copy, rounded.rhs.is_copy) == (False, True)
     assert rounded.layout == "NT"

@@ -15,7 +15,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.contraction import TENSORFLOAT32
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, MatrixProduct, copy_kernel, matrix_product
+from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
 from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
 from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
@@ -73,7 +73,7 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, capabilities)
+    partial = _dispatch(product, schedule, PartialSums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
     return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
 
@@ -118,8 +118,11 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
         return None
     contraction = contraction.oriented()
     total = contraction.kernel.nodes[contraction.total]
-    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and capabilities.matrix_units == "wgmma"
-    product = matrix_product(contraction.problem(), 0, 1, rounds=rounds)
+    dtypes = HALVES
+    if capabilities.matrix_units == "wgmma":
+        rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32
+        dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if rounds else {np.dtype(np.int8)}
+    product = matrix_product(contraction.problem(), 0, 1, dtypes)
     if product is None or not is_worthwhile(product):
         return None
     if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
@@ -159,23 +162,24 @@ def _whole(
     results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
     rounding = _rounding(contraction)
     if rounding is not None and isinstance(schedule, Schedule):
-        results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
+        results = Rounded(product, schedule, *rounding, bindings[count])
     return _dispatch(product, schedule, results, buffers, stores, capabilities)
 
 
 def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
     """Return where results are stored, and their dtype, if sums are only rounded.
 
-    None for other epilogues, and dtypes of other than 16 bits.
+    None for other epilogues, sums of integers, and dtypes of other than 16 bits.
     """
     kernel, loaded = contraction.epilogue()
     dtype = kernel.outputs[0].dtype
-    if loaded or len(kernel.stores) != 1 or dtype.itemsize != 2:
+    if loaded or len(kernel.stores) != 1:
         return None
     value = kernel.nodes[kernel.stores[0].value]
-    if dtype not in FORMATS or not isinstance(value, Apply) or value.op != "convert_element_type":
+    if dtype not in HALVES or not isinstance(value, Apply) or value.op != "convert_element_type":
         return None
-    if not isinstance(kernel.nodes[value.operands[0]], Load):
+    sums = kernel.nodes[value.operands[0]]
+    if not isinstance(sums, Load) or sums.dtype != np.float32:
         return None
     target = KernelEpilogue(contraction).target()
     return (target, dtype) if Rounded.fits(target) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +14,13 @@ from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.targets.nvidia.kernel import TensorMap
 
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _INT8, _INT32 = np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.int32)
 
-#: Dtypes of operands that are summed in float32, with their names in PTX; float32 is rounded to 11 significant bits.
-FORMATS = {np.dtype(dtypes.bfloat16): "bf16", np.dtype(np.float16): "f16", _FLOAT32: "tf32"}
+#: Dtypes of operands with their names in PTX; float32 is rounded to 11 significant bits.
+FORMATS = {np.dtype(dtypes.bfloat16): "bf16", np.dtype(np.float16): "f16", _FLOAT32: "tf32", _INT8: "s8"}
+
+#: Those of 16 bits, which every matrix unit has, and which need not be contiguous along k.
+HALVES = frozenset([dtype for dtype in FORMATS if dtype.itemsize == 2])
 
 #: Bytes of the units in which operands are copied, and of a row of a tile in shared memory.
 UNIT, ROW = 16, 128
@@ -89,6 +93,11 @@ class MatrixProduct(NamedTuple):
         return math.prod(self.stack)
 
     @property
+    def sum_dtype(self) -> np.dtype:
+        """The dtype of sums."""
+        return _sum_dtype(self.lhs.dtype)
+
+    @property
     def m(self) -> int:
         """The rows of each."""
         return self.lhs.outer
@@ -114,15 +123,20 @@ class MatrixProduct(NamedTuple):
         return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{self.n}x{self.k}"
 
 
-def matrix_product(problem: Problem, lhs: int, rhs: int, *, rounds: bool = False) -> MatrixProduct | None:
+def _sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which matrix units sum products of operands of a dtype."""
+    return _INT32 if dtype == _INT8 else _FLOAT32
+
+
+def matrix_product(problem: Problem, lhs: int, rhs: int, dtypes: Collection[np.dtype] = HALVES) -> MatrixProduct | None:
     """Return a problem as a product for matrix units; None if it is none.
 
-    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS` (float32 only if it may be rounded), and summed in
-    float32. Operands are read in place if they have matrices of one axis each, of which one is contiguous, for float32 that of k, and all
-    others are at multiples of 16 bytes; or else from copies.
+    `lhs` and `rhs` are the bindings of the operands. Both must be of one dtype of `dtypes`, and summed as `MatrixProduct.sum_dtype` says.
+    Operands are read in place if they have matrices of one axis each, of which one is contiguous, for dtypes of other than 16 bits that of
+    k, and all others are at multiples of 16 bytes; or else from copies.
     """
     dtype = problem.lhs.dtype
-    if dtype != problem.rhs.dtype or dtype not in FORMATS or problem.dtype != _FLOAT32 or (dtype == _FLOAT32 and not rounds):
+    if dtype != problem.rhs.dtype or dtype not in dtypes or problem.dtype != _sum_dtype(dtype):
         return None
     if len(problem.lhs.stack.sizes) > _STACK_AXES:
         return None
@@ -137,7 +151,7 @@ def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
         along_k = inner.strides[0] == 1
         stride = outer.strides[0] if along_k else inner.strides[0]
         is_aligned = stride > 0 and not any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides))
-        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype != _FLOAT32)):
+        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype in HALVES)):
             return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
     form = _copy_form(operand)
     if form.row > form.columns.size and len(form.columns.sizes) != 1:
@@ -162,7 +176,7 @@ class _CopyForm(NamedTuple):
 
 
 def _copy_form(operand: Operand) -> _CopyForm:
-    along_k = operand.dtype == _FLOAT32 or operand.outer.strides[-1:] != (1,)
+    along_k = operand.dtype not in HALVES or operand.outer.strides[-1:] != (1,)
     rows, columns = (operand.outer, operand.inner) if along_k else (operand.inner, operand.outer)
     unit = UNIT // operand.dtype.itemsize
     row = -(-columns.size // unit) * unit

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import HALVES, ROW, MatrixProduct
 
 #: Bytes of shared memory in which a warp transposes results: 16 rows of 128 bytes.
 STAGING = 16 * ROW
@@ -147,10 +147,21 @@ def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
 def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
     """Return the schedule measured to be fastest, or the one estimated to be."""
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
-    if tuned is not None and tuned.kind == capabilities.matrix_units and tuned.shared <= capabilities.block_memory:
+    if tuned is not None and tuned.kind in (capabilities.matrix_units, WarpSchedule.kind) and tuned.shared <= capabilities.block_memory:
         return tuned
-    options = [replace(s, splits=n) for s in candidates(capabilities) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
+    legal = [s for s in candidates(capabilities) if is_legal(product, s)]
+    options = [replace(s, splits=n) for s in legal for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
     return min(options, key=lambda s: _cost(product, s, capabilities.processors))
+
+
+def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
+    """Return whether a schedule's kernel computes a product.
+
+    `mma.sync` multiplies numbers of 16 bits. For `wgmma`, boxes of a right operand that is not contiguous along k have 64 columns.
+    """
+    if isinstance(schedule, WarpSchedule):
+        return product.lhs.dtype in HALVES
+    return product.rhs.along_k or schedule.columns % (ROW // 2) == 0
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:

@@ -7,10 +7,12 @@ persistent: each computes several tiles of the results, one after another.
 
 from __future__ import annotations
 
+import numpy as np
+
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixOperand, MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixOperand, MatrixProduct
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
 
@@ -65,6 +67,8 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        #: What sums begin with.
+        self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits
@@ -200,7 +204,7 @@ class WarpGroupKernel:
         before = state[0]
         round_, stage = f.divided(before, schedule.stages)
         part = i32(0) if schedule.turns else self.group
-        sums = [Value("float", "0.0")] * (schedule.blocks * schedule.columns // 2)
+        sums = [self.zero] * (schedule.blocks * schedule.columns // 2)
         if schedule.turns:  # one group multiplies at a time: a wait may not be more than one round of the stages behind
             f.ptx("bar.sync $0, 256;", f.plus(self.group, i32(1)))
 
@@ -236,9 +240,11 @@ class WarpGroupKernel:
         rows = [f.plus(start, f.times(f.plus(f.times(part, schedule.blocks), i32(r)), _ROWS * ROW)) for r in range(schedule.blocks)]
         operands = [self._descriptor(left, address) for address in rows]
         operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
-        first, kind = 2 * len(sums), FORMATS[left.operand.dtype]
-        flags = "adds, 1, 1" if kind == "tf32" else f"adds, 1, 1, {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
-        terms = _STEP // left.operand.dtype.itemsize
+        dtype = left.operand.dtype
+        first, kind, terms = 2 * len(sums), FORMATS[dtype], _STEP // dtype.itemsize
+        total, flags = ("f32", "adds, 1, 1") if self.zero.type == "float" else ("s32", "adds")
+        if dtype in HALVES:
+            flags += f", {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
         names = [f"a{r}" for r in range(schedule.blocks)]
         code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
         for step in range(ROW // _STEP):
@@ -246,9 +252,8 @@ class WarpGroupKernel:
             for r, name in enumerate(names):
                 registers = ", ".join(f"${r * each + i}" for i in range(each))
                 code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
-                code.append(
-                    f"wgmma.mma_async.sync.aligned.m64n{schedule.columns}k{terms}.f32.{kind}.{kind} {{{registers}}}, {name}, b, {flags};"
-                )
+                shape = f"m64n{schedule.columns}k{terms}.{total}.{kind}.{kind}"
+                code.append(f"wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {name}, b, {flags};")
         code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
         return f.ptx("\n".join(code), *operands, tied=sums)
 
