@@ -21,14 +21,15 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
 #: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
 TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
 
-#: Layers in a timed program, and seconds that a sample takes about.
-REPEATED, SECONDS = 6, 0.01
+#: Layers in a timed program, at least and at most; seconds that it takes at least, as the host begins one in less, and those of a sample.
+FEWEST, MOST, PROGRAM_SECONDS, SECONDS = 6, 48, 3e-4, 0.01
 
 
 class Problem(NamedTuple):
@@ -107,9 +108,13 @@ TIMED = [
 OPTIONS = {
     64: {
         "forward": [
+            GroupSchedule(2, 128),
+            GroupSchedule(2, 128, ahead=True),
+            GroupSchedule(3, 128),
+            GroupSchedule(3, 64, 3),
+            GroupSchedule(3, 64, 3, ahead=True),
+            GroupSchedule(2, 64, 3, ahead=True),
             AttentionSchedule(),
-            AttentionSchedule(step=32),
-            AttentionSchedule(stages=3),
             AttentionSchedule(fragments=1, residents=3),
             AttentionSchedule(warps=8, fragments=1, residents=1),
             AttentionSchedule(warps=8, fragments=1, tile=128, step=128, residents=1),
@@ -133,8 +138,10 @@ OPTIONS = {
     },
     128: {
         "forward": [
+            GroupSchedule(2, 128),
+            GroupSchedule(2, 64, 3, ahead=True),
+            GroupSchedule(2, 64, 2),
             AttentionSchedule(warps=8, fragments=1, residents=1),
-            AttentionSchedule(warps=8, fragments=1, tile=128, residents=1),
             AttentionSchedule(fragments=1),
             AttentionSchedule(step=32, retained=False),
         ],
@@ -178,17 +185,19 @@ def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callabl
 
     The function has `count` operands.
     """
-    layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(REPEATED)]
+    seconds = problem.operations * count / 1e15 + 3e-6
+    repeated = min(MOST, max(FEWEST, round(PROGRAM_SECONDS / seconds)))
+    layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(repeated)]
     program = vf.jit(lambda layers: [function(*layer) for layer in layers])
     vf.block_until_ready(program(layers))
-    times = max(1, round(SECONDS / (REPEATED * (problem.operations * count / 1e14 + 1e-5))))
+    times = max(1, round(SECONDS / (repeated * seconds)))
 
     def sample() -> float:
         start = time.perf_counter()
         for _ in range(times):
             outputs = program(layers)
         vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / times / REPEATED
+        return (time.perf_counter() - start) / times / repeated
 
     return sample
 

@@ -19,21 +19,6 @@ from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, ti
 #: Rows that a `wgmma` multiplies, and bytes of its terms.
 _ROWS, _STEP = 64, 32
 
-_WAIT = """{
-.reg .pred done;
-WAIT_${:uid}:
-mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;
-@done bra DONE_${:uid};
-bra WAIT_${:uid};
-DONE_${:uid}:
-}"""
-
-_ARRIVE_IN_FIRST_LANE = """{
-.reg .pred first;
-setp.eq.u32 first, $1, 0;
-@first mbarrier.arrive.shared::cta.b64 _, [$0];
-}"""
-
 
 class _Side:
     """A slice of an operand in shared memory, as copies and `wgmma` see it.
@@ -48,10 +33,8 @@ class _Side:
         #: The box of a copy, in rows or columns.
         self.box = tile if operand.along_k else ROW // 2
         self.tensor_map = operand.tensor_map(self.box)
-        # Bits 16 to 29 of a descriptor are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16
-        # bytes; bit 62 selects the swizzle of 128 bytes.
-        between_boxes = 16 if operand.along_k else ROW // 2 * ROW
-        self.descriptor = (between_boxes >> 4) << 16 | (8 * ROW >> 4) << 32 | 1 << 62
+        #: The bytes between boxes, in its descriptors.
+        self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
         self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
 
@@ -108,11 +91,11 @@ class WarpGroupKernel:
         warps = 4 * (1 if schedule.turns else schedule.groups)
         for stage in range(schedule.stages):
             for barrier, arrivals in ((self.full, 1), (self.empty, warps)):
-                f.ptx("mbarrier.init.shared::cta.b64 [$0], $1;", f.plus(barrier, i32(8 * stage)), i32(arrivals))
-        f.ptx("fence.mbarrier_init.release.cluster;")
+                f.begin_barrier(f.plus(barrier, i32(8 * stage)), arrivals)
+        f.publish_barriers()
 
     def _wait(self, barriers: Value, stage: Value, parity: Value) -> None:
-        self.f.ptx(_WAIT, self._of_stage(barriers, stage), parity)
+        self.f.wait_for_barrier(self._of_stage(barriers, stage), parity)
 
     def _of_stage(self, barriers: Value, stage: Value) -> Value:
         return self.f.plus(barriers, self.f.times(stage, 8))
@@ -154,7 +137,7 @@ class WarpGroupKernel:
             stage, parity = state
             self._wait(self.empty, stage, f.exclusive_or(parity, 1))
             barrier = self._of_stage(self.full, stage)
-            f.ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", barrier, i32(self.schedule.slice_bytes))
+            f.expect_bytes(barrier, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
             term = f.plus(begin, f.times(k, self.terms))
             for side, first in zip(self.sides, (row, column), strict=True):
@@ -167,16 +150,10 @@ class WarpGroupKernel:
         """Copy a slice of an operand, box by box."""
         f, operand = self.f, side.operand
         stack = [positions[axis] for axis, _, _ in operand.steps()]
-        pointer = f.cast("ptrtoint", side.pointer, "i64")
         for offset in range(0, side.tile, side.box):
             outer = f.plus(first, i32(offset))
             box = [*((term, outer) if operand.along_k else (outer, term)), *stack]
-            numbers = ", ".join(f"${k + 2}" for k in range(len(box)))
-            f.ptx(
-                f"cp.async.bulk.tensor.{len(box)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                f"[$0], [$1, {{{numbers}}}], [${len(box) + 2}];",
-                *(f.plus(to, i32(offset * ROW)), pointer, *box, barrier),
-            )
+            f.copy_box(f.plus(to, i32(offset * ROW)), side.pointer, box, barrier)
 
     # the warp groups that multiply
 
@@ -259,13 +236,11 @@ class WarpGroupKernel:
 
     def _descriptor(self, side: _Side, address: Value) -> Value:
         """Emit the descriptor of a matrix in shared memory."""
-        f = self.f
-        bits = f.widened_index(f.quotient(f.binary("and", address, i32(0x3FFFF)), 16))
-        return f.binary("or", bits, Value("i64", str(side.descriptor)))
+        return self.f.descriptor(address, side.between_boxes)
 
     def _release(self, stage: Value) -> None:
         """Tell that this warp has read a stage."""
-        self.f.ptx(_ARRIVE_IN_FIRST_LANE, self._of_stage(self.empty, stage), self.f.lane)
+        self.f.arrive_in_first_lane(self._of_stage(self.empty, stage))
 
     def _store(self, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
         """Store the results of a warp: of each block of 64 rows it has 16."""
