@@ -166,6 +166,7 @@ def _functional(lib: Library, case: Case) -> Contestant:
 def _torch(case: Case) -> Contestant:
     torch = importlib.import_module("torch")
     assert case.torch is not None
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = "cuda" if on_gpu() else "cpu"
 
     def tensor(array: np.ndarray) -> Any:
