@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
+from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES
@@ -28,8 +28,8 @@ from volta_fn.targets.wgsl.target import RoutineCache
 #: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
 TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
 
-#: Layers in a timed program, at least and at most; seconds that it takes at least, as the host begins one in less, and those of a sample.
-FEWEST, MOST, PROGRAM_SECONDS, SECONDS = 6, 48, 3e-4, 0.01
+#: Layers in a timed chain, at least and at most, and seconds that it takes about.
+FEWEST, MOST, CHAIN_SECONDS = 4, 128, 6e-4
 
 
 class Problem(NamedTuple):
@@ -181,25 +181,10 @@ def run_check(problem: Problem) -> bool:
 
 
 def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callable[[], float]:
-    """Return a function that times one of several layers in a jitted program.
-
-    The function has `count` operands.
-    """
+    """Return a function that times a function of `count` operands on the device."""
+    operands, program = [vnp.asarray(x) for x in problem.arrays()[:count]], vf.jit(function)
     seconds = problem.operations * count / 1e15 + 3e-6
-    repeated = min(MOST, max(FEWEST, round(PROGRAM_SECONDS / seconds)))
-    layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(repeated)]
-    program = vf.jit(lambda layers: [function(*layer) for layer in layers])
-    vf.block_until_ready(program(layers))
-    times = max(1, round(SECONDS / (repeated * seconds)))
-
-    def sample() -> float:
-        start = time.perf_counter()
-        for _ in range(times):
-            outputs = program(layers)
-        vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / times / repeated
-
-    return sample
+    return chain(lambda: program(*operands), min(MOST, max(FEWEST, round(CHAIN_SECONDS / seconds))))
 
 
 def peer_timers(problem: Problem) -> list[Callable[[], float]]:

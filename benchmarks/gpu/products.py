@@ -22,6 +22,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
+from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from volta_fn import lax
 from volta_fn.compiler import pipeline
@@ -42,11 +43,11 @@ INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
 TOLERANCES = {BFLOAT16: 8e-3, FLOAT16: 1e-3, FLOAT32: 2e-5}
 ROUNDED_TOLERANCE = 8e-4
 
-#: Products in a timed program, at least and at most; seconds that it takes about, as the host begins one in less; and streams of a peer.
-FEWEST, MOST, PROGRAM_SECONDS, STREAMS = 8, 96, 4e-4, 8
+#: Products in a timed chain, at least and at most, and seconds that it takes about.
+FEWEST, MOST, CHAIN_SECONDS = 8, 256, 6e-4
 
-#: Samples of each program, and seconds that a sample takes at least.
-SAMPLES, SECONDS = 7, 0.01
+#: Samples of each chain, and seconds that one of a peer's takes about.
+SAMPLES, SECONDS = 7, 0.004
 
 
 @dataclass(frozen=True)
@@ -256,12 +257,12 @@ class Timed(NamedTuple):
 
     @property
     def repeated(self) -> int:
-        """Return the number of products in a timed program."""
-        return min(MOST, max(FEWEST, round(PROGRAM_SECONDS / self.seconds)))
+        """Return the number of products in a timed chain."""
+        return min(MOST, max(FEWEST, round(CHAIN_SECONDS / self.seconds)))
 
     @property
     def calls(self) -> int:
-        """Return the number of programs of a sample."""
+        """Return the number of chains in a sample."""
         return max(1, round(SECONDS / (self.repeated * self.seconds)))
 
     @property
@@ -295,54 +296,29 @@ TIMED = [
 ]
 
 
-def timer(product: Timed, operands: tuple[Any, list[Any]]) -> Callable[[], float]:
-    """Return a function that times the product by a jitted program of several."""
-    multiply = product.function
-    program = vf.jit(lambda x, ys: [multiply(x, y) for y in ys])
-    x, ys = operands
-    results = program(x, ys)
-    vf.block_until_ready(results)
-
-    def sample() -> float:
-        start = time.perf_counter()
-        for _ in range(product.calls):
-            outputs = program(x, ys)
-        vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / product.calls / product.repeated
-
-    return sample
+def timer(product: Timed, operands: tuple[Any, Any]) -> Callable[[], float]:
+    """Return a function that times the product on the device."""
+    program = vf.jit(product.function)
+    return chain(lambda: program(*operands), product.repeated)
 
 
 def peer(product: Timed) -> Callable[[], float] | None:
-    """Return PyTorch's timer of the same products, in a CUDA graph; None without CUDA.
-
-    Like ours, they do not depend on each other in the graph.
-    """
+    """Return PyTorch's timer of the same products, in a CUDA graph; None without CUDA."""
     torch = peers.torch()
     if torch is None:
         return None
-    left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     torch.backends.cuda.matmul.allow_tf32 = True
     dtype = {FLOAT32: torch.float32, INT8: torch.int8}.get(product.dtype, torch.bfloat16)
     scale = 40 if product.dtype == INT8 else 1
-    x = (scale * torch.randn(left, device="cuda")).to(dtype)
-    ys = [(scale * torch.randn(right, device="cuda")).to(dtype) for _ in range(product.repeated)]
+    shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
+    x, y = [(scale * torch.randn(shape, device="cuda")).to(dtype) for shape in shapes]
     multiply = laid_out(product.layout)
     if product.dtype == INT8:
         assert product.layout == "NT", "torch._int_mm needs that"
         multiply = lambda x, y: torch._int_mm(x, y.T)
-    streams = [torch.cuda.Stream() for _ in range(STREAMS)]
 
     def run() -> list[Any]:
-        current, results = torch.cuda.current_stream(), []
-        for stream in streams:
-            stream.wait_stream(current)
-        for number, y in enumerate(ys):
-            with torch.cuda.stream(streams[number % STREAMS]):
-                results.append(multiply(x, y))
-        for stream in streams:
-            current.wait_stream(stream)
-        return results
+        return [multiply(x, y) for _ in range(product.repeated)]
 
     run()
     torch.cuda.synchronize()
@@ -351,6 +327,7 @@ def peer(product: Timed) -> Callable[[], float] | None:
         outputs = run()
 
     def sample() -> float:
+        torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(product.calls):
             graph.replay()
@@ -378,8 +355,7 @@ FURTHER: tuple[AnySchedule, ...] = (
     Schedule(64, 2, blocks=2, stages=6, turns=True),
     Schedule(64, 2, stages=8, turns=True),
     Schedule(64, 2, stages=6),
-    Schedule(64, 1, stages=8),
-    Schedule(32, 1, stages=8),
+    Schedule(64, 1, stages=6),
     Schedule(128, 1, stages=4, splits=2),
     Schedule(64, 1, stages=4, splits=4),
     WarpSchedule(128, 256, stages=3),
@@ -391,16 +367,39 @@ FURTHER: tuple[AnySchedule, ...] = (
 )
 
 
+#: The numbers of schedules that are not tried.
+WITHOUT: set[int] = set()
+
+
 def tried(product: Timed) -> list[AnySchedule]:
     """Return the schedules that are tried for a product."""
     device = opened_gpu().capabilities
     along_k = product.layout[1] == "T" or product.dtype not in HALVES
     return [
         s
-        for s in (*candidates(device), *FURTHER)
-        if s.shared <= device.block_memory
+        for number, s in enumerate((*candidates(device), *FURTHER))
+        if number not in WITHOUT
+        and s.shared <= device.block_memory
         and (product.dtype in HALVES if isinstance(s, WarpSchedule) else device.matrix_units == "wgmma" and (along_k or s.columns >= 64))
     ]
+
+
+def check_schedule(number: int) -> int:
+    """Check one of the schedules that are tried; return 1 if a result is wrong.
+
+    A kernel that accesses memory out of range ends the GPU for its process.
+    """
+    device, failures = opened_gpu().capabilities, 0
+    schedules = [*candidates(device), *FURTHER]
+    if number >= len(schedules):
+        return 0
+    for product in (Timed("NN", 520, 776, 264), Timed("TT", 520, 776, 264), Timed("NT", 32, 256, 1024), Timed("NN", 1024, 1024, 1024)):
+        if schedules[number] not in tried(product):
+            continue
+        forced(schedules[number])
+        check = Check(f"{product.name} {schedules[number]}", product.function, shapes_of(product.layout, product.m, product.n, product.k))
+        failures += not run_check(check)
+    return int(failures > 0)
 
 
 def forced(schedule: AnySchedule | None) -> None:
@@ -471,12 +470,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="checks and products whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--schedule", type=int, metavar="NUMBER", help="only check this one of the schedules that are tried")
+    parser.add_argument("--without", default="", metavar="NUMBERS", help="schedules not to try")
     parser.add_argument("--tune", metavar="FILE", help="time all schedules, and write the fastest to a file")
     options = parser.parse_args(arguments)
+    WITHOUT.update(map(int, options.without.split()))
     gpu = opened_gpu()
     if options.tune and not gpu.capabilities.matrix_units:
         parser.error(f"{gpu.capabilities.adapter} has no matrix units to tune for")
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
+    if options.schedule is not None:
+        return check_schedule(options.schedule)
     failures = 0
     for check in [] if options.no_checks else [c for c in checks() if re.search(options.only, c.name)]:
         try:

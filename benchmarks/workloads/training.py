@@ -163,14 +163,16 @@ def _captured(torch: Any, step: Callable[[], Any], update: Any) -> Callable[[], 
     """Return a step as a CUDA graph; the parameters are as before the first one."""
     state = [group["params"] for group in update.param_groups]
     before = [[p.detach().clone() for p in params] for params in state]
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
+    # Gradients are accumulated on the stream where they were first: on another one, those of compiled functions would race with the update.
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(3):  # compiles, and makes what the optimizer keeps
             step()
     torch.cuda.synchronize()
     recorded = torch.cuda.CUDAGraph()
     update.zero_grad(set_to_none=True)
-    with torch.cuda.graph(recorded):
+    with torch.cuda.graph(recorded, stream=stream):
         value = step()
     with torch.no_grad():
         for params, copies in zip(state, before, strict=True):

@@ -125,6 +125,7 @@ _WGMMA = (
     Schedule(192, 2, stages=5, turns=True),
     Schedule(128, 1, stages=4),
     Schedule(64, 1, stages=4),
+    Schedule(32, 1, stages=8),
 )
 _MMA = (
     WarpSchedule(128, 128, stages=3),
