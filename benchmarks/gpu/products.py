@@ -74,9 +74,9 @@ def shapes_of(layout: str, m: int, n: int, k: int, batch: int = 1) -> tuple[tupl
     return (*stack, *((m, k) if layout[0] == "N" else (k, m))), (*stack, *((k, n) if layout[1] == "N" else (n, k)))
 
 
-def rounded(layout: str) -> Callable[[Any, Any], Any]:
-    """Return the product of operands that may be rounded to TensorFloat-32."""
-    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+def rounded(layout: str, precision: str = "tensorfloat32") -> Callable[[Any, Any], Any]:
+    """Return the product of operands that may be rounded to TensorFloat-32, or as another precision says."""
+    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision=precision)
 
 
 def in_float32(x: Any, y: Any) -> Any:
@@ -168,6 +168,7 @@ def checks() -> list[Check]:
         Check("a branch", branch, ((1024, 512), (512, 512)), expected=2),
         Check("gradients", loss_gradient, ((512, 512), (1024, 512)), expected=3),
         *[Check(f"rounded {x}", rounded(x), shapes_of(x, 1032, 1000, 1024), FLOAT32, rounds=True) for x in ("NN", "NT", "TN", "TT")],
+        *[Check(f"pairs {x}", rounded(x, "bfloat16_3x"), shapes_of(x, 1032, 1000, 1023), FLOAT32) for x in ("NN", "NT", "TN", "TT")],
         *[Check(f"8 bits {x}", in_int32(x), shapes_of(x, 1032, 1000, 1040), INT8) for x in ("NN", "NT", "TN", "TT")],
         Check("8 bits, scaled", dequantised, ((1032, 1040), (1000, 1040)), INT8),
         Check("8 bits, split sums", in_int32("NT"), ((256, 1 << 15), (264, 1 << 15)), INT8),

@@ -174,6 +174,38 @@ def test_float32_that_may_be_rounded(layout: str) -> None:
     assert 1e-5 < error < 1e-3
 
 
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("k", [72, 75])
+def test_float32_as_sums_of_two_bfloat16_numbers(device: TargetCapabilities, schedule: AnySchedule, k: int) -> None:
+    x, y = numbers(40, k, dtype=np.float32), numbers(k, 48, dtype=np.float32)
+    item, operands = operands_of(lambda x, y: vnp.matmul(x, y, precision="bfloat16_3x"), [x, y], device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule))
+    assert routine is not None
+    assert len(routine.dispatches) == 3
+    product = contraction_of(item.node.kernel)
+    assert product is not None
+    sides = product.problem()[:2]
+    copies = [interpret(copy_kernel(side, a.size, part), a.reshape(-1))[0] for side, a, part in zip(sides, (x, y), (2, 1), strict=True)]
+    assert routine.workspaces == tuple([copy.nbytes for copy in copies])
+    result = np.zeros((40, 48), np.float32)
+    run_kernel(routine, [*operands, result, *copies])
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    assert np.linalg.norm(result - exact) / np.linalg.norm(exact) < 1e-5
+
+
+def test_remainders_of_infinities_are_zero() -> None:
+    operand = Operand(np.dtype(np.float32), Walk((), ()), Walk((2,), (8,)), Walk((8,), (1,)), 0)
+    x = np.float32([1, 1 + 2**-9, -np.inf, np.nan, 3e38, 0, 1e-30, 7, 8, 9, 10, 11, 12, 13, 14, 15 + 2**-6])
+    (copy,) = interpret(copy_kernel(operand, 16, 1), x)
+    high, low, again = copy.reshape(2, 3, 8).swapaxes(0, 1).astype(np.float32)
+    np.testing.assert_array_equal(high, again)
+    np.testing.assert_array_equal(high, x.reshape(2, 8).astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert np.isfinite(low).all()
+    sums = np.where(np.isfinite(high), high + low, high)
+    np.testing.assert_allclose(sums, x.reshape(2, 8), rtol=2**-16)
+
+
 def in_int32(x: Any, y: Any) -> Any:
     """Multiply integers of 8 bits."""
     return vnp.dot(x, y, preferred_element_type="int32")

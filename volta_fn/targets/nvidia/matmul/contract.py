@@ -12,7 +12,7 @@ from volta_fn import dtypes
 from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.primitives.contraction import TENSORFLOAT32
+from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
 from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
@@ -90,11 +90,13 @@ class _Copies:
         self.sizes: list[int] = []
         self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
         problem = contraction.problem()
-        for load, side, operand in ((contraction.lhs, problem.lhs, product.lhs), (contraction.rhs, problem.rhs, product.rhs)):
+        sides = (contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)
+        for load, side, operand, remainders in sides:
             if not operand.is_copy:
                 self.numbers.append(load.input)
                 continue
-            kernel, number = copy_kernel(side, contraction.kernel.inputs[load.input].size), first + len(self.sizes)
+            elements, number = contraction.kernel.inputs[load.input].size, first + len(self.sizes)
+            kernel = copy_kernel(side, elements, None if operand.dtype == side.dtype else remainders)
             self._kernels.append((kernel, (load.input, number)))
             self.numbers.append(number)
             self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
@@ -118,11 +120,11 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
         return None
     contraction = contraction.oriented()
     total = contraction.kernel.nodes[contraction.total]
+    precision = total.precision if isinstance(total, Reduce) else ""
     dtypes = HALVES
     if capabilities.matrix_units == "wgmma":
-        rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32
-        dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if rounds else {np.dtype(np.int8)}
-    product = matrix_product(contraction.problem(), 0, 1, dtypes)
+        dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if precision == TENSORFLOAT32 else {np.dtype(np.int8)}
+    product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X)
     if product is None or not is_worthwhile(product):
         return None
     if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
