@@ -368,21 +368,17 @@ FURTHER: tuple[AnySchedule, ...] = (
 )
 
 
-#: The numbers of schedules that are not tried.
-WITHOUT: set[int] = set()
-
-
 def tried(product: Timed) -> list[AnySchedule]:
     """Return the schedules that are tried for a product."""
     device = opened_gpu().capabilities
-    along_k = product.layout[1] == "T" or product.dtype not in HALVES
-    return [
-        s
-        for number, s in enumerate((*candidates(device), *FURTHER))
-        if number not in WITHOUT
-        and s.shared <= device.block_memory
-        and (product.dtype in HALVES if isinstance(s, WarpSchedule) else device.matrix_units == "wgmma" and (along_k or s.columns >= 64))
-    ]
+    along_k = (product.layout[0] == "N", product.layout[1] == "T") if product.dtype in HALVES else (True, True)
+
+    def is_tried(s: AnySchedule) -> bool:
+        if isinstance(s, WarpSchedule):
+            return product.dtype in HALVES and s.copies(*along_k)
+        return device.matrix_units == "wgmma" and s.copies(*along_k)
+
+    return [s for s in (*candidates(device), *FURTHER) if s.shared <= device.block_memory and is_tried(s)]
 
 
 def check_schedule(number: int) -> int:
@@ -421,10 +417,7 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
     """
     rng = np.random.default_rng(0)
     left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
-    operands = (
-        vnp.asarray(numbers(rng, left, product.dtype)),
-        [vnp.asarray(numbers(rng, right, product.dtype)) for _ in range(product.repeated)],
-    )
+    operands = vnp.asarray(numbers(rng, left, product.dtype)), vnp.asarray(numbers(rng, right, product.dtype))
     samplers = {"": timer(product, operands)}
     schedules: dict[str, AnySchedule] = {}
     for schedule in tried(product) if best is not None else ():
@@ -472,10 +465,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
     parser.add_argument("--schedule", type=int, metavar="NUMBER", help="only check this one of the schedules that are tried")
-    parser.add_argument("--without", default="", metavar="NUMBERS", help="schedules not to try")
     parser.add_argument("--tune", metavar="FILE", help="time all schedules, and write the fastest to a file")
     options = parser.parse_args(arguments)
-    WITHOUT.update(map(int, options.without.split()))
     gpu = opened_gpu()
     if options.tune and not gpu.capabilities.matrix_units:
         parser.error(f"{gpu.capabilities.adapter} has no matrix units to tune for")

@@ -120,6 +120,10 @@ def arrays_in(tree: Any) -> list[np.ndarray]:
     return [array.astype(np.float32) if array.dtype.name == "bfloat16" else array]
 
 
+#: Of a training step, the losses before it, after one and after two updates are compared.
+STEPS = 3
+
+
 class Contestant(NamedTuple):
     """A prepared computation: functions that run it and that wait for its result."""
 

@@ -6,6 +6,8 @@ that maximum grows. Weights are rounded to 16 bits for the product with the valu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel, masked
@@ -13,6 +15,9 @@ from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, ZERO, AttentionSch
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import i32
 from volta_fn.targets.wgsl.routine import Dispatch
+
+#: Chains in which the products of a row are combined.
+_CHAINS = 4
 
 
 def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
@@ -68,22 +73,28 @@ def exponentiate(
     maxima, totals = list(maxima), list(totals)
     for row in range(2 * kernel.division.fragments):
         i, half = divmod(row, 2)
-        largest = logits[i][0][2 * half]
-        for columns in logits[i]:
-            for x in columns[2 * half : 2 * half + 2]:
-                largest = kernel.maximum(largest, x)
-        largest = kernel.maximum(maxima[row], kernel.across(kernel.maximum, largest))
+        products = [x for columns in logits[i] for x in columns[2 * half : 2 * half + 2]]
+        largest = kernel.maximum(maxima[row], kernel.across(kernel.maximum, _combined(kernel.maximum, products)))
         growth = kernel.exp2(kernel.multiply(f.binary("fsub", maxima[row], largest), factor))
         shift = kernel.multiply(f.let("float", f"fneg {largest}"), factor)
-        total = kernel.multiply(totals[row], growth)
-        for columns in logits[i]:
-            for k in range(2 * half, 2 * half + 2):
-                columns[k] = kernel.exp2(kernel.fma(columns[k], factor, shift))
-                total = kernel.add(total, columns[k])
+        weights = [kernel.exp2(kernel.fma(x, factor, shift)) for x in products]
+        total = kernel.fma(totals[row], growth, _combined(kernel.add, weights))
+        for n, columns in enumerate(logits[i]):
+            columns[2 * half : 2 * half + 2] = weights[2 * n : 2 * n + 2]
         for columns in sums[i]:
             columns[2 * half : 2 * half + 2] = [kernel.multiply(x, growth) for x in columns[2 * half : 2 * half + 2]]
         maxima[row], totals[row] = largest, total
     return maxima, totals
+
+
+def _combined(combine: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
+    """Combine values in several independent chains, whose latencies hide each other."""
+    chains = list(values[:_CHAINS])
+    for n, x in enumerate(values[_CHAINS:]):
+        chains[n % _CHAINS] = combine(chains[n % _CHAINS], x)
+    while len(chains) > 1:
+        chains = [combine(*chains[k : k + 2]) if k + 1 < len(chains) else chains[k] for k in range(0, len(chains), 2)]
+    return chains[0]
 
 
 def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offset: int, state: list[Value]) -> None:

@@ -30,18 +30,22 @@ _ROWS, _BOX, _TERMS = 64, 64, 16
 #: The most axes of a tensor map besides features and rows.
 _HEAD_AXES = 3
 
+#: Registers by warp groups that multiply and blocks of a multiprocessor: their sum is that of 128, 80, 168 and 128 for each thread.
+_REGISTERS = {(1, 2): (40, 208), (1, 3): (24, 136), (2, 1): (40, 232), (3, 1): (32, 160)}
+
 
 @dataclass(frozen=True)
 class GroupSchedule:
     """A division of the work of a block: warp groups of 64 queries, and tiles of keys."""
 
-    #: Two or three, as blocks wait for ever if they ask for more registers than there are.
     groups: int = 2
     tile: int = 128
     #: Tiles in shared memory.
     stages: int = 2
     #: Whether the next tile's keys are multiplied while weights of a tile are computed.
     ahead: bool = False
+    #: Blocks that a multiprocessor has room for.
+    residents: int = 1
 
     fragments = 1
     warp_rows = FRAGMENT
@@ -63,8 +67,11 @@ class GroupSchedule:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a thread that copies, and of one that multiplies."""
-        return {2: (40, 232), 3: (32, 160)}[self.groups]
+        """Registers of a thread that copies, and of one that multiplies.
+
+        Together they must be no more than the block begins with, or it waits for ever.
+        """
+        return _REGISTERS[self.groups, self.residents]
 
     def shared(self, width: int) -> int:
         """Return the bytes of shared memory: queries, results, tiles of keys and of values, barriers."""
@@ -121,7 +128,7 @@ class _GroupKernel(FragmentKernel):
     """The kernel under construction."""
 
     def __init__(self, a: Attention, schedule: GroupSchedule) -> None:
-        f = KernelFunction(3, 5, schedule.threads, 1)
+        f = KernelFunction(3, 5, schedule.threads, schedule.residents)
         super().__init__(f, schedule, a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
         self.a, self.schedule = a, schedule
         self.blocks = -(-a.queries // schedule.rows)

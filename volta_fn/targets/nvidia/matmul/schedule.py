@@ -70,6 +70,13 @@ class Schedule:
         """
         return (40, 232) if self.groups == 2 else None
 
+    def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
+        """Return whether operands can be copied that are contiguous along k, or not.
+
+        Boxes of those that are not have 64 rows or columns.
+        """
+        return (left_along_k or self.rows % (ROW // 2) == 0) and (right_along_k or self.columns % (ROW // 2) == 0)
+
     @property
     def slice_bytes(self) -> int:
         """Bytes of a slice of both operands."""
@@ -104,6 +111,13 @@ class WarpSchedule:
     def threads(self) -> int:
         """Threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
+
+    def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
+        """Return whether operands can be copied that are contiguous along k, or not.
+
+        Rows in shared memory have eight units of 16 bytes at least, by which they are swizzled.
+        """
+        return (left_along_k or self.rows >= ROW // 2) and (right_along_k or self.columns >= ROW // 2)
 
     @property
     def slice_bytes(self) -> int:
@@ -148,7 +162,8 @@ def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
 def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
     """Return the schedule measured to be fastest, or the one estimated to be."""
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
-    if tuned is not None and tuned.kind in (capabilities.matrix_units, WarpSchedule.kind) and tuned.shared <= capabilities.block_memory:
+    kinds = capabilities.matrix_units, WarpSchedule.kind
+    if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
         return tuned
     legal = [s for s in candidates(capabilities) if is_legal(product, s)]
     options = [replace(s, splits=n) for s in legal for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
@@ -156,13 +171,10 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
 
 
 def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
-    """Return whether a schedule's kernel computes a product.
-
-    `mma.sync` multiplies numbers of 16 bits. For `wgmma`, boxes of a right operand that is not contiguous along k have 64 columns.
-    """
-    if isinstance(schedule, WarpSchedule):
-        return product.lhs.dtype in HALVES
-    return product.rhs.along_k or schedule.columns % (ROW // 2) == 0
+    """Return whether a schedule's kernel computes a product: `mma.sync` is used for numbers of 16 bits."""
+    if isinstance(schedule, WarpSchedule) and product.lhs.dtype not in HALVES:
+        return False
+    return schedule.copies(product.lhs.along_k, product.rhs.along_k)
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:
