@@ -105,7 +105,7 @@ TIMED = [
 ]
 
 #: Schedules to compare, by the number of features, of the forward pass, the gradient of Q, and those of K and V.
-OPTIONS = {
+OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     64: {
         "forward": [
             GroupSchedule(2, 128),
