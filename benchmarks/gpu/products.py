@@ -75,7 +75,7 @@ def shapes_of(layout: str, m: int, n: int, k: int, batch: int = 1) -> tuple[tupl
 
 
 def rounded(layout: str, precision: str = "tensorfloat32") -> Callable[[Any, Any], Any]:
-    """Return the product of operands that may be rounded to TensorFloat-32, or as another precision says."""
+    """Return the product of operands that may be rounded as a precision says."""
     return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision=precision)
 
 

@@ -104,7 +104,7 @@ _ROUNDED_TO_PAIRS = frozenset(["bfloat16_3x", "BF16_BF16_F32_X3", DotAlgorithmPr
 
 
 def rounding(precision: Any) -> str:
-    """Return how a precision lets both operands of float32 be rounded; "" if it does not."""
+    """Return how a precision lets operands of float32 be rounded; "" if not."""
     pair = precision if isinstance(precision, (tuple, list)) else (precision,)
     if any(isinstance(each, DotAlgorithm) or each not in _ROUNDED | _ROUNDED_TO_PAIRS for each in pair):
         return ""

@@ -74,12 +74,18 @@ class GroupSchedule:
         return _REGISTERS[self.groups, self.residents]
 
     def shared(self, width: int) -> int:
-        """Return the bytes of shared memory: queries, results, tiles of keys and of values, barriers."""
+        """Return the bytes of shared memory.
+
+        It has queries, results, tiles of keys and of values, and barriers.
+        """
         return 4 * self.rows * width + self.stages * 4 * self.tile * width + 8 * (1 + 4 * self.stages)
 
 
 def has_tensor_maps(a: Attention) -> bool:
-    """Return whether the tensor memory accelerator can copy rows of the operands: all strides are positive multiples of 16 bytes."""
+    """Return whether the tensor memory accelerator can copy the operands' rows.
+
+    All strides must be multiples of 16 bytes.
+    """
     return all(
         len(x.heads.sizes) <= _HEAD_AXES and x.step > 0 and all(stride >= 0 and stride % 8 == 0 for stride in (x.step, *x.heads.strides))
         for x in (a.q, a.k, a.v)
@@ -95,7 +101,10 @@ def group_dispatch(a: Attention, schedule: GroupSchedule) -> Dispatch:
 
 
 class _Array(NamedTuple):
-    """The rows of an operand in shared memory: boxes of 64 features, whose rows of 128 bytes are those of the tile."""
+    """The rows of an operand in shared memory.
+
+    They are in boxes of 64 features, whose rows of 128 bytes are those of the tile.
+    """
 
     rows: Rows
     pointer: Value
@@ -201,7 +210,10 @@ class _GroupKernel(FragmentKernel):
         f.repeat(i32(0), self.count, i32(1), [i32(0), i32(0)], copy_tile)
 
     def _copy_rows(self, array: _Array, stage: Value, first: Value, barrier: Value) -> None:
-        """Begin to copy rows from `first` on, box by box. Those beyond the last become zeros."""
+        """Begin to copy rows from `first` on, box by box.
+
+        Those beyond the last become zeros.
+        """
         f = self.f
         f.expect_bytes(barrier, array.bytes)
         positions = f.coordinates(self.head, array.rows.heads.sizes)
@@ -236,7 +248,10 @@ class _GroupKernel(FragmentKernel):
             return [*maxima, *totals, *self.flat(sums)], self.fragments(nested)[0]
 
         def add(state: list[Value], weights: list[list[Value]], stage: Value, parity: Value, others: Sequence[Value] = ()) -> list[Value]:
-            """Add the products of weights and values, and wait for all products, also of `others`."""
+            """Add the products of weights and values.
+
+            Wait for all products, also of `others`.
+            """
             f.wait_for_barrier(f.plus(self.full[1], f.times(stage, 8)), parity)
             start = f.plus(self.base, i32(values.offset), f.times(stage, values.bytes))
             results = self._add_products([*state[4:], *others], len(state) - 4, weights, start)
@@ -277,7 +292,10 @@ class _GroupKernel(FragmentKernel):
         finish(self, a, self.head, self.first, self.results, state)
 
     def _logits(self, queries: Value, keys: Value, *, wait: bool) -> list[Value]:
-        """Multiply the group's queries by a tile of keys; without `wait` the products are under way."""
+        """Multiply the group's queries by a tile of keys.
+
+        Without `wait` the products are under way.
+        """
         f, tile = self.f, self.schedule.tile
         descriptors = f.descriptor(queries, 16), f.descriptor(keys, 16)
         count = tile // 2
@@ -292,9 +310,9 @@ class _GroupKernel(FragmentKernel):
         return f.ptx("\n".join([*code, _COMMIT, *([_WAIT] if wait else []), "}"]), *descriptors, results=["float"] * count)
 
     def _add_products(self, sums: list[Value], width: int, weights: list[list[Value]], values: Value) -> list[Value]:
-        """Multiply weights by a tile of values, and add the products to the first `width` of `sums`.
+        """Multiply weights by a tile of values.
 
-        The others are products under way, which are awaited, too.
+        The products are added to the first `width` of `sums`. The others are products under way, which are awaited, too.
         """
         f, count = self.f, len(sums)
         registers = ", ".join(f"${k}" for k in range(width))

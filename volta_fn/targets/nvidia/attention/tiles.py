@@ -159,7 +159,10 @@ class FragmentSchedule(Protocol):
 
 
 class FragmentKernel:
-    """A kernel whose warps have sums in fragments of 16 rows, `first_row` being the warp's first row in the block."""
+    """A kernel whose warps have sums in fragments of 16 rows.
+
+    `first_row` is the warp's first row in the block.
+    """
 
     def __init__(self, f: KernelFunction, schedule: FragmentSchedule, dtype: np.dtype, width: int, first_row: Value) -> None:
         self.f, self.dtype, self.width, self.first_row = f, dtype, width, first_row

@@ -171,7 +171,10 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
 
 
 def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
-    """Return whether a schedule's kernel computes a product: `mma.sync` is used for numbers of 16 bits."""
+    """Return whether a schedule's kernel computes a product.
+
+    That by `mma.sync` computes those of 16 bits.
+    """
     if isinstance(schedule, WarpSchedule) and product.lhs.dtype not in HALVES:
         return False
     return schedule.copies(product.lhs.along_k, product.rhs.along_k)
