@@ -20,7 +20,7 @@ _SECONDS, _FEWEST, _MOST = 0.004, 2, 200
 def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
     """Return a function that gives the seconds of one call of a jitted program.
 
-    It is one of several that wait for each other. The program's dispatches are repeated in one recording. They write the same memory, so each waits for those before.
+    It is one of several that wait for each other: the program's dispatches are repeated in one recording, and write the same memory.
     """
     gpu = opened_gpu()
     queue, driver = gpu.queue, gpu.driver
