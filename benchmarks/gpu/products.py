@@ -173,7 +173,7 @@ def checks() -> list[Check]:
         Check("8 bits, scaled", dequantised, ((1032, 1040), (1000, 1040)), INT8),
         Check("8 bits, split sums", in_int32("NT"), ((256, 1 << 15), (264, 1 << 15)), INT8),
         Check("many tiles", laid_out("NN"), shapes_of("NN", 4096, 4104, 512)),
-        *[Check(f"few rows {x}", laid_out(x), shapes_of(x, *sizes)) for x, sizes in (("NN", (32, 1024, 256)), ("NT", (32, 256, 1024)))],
+        *[Check(f"few rows {x}", laid_out(x), shapes_of(x, *sizes)) for x, sizes in (("NN", (64, 4096, 512)), ("NT", (64, 512, 4096)))],
     ]
     return result
 
@@ -402,7 +402,7 @@ def check_schedule(number: int) -> int:
 def forced(schedule: AnySchedule | None) -> None:
     """Let all products use a schedule from now on; None: those that are chosen."""
     contract.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
-    contract.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product: True
+    contract.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
     opened_gpu().routines = RoutineCache()
 
 
@@ -426,7 +426,7 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
         samplers[str(schedule)] = timer(product, operands)
     if best is not None:
         forced(None)
-        contract.is_worthwhile = lambda product: False
+        contract.is_worthwhile = lambda product, capabilities: False
         samplers["shader"] = timer(product, operands)
     forced(None)
     theirs = peer(product)
@@ -451,10 +451,10 @@ def named(product: Timed) -> str:
         names.append(product.name)
         return _CHOOSE(product, capabilities)
 
-    contract.choose = choose
+    contract.choose, contract.is_worthwhile = choose, lambda product, capabilities: True
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     on_matrix_units(product.function, [np.empty(shape, product.dtype) for shape in shapes])
-    contract.choose = _CHOOSE
+    forced(None)
     return names[0]
 
 

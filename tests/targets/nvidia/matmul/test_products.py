@@ -32,6 +32,7 @@ KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, i
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let products of any size run on matrix units."""
     monkeypatch.setattr(contract, "_FEWEST", 1)
+    monkeypatch.setattr(contract, "_FEWEST_OF_SHORT", 1)
     monkeypatch.setattr(contract, "_FEWEST_PER_ELEMENT", 1)
 
 

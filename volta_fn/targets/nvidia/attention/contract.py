@@ -20,9 +20,9 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 class AttentionSchedules(NamedTuple):
-    """Schedules of the kernels, those with the most rows first.
+    """Schedules of the kernels, the fastest first.
 
-    The others are for problems with few blocks.
+    The others are for GPUs that lack it, and for problems with few blocks.
     """
 
     forward: tuple[AttentionSchedule | GroupSchedule, ...]
@@ -35,12 +35,12 @@ _LITTLE = AttentionSchedule(fragments=1)
 #: The schedules by the number of features.
 SCHEDULES = {
     64: AttentionSchedules(
-        (GroupSchedule(2, 128, ahead=True), AttentionSchedule(), _LITTLE),
+        (GroupSchedule(1, 128, residents=2), AttentionSchedule(), _LITTLE),
         (AttentionSchedule(step=32), _LITTLE),
         (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
     128: AttentionSchedules(
-        (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
         (AttentionSchedule(warps=8, fragments=1, step=32, residents=1),),
         (AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),),
     ),
