@@ -111,8 +111,6 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(2, 128),
             GroupSchedule(2, 128, ahead=True),
             GroupSchedule(3, 128),
-            GroupSchedule(1, 64, residents=3),
-            GroupSchedule(1, 64, 3, residents=3),
             GroupSchedule(1, 128, residents=2),
             GroupSchedule(1, 128, ahead=True, residents=2),
             GroupSchedule(1, 64, 3, ahead=True, residents=2),

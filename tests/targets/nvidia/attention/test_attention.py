@@ -129,7 +129,7 @@ GROUPS = GroupSchedule(2, 64)
         pytest.param(Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16), GROUPS, id="shared heads"),
         pytest.param(Case("", queries=130, keys=150, width=128, causal=True), GROUPS, id="wide"),
         pytest.param(Case("", queries=193, keys=260, causal=True), GroupSchedule(3, 128), id="three groups"),
-        pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 64, residents=3), id="one group"),
+        pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
         pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, ahead=True), id="ahead"),
         pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, ahead=True), id="ahead, one tile"),
     ],
