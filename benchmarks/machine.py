@@ -53,9 +53,13 @@ def on_gpu() -> bool:
 
 
 def use_gpu() -> None:
-    """Let frameworks started later compute on the GPU, in float32 without TF32."""
+    """Let frameworks started later compute on the GPU, in float32 without TF32.
+
+    Workloads that ask for TF32 have it. PyTorch is told so where it is started: NVIDIA_TF32_OVERRIDE=0 would keep its libraries from TF32
+    where it is asked for, too.
+    """
     os.environ |= {"BENCHMARK_DEVICE": "gpu", "VOLTA_DEVICE": "gpu", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-    os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 
 def machine_code() -> bool:

@@ -22,12 +22,11 @@ import numpy as np
 
 from benchmarks.machine import on_gpu, search_path
 from benchmarks.workloads import named
-from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant, library, map_arrays
+from benchmarks.workloads.case import STEPS, Contestant, arrays_in, competes, contestant, library, map_arrays
 
 NOTHING = Contestant(lambda: None, lambda result: None)
 #: Of arrays of more elements every so-manieth row is compared.
 LARGE, ROWS = 1 << 22, 17
-STEPS = 3  # of a training step, the losses before it, after one and after two updates are compared
 
 
 class FrameworkError(RuntimeError):

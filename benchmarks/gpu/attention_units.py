@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,17 +17,19 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
+from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
 #: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
 TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
 
-#: Layers in a timed program, and seconds that a sample takes about.
-REPEATED, SECONDS = 6, 0.01
+#: Layers in a timed chain, at least and at most, and seconds that it takes about.
+FEWEST, MOST, CHAIN_SECONDS = 4, 128, 6e-4
 
 
 class Problem(NamedTuple):
@@ -104,12 +105,16 @@ TIMED = [
 ]
 
 #: Schedules to compare, by the number of features, of the forward pass, the gradient of Q, and those of K and V.
-OPTIONS = {
+OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     64: {
         "forward": [
+            GroupSchedule(2, 128),
+            GroupSchedule(2, 128, ahead=True),
+            GroupSchedule(3, 128),
+            GroupSchedule(1, 128, residents=2),
+            GroupSchedule(1, 128, ahead=True, residents=2),
+            GroupSchedule(1, 64, 3, ahead=True, residents=2),
             AttentionSchedule(),
-            AttentionSchedule(step=32),
-            AttentionSchedule(stages=3),
             AttentionSchedule(fragments=1, residents=3),
             AttentionSchedule(warps=8, fragments=1, residents=1),
             AttentionSchedule(warps=8, fragments=1, tile=128, step=128, residents=1),
@@ -133,8 +138,12 @@ OPTIONS = {
     },
     128: {
         "forward": [
+            GroupSchedule(2, 128),
+            GroupSchedule(2, 128, ahead=True),
+            GroupSchedule(2, 64, 3, ahead=True),
+            GroupSchedule(1, 64, residents=2),
+            GroupSchedule(1, 64, ahead=True, residents=2),
             AttentionSchedule(warps=8, fragments=1, residents=1),
-            AttentionSchedule(warps=8, fragments=1, tile=128, residents=1),
             AttentionSchedule(fragments=1),
             AttentionSchedule(step=32, retained=False),
         ],
@@ -174,23 +183,10 @@ def run_check(problem: Problem) -> bool:
 
 
 def timer(problem: Problem, function: Callable[..., Any], count: int) -> Callable[[], float]:
-    """Return a function that times one of several layers in a jitted program.
-
-    The function has `count` operands.
-    """
-    layers = [[vnp.asarray(x) for x in problem.arrays(seed)[:count]] for seed in range(REPEATED)]
-    program = vf.jit(lambda layers: [function(*layer) for layer in layers])
-    vf.block_until_ready(program(layers))
-    times = max(1, round(SECONDS / (REPEATED * (problem.operations * count / 1e14 + 1e-5))))
-
-    def sample() -> float:
-        start = time.perf_counter()
-        for _ in range(times):
-            outputs = program(layers)
-        vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / times / REPEATED
-
-    return sample
+    """Return a function that times a function of `count` operands on the device."""
+    operands, program = [vnp.asarray(x) for x in problem.arrays()[:count]], vf.jit(function)
+    seconds = problem.operations * count / 1e15 + 3e-6
+    return chain(lambda: program(*operands), min(MOST, max(FEWEST, round(CHAIN_SECONDS / seconds))))
 
 
 def peer_timers(problem: Problem) -> list[Callable[[], float]]:

@@ -22,27 +22,32 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
+from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul import contract
-from volta_fn.targets.nvidia.matmul.problem import MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, Schedule, WarpSchedule, candidates, write
 from volta_fn.targets.wgsl.plans.commands import runs
 from volta_fn.targets.wgsl.plans.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
 
 #: The largest error that results may have, relative to all of them: that of rounding once, and with an epilogue some more times; and that
 #: of products of operands that are rounded to TensorFloat-32.
 TOLERANCES = {BFLOAT16: 8e-3, FLOAT16: 1e-3, FLOAT32: 2e-5}
 ROUNDED_TOLERANCE = 8e-4
 
-#: Products in a timed program, samples of each, and seconds that a sample takes at least.
-REPEATED, SAMPLES, SECONDS = 8, 7, 0.01
+#: Products in a timed chain, at least and at most, and seconds that it takes about.
+FEWEST, MOST, CHAIN_SECONDS = 8, 256, 6e-4
+
+#: Samples of each chain, and seconds that one of a peer's takes about.
+SAMPLES, SECONDS = 7, 0.004
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,29 @@ def shapes_of(layout: str, m: int, n: int, k: int, batch: int = 1) -> tuple[tupl
     return (*stack, *((m, k) if layout[0] == "N" else (k, m))), (*stack, *((k, n) if layout[1] == "N" else (n, k)))
 
 
-def rounded(layout: str) -> Callable[[Any, Any], Any]:
-    """Return the product of operands that may be rounded to TensorFloat-32."""
-    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+def rounded(layout: str, precision: str = "tensorfloat32") -> Callable[[Any, Any], Any]:
+    """Return the product of operands that may be rounded as a precision says."""
+    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision=precision)
 
 
 def in_float32(x: Any, y: Any) -> Any:
     """Multiply 16-bit numbers with results in float32; others in their own dtype."""
     return vnp.dot(x, y, preferred_element_type="float32") if x.dtype.itemsize == 2 else vnp.dot(x, y)
+
+
+def in_int32(layout: str) -> Callable[[Any, Any], Any]:
+    """Return the product of integers of 8 bits; of others in their own dtype."""
+
+    def multiply(x: Any, y: Any) -> Any:
+        x, y = x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y
+        return vnp.dot(x, y, preferred_element_type="int32") if x.dtype == INT8 else vnp.dot(x, y)
+
+    return multiply
+
+
+def dequantised(x: Any, y: Any) -> Any:
+    """Multiply integers of 8 bits, and scale the columns of the result."""
+    return in_int32("NT")(x, y).astype("float32") * vnp.arange(1, y.shape[0] + 1, dtype="float32")
 
 
 def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
@@ -148,7 +168,12 @@ def checks() -> list[Check]:
         Check("a branch", branch, ((1024, 512), (512, 512)), expected=2),
         Check("gradients", loss_gradient, ((512, 512), (1024, 512)), expected=3),
         *[Check(f"rounded {x}", rounded(x), shapes_of(x, 1032, 1000, 1024), FLOAT32, rounds=True) for x in ("NN", "NT", "TN", "TT")],
+        *[Check(f"pairs {x}", rounded(x, "bfloat16_3x"), shapes_of(x, 1032, 1000, 1023), FLOAT32) for x in ("NN", "NT", "TN", "TT")],
+        *[Check(f"8 bits {x}", in_int32(x), shapes_of(x, 1032, 1000, 1040), INT8) for x in ("NN", "NT", "TN", "TT")],
+        Check("8 bits, scaled", dequantised, ((1032, 1040), (1000, 1040)), INT8),
+        Check("8 bits, split sums", in_int32("NT"), ((256, 1 << 15), (264, 1 << 15)), INT8),
         Check("many tiles", laid_out("NN"), shapes_of("NN", 4096, 4104, 512)),
+        *[Check(f"few rows {x}", laid_out(x), shapes_of(x, *sizes)) for x, sizes in (("NN", (64, 4096, 512)), ("NT", (64, 512, 4096)))],
     ]
     return result
 
@@ -161,7 +186,9 @@ def on_matrix_units(function: Callable[..., Any], arrays: Sequence[np.ndarray]) 
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return random numbers; those of long sums are small."""
+    """Return random numbers; those of long sums are small, unless they are integers."""
+    if dtype.kind == "i":
+        return rng.integers(-128, 128, shape, dtype)
     scale = max(shape[-2:]) ** -0.5 if len(shape) > 1 else 1.0
     return (rng.standard_normal(shape, np.float32) * scale).astype(dtype)
 
@@ -216,13 +243,28 @@ class Timed(NamedTuple):
     @property
     def name(self) -> str:
         """Its dtype, layout and sizes."""
-        dtype = "tf32" if self.dtype == FLOAT32 else "bf16"
+        dtype = {FLOAT32: "tf32", INT8: "s8"}.get(self.dtype, "bf16")
         return f"{dtype} {self.layout} {f'{self.batch}x' if self.batch > 1 else ''}{self.m}x{self.n}x{self.k}"
 
     @property
     def function(self) -> Callable[[Any, Any], Any]:
         """Return the product of operands as they are in memory."""
-        return rounded(self.layout) if self.dtype == FLOAT32 else laid_out(self.layout)
+        return {FLOAT32: rounded, INT8: in_int32}.get(self.dtype, laid_out)(self.layout)
+
+    @property
+    def seconds(self) -> float:
+        """Return about how long it takes."""
+        return self.operations / 4e14 + 2e-6
+
+    @property
+    def repeated(self) -> int:
+        """Return the number of products in a timed chain."""
+        return min(MOST, max(FEWEST, round(CHAIN_SECONDS / self.seconds)))
+
+    @property
+    def calls(self) -> int:
+        """Return the number of chains in a sample."""
+        return max(1, round(SECONDS / (self.repeated * self.seconds)))
 
     @property
     def operations(self) -> int:
@@ -236,7 +278,14 @@ TIMED = [
     Timed("NN", 1024, 1024, 1024),
     Timed("NN", 512, 512, 512, 64),
     Timed("NN", 128, 128, 64, 96),
-    Timed("NN", 1024, 768, 256),
+    *[Timed("NN", 1024, n, 256) for n in (256, 768, 1024)],
+    *[Timed(layout, 1024, 256, 1024) for layout in ("NN", "NT")],
+    Timed("TN", 256, 1024, 1024),
+    Timed("NN", 128, 1024, 1024),
+    Timed("TN", 1024, 1024, 128),
+    Timed("NN", 32, 1024, 256),
+    Timed("NT", 32, 256, 1024),
+    Timed("TN", 256, 1024, 2048),
     *[Timed("NN", 4096, n, 768) for n in (2304, 3072, 768, 8192)],
     *[Timed(layout, 4096, 768, 3072) for layout in ("NN", "NT")],
     Timed("TN", 768, 3072, 4096),
@@ -244,26 +293,14 @@ TIMED = [
     Timed("TN", 50257, 768, 4096),
     *[Timed(layout, 4096, 4096, 4096, dtype=FLOAT32) for layout in ("NT", "NN")],
     Timed("NT", 1024, 1024, 1024, dtype=FLOAT32),
+    *[Timed("NT", n, n, n, dtype=INT8) for n in (1024, 4096)],
 ]
 
 
-def timer(product: Timed, operands: tuple[Any, list[Any]]) -> Callable[[], float]:
-    """Return a function that times the product by a jitted program of several."""
-    multiply = product.function
-    program = vf.jit(lambda x, ys: [multiply(x, y) for y in ys])
-    x, ys = operands
-    results = program(x, ys)
-    vf.block_until_ready(results)
-    times = max(1, round(SECONDS / (REPEATED * (product.operations / 4e14 + 5e-6))))
-
-    def sample() -> float:
-        start = time.perf_counter()
-        for _ in range(times):
-            outputs = program(x, ys)
-        vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / times / REPEATED
-
-    return sample
+def timer(product: Timed, operands: tuple[Any, Any]) -> Callable[[], float]:
+    """Return a function that times the product on the device."""
+    program = vf.jit(product.function)
+    return chain(lambda: program(*operands), product.repeated)
 
 
 def peer(product: Timed) -> Callable[[], float] | None:
@@ -271,30 +308,33 @@ def peer(product: Timed) -> Callable[[], float] | None:
     torch = peers.torch()
     if torch is None:
         return None
-    left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     torch.backends.cuda.matmul.allow_tf32 = True
-    dtype = torch.float32 if product.dtype == FLOAT32 else torch.bfloat16
-    x = torch.randn(left, device="cuda").to(dtype)
-    ys = [torch.randn(right, device="cuda").to(dtype) for _ in range(REPEATED)]
+    dtype = {FLOAT32: torch.float32, INT8: torch.int8}.get(product.dtype, torch.bfloat16)
+    scale = 40 if product.dtype == INT8 else 1
+    shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
+    x, y = [(scale * torch.randn(shape, device="cuda")).to(dtype) for shape in shapes]
     multiply = laid_out(product.layout)
+    if product.dtype == INT8:
+        assert product.layout == "NT", "torch._int_mm needs that"
+        multiply = lambda x, y: torch._int_mm(x, y.T)
 
     def run() -> list[Any]:
-        return [multiply(x, y) for y in ys]
+        return [multiply(x, y) for _ in range(product.repeated)]
 
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = run()
-    times = max(1, round(SECONDS / (REPEATED * (product.operations / 4e14 + 5e-6))))
 
     def sample() -> float:
+        torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(times):
+        for _ in range(product.calls):
             graph.replay()
         torch.cuda.synchronize()
-        assert len(outputs) == REPEATED
-        return (time.perf_counter() - start) / times / REPEATED
+        assert len(outputs) == product.repeated
+        return (time.perf_counter() - start) / product.calls / product.repeated
 
     return sample
 
@@ -316,25 +356,57 @@ FURTHER: tuple[AnySchedule, ...] = (
     Schedule(64, 2, blocks=2, stages=6, turns=True),
     Schedule(64, 2, stages=8, turns=True),
     Schedule(64, 2, stages=6),
+    Schedule(64, 1, stages=6),
+    Schedule(128, 1, stages=4, splits=2),
+    Schedule(64, 1, stages=4, splits=4),
     WarpSchedule(128, 256, stages=3),
     WarpSchedule(128, 128, stages=4),
     WarpSchedule(128, 64, 64, 32, stages=4),
+    WarpSchedule(64, 64, 32, 32, stages=4, residents=2),
+    WarpSchedule(32, 64, 16, 32, stages=4, residents=2),
+    WarpSchedule(32, 32, 16, 32, stages=4, residents=2),
 )
 
 
-def tried() -> list[AnySchedule]:
-    """Return the schedules that are tried for every product."""
+def tried(product: Timed) -> list[AnySchedule]:
+    """Return the schedules that are tried for a product."""
     device = opened_gpu().capabilities
-    further = [s for s in FURTHER if s.kind == device.matrix_units and s.shared <= device.block_memory]
-    return [*candidates(device), *further]
+    along_k = (product.layout[0] == "N", product.layout[1] == "T") if product.dtype in HALVES else (True, True)
+
+    def is_tried(s: AnySchedule) -> bool:
+        if isinstance(s, WarpSchedule):
+            return product.dtype in HALVES and s.copies(*along_k)
+        return device.matrix_units == "wgmma" and s.copies(*along_k)
+
+    return [s for s in (*candidates(device), *FURTHER) if s.shared <= device.block_memory and is_tried(s)]
+
+
+def check_schedule(number: int) -> int:
+    """Check one of the schedules that are tried; return 1 if a result is wrong.
+
+    A kernel that accesses memory out of range ends the GPU for its process.
+    """
+    device, failures = opened_gpu().capabilities, 0
+    schedules = [*candidates(device), *FURTHER]
+    if number >= len(schedules):
+        return 0
+    for product in (Timed("NN", 520, 776, 264), Timed("TT", 520, 776, 264), Timed("NT", 32, 256, 1024), Timed("NN", 1024, 1024, 1024)):
+        if schedules[number] not in tried(product):
+            continue
+        forced(schedules[number])
+        check = Check(f"{product.name} {schedules[number]}", product.function, shapes_of(product.layout, product.m, product.n, product.k))
+        failures += not run_check(check)
+    return int(failures > 0)
 
 
 def forced(schedule: AnySchedule | None) -> None:
-    """Let products use a schedule from now on; None: the one that is chosen."""
+    """Let all products use a schedule from now on; None: those that are chosen."""
     contract.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
+    contract.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
     opened_gpu().routines = RoutineCache()
 
 
+_IS_WORTHWHILE = contract.is_worthwhile
 _CHOOSE = contract.choose
 
 
@@ -345,13 +417,17 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
     """
     rng = np.random.default_rng(0)
     left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
-    operands = vnp.asarray(numbers(rng, left, product.dtype)), [vnp.asarray(numbers(rng, right, product.dtype)) for _ in range(REPEATED)]
+    operands = vnp.asarray(numbers(rng, left, product.dtype)), vnp.asarray(numbers(rng, right, product.dtype))
     samplers = {"": timer(product, operands)}
     schedules: dict[str, AnySchedule] = {}
-    for schedule in tried() if best is not None else ():
+    for schedule in tried(product) if best is not None else ():
         forced(schedule)
         schedules[str(schedule)] = schedule
         samplers[str(schedule)] = timer(product, operands)
+    if best is not None:
+        forced(None)
+        contract.is_worthwhile = lambda product, capabilities: False
+        samplers["shader"] = timer(product, operands)
     forced(None)
     theirs = peer(product)
     if theirs is not None:
@@ -375,10 +451,10 @@ def named(product: Timed) -> str:
         names.append(product.name)
         return _CHOOSE(product, capabilities)
 
-    contract.choose = choose
+    contract.choose, contract.is_worthwhile = choose, lambda product, capabilities: True
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     on_matrix_units(product.function, [np.empty(shape, product.dtype) for shape in shapes])
-    contract.choose = _CHOOSE
+    forced(None)
     return names[0]
 
 
@@ -388,12 +464,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="checks and products whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--schedule", type=int, metavar="NUMBER", help="only check this one of the schedules that are tried")
     parser.add_argument("--tune", metavar="FILE", help="time all schedules, and write the fastest to a file")
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
     if options.tune and not gpu.capabilities.matrix_units:
         parser.error(f"{gpu.capabilities.adapter} has no matrix units to tune for")
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
+    if options.schedule is not None:
+        return check_schedule(options.schedule)
     failures = 0
     for check in [] if options.no_checks else [c for c in checks() if re.search(options.only, c.name)]:
         try:

@@ -120,6 +120,10 @@ def arrays_in(tree: Any) -> list[np.ndarray]:
     return [array.astype(np.float32) if array.dtype.name == "bfloat16" else array]
 
 
+#: Of a training step, the losses before it, after one and after two updates are compared.
+STEPS = 3
+
+
 class Contestant(NamedTuple):
     """A prepared computation: functions that run it and that wait for its result."""
 
@@ -166,6 +170,7 @@ def _functional(lib: Library, case: Case) -> Contestant:
 def _torch(case: Case) -> Contestant:
     torch = importlib.import_module("torch")
     assert case.torch is not None
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = "cuda" if on_gpu() else "cpu"
 
     def tensor(array: np.ndarray) -> Any:

@@ -27,7 +27,7 @@ def lstm(rng: np.random.Generator, batch: int, steps: int, width: int) -> Case:
             h = lib.nn.sigmoid(o) * lib.jnp.tanh(c)
             return (h, c), h
 
-        start = lib.jnp.zeros((batch, width), "float32")
+        start = lib.jnp.zeros((batch, width), x.dtype)
         _, hidden = lib.lax.scan(step, (start, start), x)
         return lib.jnp.mean((hidden @ params["head"] - y) ** 2)
 

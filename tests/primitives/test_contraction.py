@@ -166,6 +166,7 @@ def test_products_of_integers_and_floats_are_those_of_the_floats(floating: str) 
     ("precision", "rounded"),
     [
         *((x, True) for x in ("default", "high", "tensorfloat32", lax.Precision.HIGH, ("high", "default"))),
+        *((x, True) for x in ("bfloat16_3x", "BF16_BF16_F32_X3", ("high", "bfloat16_3x"))),
         *((x, False) for x in (None, "highest", "float32", ("high", "highest"), "TF32_TF32_F32_X3")),
     ],
 )
@@ -180,3 +181,9 @@ def test_the_precision_of_float32_is_a_parameter_where_it_is_lower(precision: An
         assert eqns
         assert all(("precision" in eqn.params) == rounded for eqn in eqns)
     assert "precision" not in vf.make_jaxpr(product)(ones(2, 2, dtype="f2"), ones(2, 2, dtype="f2")).eqns[0].params
+
+
+@pytest.mark.parametrize("precision", ["bfloat16_3x", lax.DotAlgorithmPreset.BF16_BF16_F32_X3, ("tensorfloat32", "bfloat16_3x")])
+def test_a_pair_of_precisions_has_the_higher_one(precision: Any) -> None:
+    (eqn,) = vf.make_jaxpr(lambda x, y: lax.dot(x, y, precision=precision))(ones(2, 2), ones(2, 2)).eqns
+    assert eqn.params["precision"] == "bfloat16_3x"

@@ -37,8 +37,9 @@ class Precision(enum.Enum):
     """The precision of multiplication on a device.
 
     Targets compute in the operands' own dtype (float16 and bfloat16 sum in float32), as `HIGHEST` asks for. `DEFAULT` and `HIGH` let a
-    GPU's matrix units round operands of float32 to TensorFloat-32, which has 11 significant bits. Products without a precision have that of
-    `jax_default_matmul_precision`, or else `HIGHEST`.
+    GPU's matrix units round operands of float32 to TensorFloat-32, which has 11 significant bits. The name "bfloat16_3x" lets them be
+    rounded to sums of two bfloat16 numbers, with 16 significant bits, whose three larger products are added. Products without a
+    precision have that of `jax_default_matmul_precision`, or else `HIGHEST`.
     """
 
     DEFAULT = 0
@@ -47,7 +48,7 @@ class Precision(enum.Enum):
 
 
 #: JAX's names of algorithms: the dtypes that operands are rounded to, and that of the sums. Products are at least as precise as each
-#: promises: no target rounds below the dtypes of the operands and of the result, but for float32 to TensorFloat-32 (see `Precision`).
+#: promises: no target rounds below the dtypes of the operands and of the result, but float32 as `Precision` says.
 DotAlgorithmPreset = enum.Enum(
     "DotAlgorithmPreset",
     "DEFAULT ANY_F8_ANY_F8_F32 ANY_F8_ANY_F8_F32_FAST_ACCUM ANY_F8_ANY_F8_ANY ANY_F8_ANY_F8_ANY_FAST_ACCUM F16_F16_F16 F16_F16_F32 "
@@ -81,14 +82,15 @@ class DotAlgorithm(NamedTuple):
 PrecisionLike = str | Precision | DotAlgorithm | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
 
 _PRECISIONS = (
-    *(None, "float32", "fastest", "bfloat16", "tensorfloat32"),
+    *(None, "float32", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32"),
     *(*Precision, *(p.name.lower() for p in Precision)),
     *(*DotAlgorithmPreset, *DotAlgorithmPreset.__members__),
 )
 
 
-#: The parameter of products whose operands may be rounded to 11 significant bits.
-TENSORFLOAT32 = "tensorfloat32"
+#: The parameters of products whose operands may be rounded to 11 significant bits, or to sums of two bfloat16 numbers each, whose three
+#: larger products are added.
+TENSORFLOAT32, BFLOAT16_3X = "tensorfloat32", "bfloat16_3x"
 
 #: The precisions that allow it.
 _ROUNDED = frozenset(
@@ -98,12 +100,15 @@ _ROUNDED = frozenset(
         *("BF16_BF16_BF16", "BF16_BF16_F32", "TF32_TF32_F32"),
     ]
 )
+_ROUNDED_TO_PAIRS = frozenset(["bfloat16_3x", "BF16_BF16_F32_X3", DotAlgorithmPreset["BF16_BF16_F32_X3"]])
 
 
-def allows_rounding(precision: Any) -> bool:
-    """Return whether a precision lets both operands of float32 be rounded."""
+def rounding(precision: Any) -> str:
+    """Return how a precision lets operands of float32 be rounded; "" if not."""
     pair = precision if isinstance(precision, (tuple, list)) else (precision,)
-    return all(not isinstance(each, DotAlgorithm) and each in _ROUNDED for each in pair)
+    if any(isinstance(each, DotAlgorithm) or each not in _ROUNDED | _ROUNDED_TO_PAIRS for each in pair):
+        return ""
+    return BFLOAT16_3X if any(each in _ROUNDED_TO_PAIRS for each in pair) else TENSORFLOAT32
 
 
 def check_precision(name: str, precision: Any) -> None:
@@ -300,8 +305,8 @@ def dot_general(
     except TypeError:
         dimension_numbers = _frozen(dimension_numbers)
     params = product_params(dimension_numbers, left.aval, right.aval, preferred_element_type)
-    if precision is not None and left.dtype == right.dtype == _FLOAT32 and allows_rounding(precision):
-        params = params | {"precision": TENSORFLOAT32}
+    if precision is not None and left.dtype == right.dtype == _FLOAT32 and (rounded := rounding(precision)):
+        params = params | {"precision": rounded}
     return constrained(bind(dot_general_p, left, right, **params), out_sharding)
 
 

@@ -20,7 +20,7 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
-from volta_fn.primitives.contraction import allows_rounding, check_precision, dot_general, product_dtype
+from volta_fn.primitives.contraction import TENSORFLOAT32, check_precision, dot_general, product_dtype, rounding
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.cumulative import cumsum
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_index_in_dim, dynamic_update_index_in_dim
@@ -204,7 +204,7 @@ def _masked(x: Array, keep: Array) -> Array:
 # - "sums": y of shape (m, n) gives for each group the sum of its rows' outer products, (g, k, n).
 #
 # It is linear in x and in y, and its transposes are again these three. Rows beyond the last group are zeros, or belong to no sum. `rounds`
-# says whether a GPU may round the operands (`Precision`).
+# says whether a GPU may round the operands to TensorFloat-32 (`Precision`).
 
 ROWS, TRANSPOSED_ROWS, SUMS = "rows", "transposed rows", "sums"
 
@@ -214,7 +214,7 @@ def _bind(x: Array, y: Array, sizes: Array, kind: str, precision: Any, dtype: An
     if precision is not None:
         check_precision("ragged_dot", precision)
     precision = settings.matmul_precision if precision is None else precision
-    rounds = precision is not None and x.dtype == y.dtype == np.float32 and allows_rounding(precision)
+    rounds = precision is not None and x.dtype == y.dtype == np.float32 and rounding(precision) == TENSORFLOAT32
     out: Array = bind(ragged_dot_p, x, y, sizes, kind=kind, rounds=rounds, dtype=result)
     return out
 

@@ -23,7 +23,9 @@ from volta_fn.targets.wgsl.routine import Routine
 
 _CALL = re.compile(r'call (void|\{[^}]*\}|\S+) asm sideeffect "((?:[^"\\]|\\.)*)", "([^"]*)"\((.*)\)$', re.MULTILINE)
 _DECLARED = re.compile(r"^declare (void|\{[^}]*\}|<[^>]*>|\S+) @(llvm\.nvvm\.[\w.]+)\(([^)]*)\)$", re.MULTILINE)
-_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
+_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("bfloat16", "float16", "float32", "int8")}
+#: The operands of `wgmma` by their names in PTX.
+_FORMATS = {"bf16": "bfloat16", "f16": "float16", "tf32": "float32", "s8": "int8"}
 _TIMEOUT = 60
 
 #: What LLVM calls on hosts without an instruction for it.
@@ -183,7 +185,7 @@ class Emulator:
         try:
             code, results, types = self.operations[number]
             arguments = [_read(words + 8 * k, t) for k, t in enumerate(types)]
-            values = self._do(code, arguments)
+            values = self._do(code, arguments, len(results))
             for k, (type_, value) in enumerate(zip(results, values, strict=True)):
                 ctypes.memmove(words + 8 * k, _bytes(type_, value), 4)
         except BaseException as error:
@@ -194,7 +196,7 @@ class Emulator:
         """Return the host's address of one in shared memory, in 32 bits."""
         return self.shared + ((address - self.shared) & 0xFFFFFFFF)
 
-    def _do(self, code: str, a: list[Any]) -> Sequence[Any]:
+    def _do(self, code: str, a: list[Any], count: int) -> Sequence[Any]:
         thread, local = self.local.number, self.local
         lane, warp = thread % 32, thread // 32
         if "sreg" in code:
@@ -223,7 +225,7 @@ class Emulator:
             dtype = _DTYPES["bfloat16" if "bf16" in code else "float16"]
             return self.warp_meetings[warp].meet(lane, a, lambda given: _mma(given, dtype))
         if "wgmma.mma_async" in code:
-            return self.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code))
+            return self.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code, count))
         if "wgmma.wait_group" in code:
             return a
         if code.startswith("cvt.rn.") or ".ff2" in code:
@@ -300,27 +302,31 @@ class Emulator:
                 ctypes.memmove(self._address(given[8 * matrix + row][0]), struct.pack("<4I", *[w & 0xFFFFFFFF for w in words]), 16)
         return {}
 
-    def _wgmma(self, given: dict[int, list[Any]], code: str) -> dict[int, Sequence[Any]]:
-        """Multiply by all instructions of a piece of PTX."""
-        columns = int(code.partition("m64n")[2].partition("k")[0])
-        dtype = _DTYPES["bfloat16" if ".bf16" in code else "float32" if ".tf32" in code else "float16"]
-        each, count = columns // 2, next(k for k, x in enumerate(given[0]) if isinstance(x, int))
-        sums = {t: np.array(given[t][:count], np.float64) for t in given}
+    def _wgmma(self, given: dict[int, list[Any]], code: str, count: int) -> dict[int, Sequence[Any]]:
+        """Multiply by all instructions of a piece of PTX, which has so many sums."""
+        kind = re.search(r"m64n(\d+)k\d+\.\w+\.(\w+)\.", code)
+        assert kind is not None
+        columns, dtype = int(kind[1]), _DTYPES[_FORMATS[kind[2]]]
+        signed = (lambda x: np.array(x, np.uint32).view(np.int32)) if dtype == np.int8 else np.array
+        sums = {t: np.zeros(count) if ", none," in code else signed(given[t][:count]).astype(np.float64) for t in given}
         offsets: dict[str, int] = {}
         for line in code.splitlines():
             if match := re.match(r"add.s64 (\w+), \$(\d+), (\d+);", line):
                 offsets[match[1]] = given[0][int(match[2]) - count] + int(match[3])
-            if match := re.match(r"wgmma.mma_async.* \{\$(\d+),.*\}, (\w+), b, adds, 1, 1(?:, (\d), (\d))?;", line):
-                left = self._matrix(offsets[match[2]], 64, match[3] == "1", dtype)
-                product = left @ self._matrix(offsets["b"], columns, match[4] == "1", dtype).T
+            if match := re.match(r"wgmma.mma_async\S* \{\$(\d+),[^}]*\}, (\w+|\{[^}]*\}), b, (?:adds|none)(?:, 1, 1)?((?:, \d)*);", line):
+                *transposed_left, transposed = match[3].split(", ")[1:] or ["0", "0"]
+                if match[2].startswith("{"):
+                    left = _rows({t: [x[int(k) - count] for k in re.findall(r"\d+", match[2])] for t, x in given.items()}, dtype)
+                else:
+                    left = self._matrix(offsets[match[2]], 64, transposed_left == ["1"], dtype)
+                product = left @ self._matrix(offsets["b"], columns, transposed == "1", dtype).T
                 for t, own in sums.items():
                     row, column = t // 32 * 16 + t % 32 // 4, t % 4 * 2
                     for y in range(columns // 8):
                         for half in range(2):
                             at = int(match[1]) + 4 * y + 2 * half
                             own[at : at + 2] += product[row + 8 * half, 8 * y + column : 8 * y + column + 2]
-                assert int(match[1]) % each == 0
-        return {t: list(map(float, x)) for t, x in sums.items()}
+        return {t: list(map(int if dtype == np.int8 else float, x)) for t, x in sums.items()}
 
     def _matrix(self, descriptor: int, rows: int, transposed: bool, dtype: np.dtype) -> np.ndarray:
         """Return a matrix in shared memory, with 32 bytes of terms in each row."""
@@ -396,6 +402,17 @@ def _ldmatrix(given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequen
             low, high = values[lane // 4, 2 * (lane % 4) : 2 * (lane % 4) + 2]
             results[lane] = [*results[lane], int(low) | int(high) << 16]
     return results
+
+
+def _rows(words: dict[int, list[int]], dtype: np.dtype) -> np.ndarray:
+    """Return 64 rows of 16 terms from the registers of a warp group."""
+    result = np.zeros((64, 16))
+    for thread, four in words.items():
+        row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+        for k, word in enumerate(four):
+            pair = np.array([word & 0xFFFFFFFF], np.uint32).view(dtype).astype(np.float64)
+            result[row + k % 2 * 8, column + k // 2 * 8 : column + k // 2 * 8 + 2] = pair
+    return result
 
 
 def _mma(given: dict[int, list[Any]], dtype: np.dtype) -> dict[int, Sequence[Any]]:

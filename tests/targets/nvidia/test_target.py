@@ -73,6 +73,15 @@ def test_small_products_are_shaders() -> None:
     assert not any(on_matrix_units(planned(lambda x, y: x @ y, shaped(64, 64), shaped(64, 64))))
 
 
+def test_short_sums_of_few_rows_use_wgmma() -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y
+
+    assert on_matrix_units(planned(product, shaped(32, 256), shaped(256, 1024), device=HOPPER)) == [True]
+    assert not any(on_matrix_units(planned(product, shaped(32, 256), shaped(256, 1024), device=AMPERE)))
+    assert not any(on_matrix_units(planned(product, shaped(32, 1024), shaped(1024, 256), device=HOPPER)))
+
+
 def test_rows_that_are_not_aligned_are_copied() -> None:
     assert on_matrix_units(planned(lambda x, y: x @ y, shaped(1024, 1001), shaped(1001, 1000))) == [False, True]
     assert not any(on_matrix_units(planned(lambda x, y: x @ y, shaped(1 << 15, 1001), shaped(1001, 24))))

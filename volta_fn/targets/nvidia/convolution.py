@@ -22,7 +22,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia.matmul.contract import dispatch_of
 from volta_fn.targets.nvidia.matmul.problem import (
-    FORMATS,
+    HALVES,
     ROW,
     UNIT,
     MatrixOperand,
@@ -122,9 +122,9 @@ def _last(walk: Walk) -> int:
 def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute a correlation; None if they do not."""
     x, w, y = dtypes
-    if device.matrix_units != "wgmma" or x != w or x not in FORMATS or x.itemsize != 2 or len(c.axes) > _MOST_AXES:
+    if device.matrix_units != "wgmma" or x != w or x not in HALVES or len(c.axes) > _MOST_AXES:
         return None
-    if y != _FLOAT32 and y not in FORMATS:
+    if y != _FLOAT32 and y not in HALVES:
         return None
     if min(c.x.strides + c.w.strides + c.y.strides) < 0:
         return None
@@ -285,14 +285,13 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     assert isinstance(schedule, Schedule)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
-        m, n = product.m, product.n
-        results: Results = Stored(m, n, schedule, target, 2)
+        results: Results = Stored(product, schedule, target, 2)
         if dtype.itemsize == 2 and Rounded.fits(target):
-            results = Rounded(m, n, schedule, target, dtype, 2)
+            results = Rounded(product, schedule, target, dtype, 2)
         return [dispatch_of(product, schedule, results, (left, right, 2), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * product.batch * product.m * product.n)
-    sums = PartialSums(product.m, product.n, schedule, 2)
+    sums = PartialSums(product, schedule, 2)
     first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
     kernel = _finishing_kernel(finish, schedule.splits, target)
     return [first, *renumbered(kernel, (partial, 2), device)]

@@ -149,7 +149,7 @@ _NON_BLOCKING = 1
 #: The attribute of a function that says how much dynamic shared memory launches may ask for.
 _MOST_DYNAMIC_MEMORY = 8
 #: CUDA's numbers for tensor maps: of dtypes, of the swizzle over rows of 128 bytes, and of reading them into the L2 cache at once.
-_MAP_DTYPES = {"float16": 6, "bfloat16": 9, "float32": 11}
+_MAP_DTYPES = {"int8": 0, "float16": 6, "bfloat16": 9, "float32": 11}
 _SWIZZLE_128, _PROMOTE_128 = 3, 2
 _MAP_ALIGNMENT = 64
 

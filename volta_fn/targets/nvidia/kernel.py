@@ -41,7 +41,7 @@ class TensorMap(NamedTuple):
     """
 
     binding: int
-    #: "bfloat16", "float16" or "float32"; the last is rounded to TF32 when it is read.
+    #: "int8", "bfloat16", "float16" or "float32"; the last is rounded to TF32 when it is read.
     dtype: str
     #: Bytes from the beginning of the binding to the first element.
     offset: int

@@ -14,6 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -113,6 +114,33 @@ def test_forward(case: Case) -> None:
     out = np.full(problem.out.shape, np.nan, case.dtype)
     statistics = np.full(problem.statistics.shape, np.nan, np.float32)
     run(forward_dispatch(a, case.schedule), [*problem.operands, out, statistics])
+    check("statistics", statistics, problem.statistics, 1e-5)
+    check("result", out, problem.out, 1e-2 if case.dtype == BFLOAT16 else 2e-3)
+
+
+GROUPS = GroupSchedule(2, 64)
+
+
+@pytest.mark.parametrize(
+    ("case", "schedule"),
+    [
+        pytest.param(Case("", queries=140, keys=100), GROUPS, id="ragged"),
+        pytest.param(Case("", heads=2, queries=200, keys=200, causal=True), GROUPS, id="causal"),
+        pytest.param(Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16), GROUPS, id="shared heads"),
+        pytest.param(Case("", queries=130, keys=150, width=128, causal=True), GROUPS, id="wide"),
+        pytest.param(Case("", queries=193, keys=260, causal=True), GroupSchedule(3, 128), id="three groups"),
+        pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
+        pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, ahead=True), id="ahead"),
+        pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, ahead=True), id="ahead, one tile"),
+    ],
+)
+def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
+    problem = problem_of(case)
+    a = attention_of(problem.avals(), problem.form._replace(cotangent=None))
+    assert has_tensor_maps(a)
+    out = np.full(problem.out.shape, np.nan, case.dtype)
+    statistics = np.full(problem.statistics.shape, np.nan, np.float32)
+    run(group_dispatch(a, schedule), [*problem.operands, out, statistics])
     check("statistics", statistics, problem.statistics, 1e-5)
     check("result", out, problem.out, 1e-2 if case.dtype == BFLOAT16 else 2e-3)
 

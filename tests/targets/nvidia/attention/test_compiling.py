@@ -14,6 +14,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES, attention, attention_gradient, worthwhile
+from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.kernel import header_of
 
 ROWS_FIRST = Axes((0, 2), 1, 3)
@@ -33,13 +34,19 @@ def test_kernels(device: TargetCapabilities, dtype: str, queries: int, width: in
     forward = attention((x,) * 3, {"form": FORM._replace(cotangent=None)}, device)
     backward = attention_gradient((x,) * 4 + (ShapedArray((48, queries, 2), np.dtype(np.float32)), x), {"form": FORM}, device)
     assert (len(forward.dispatches), len(backward.dispatches)) == (1, 3)
+    header = header_of(forward.dispatches[0].source)
+    assert header is not None
+    assert bool(header.maps) == (device is HOPPER and queries == 1000 and width == 64)
     for dispatch in (*forward.dispatches, *backward.dispatches):
         header = header_of(dispatch.source)
         assert header is not None
         assert header.shared <= device.block_memory
         code = ptx(dispatch.source, tmp_path, "sm_90a" if device is HOPPER else "sm_80")
         assert ".local" not in code
-        if dispatch is not backward.dispatches[0]:
+        if header.maps:
+            assert device is HOPPER
+            assert all(name in code for name in ("wgmma.mma_async", "cp.async.bulk.tensor.4d", "ex2.approx.ftz.f32", "st.global.v4.b32"))
+        elif dispatch is not backward.dispatches[0]:
             assert all(name in code for name in ("mma.sync", "ldmatrix", "cp.async.cg", "ex2.approx.ftz.f32", "st.global.v4.b32"))
 
 
@@ -69,4 +76,5 @@ def test_shared_memory_of_schedules() -> None:
     for schedules in SCHEDULES.values():
         for options in schedules:
             assert all(schedule.tile % schedule.step == 0 for schedule in options)
-            assert [s.rows for s in options] == sorted([s.rows for s in options], reverse=True)
+            rows = [s.rows for s in options if isinstance(s, AttentionSchedule)]
+            assert rows == sorted(rows, reverse=True)

@@ -32,6 +32,7 @@ KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, i
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let products of any size run on matrix units."""
     monkeypatch.setattr(contract, "_FEWEST", 1)
+    monkeypatch.setattr(contract, "_FEWEST_OF_SHORT", 1)
     monkeypatch.setattr(contract, "_FEWEST_PER_ELEMENT", 1)
 
 
@@ -172,6 +173,95 @@ def test_float32_that_may_be_rounded(layout: str) -> None:
     exact = x.astype(np.float64) @ (y.T if layout[1] == "T" else y).astype(np.float64)
     error = np.linalg.norm(result - exact) / np.linalg.norm(exact)
     assert 1e-5 < error < 1e-3
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("k", [72, 75])
+def test_float32_as_sums_of_two_bfloat16_numbers(device: TargetCapabilities, schedule: AnySchedule, k: int) -> None:
+    x, y = numbers(40, k, dtype=np.float32), numbers(k, 48, dtype=np.float32)
+    item, operands = operands_of(lambda x, y: vnp.matmul(x, y, precision="bfloat16_3x"), [x, y], device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule))
+    assert routine is not None
+    assert len(routine.dispatches) == 3
+    product = contraction_of(item.node.kernel)
+    assert product is not None
+    sides = product.problem()[:2]
+    copies = [interpret(copy_kernel(side, a.size, part), a.reshape(-1))[0] for side, a, part in zip(sides, (x, y), (2, 1), strict=True)]
+    assert routine.workspaces == tuple([copy.nbytes for copy in copies])
+    result = np.zeros((40, 48), np.float32)
+    run_kernel(routine, [*operands, result, *copies])
+    exact = x.astype(np.float64) @ y.astype(np.float64)
+    assert np.linalg.norm(result - exact) / np.linalg.norm(exact) < 1e-5
+
+
+def test_remainders_of_infinities_are_zero() -> None:
+    operand = Operand(np.dtype(np.float32), Walk((), ()), Walk((2,), (8,)), Walk((8,), (1,)), 0)
+    x = np.float32([1, 1 + 2**-9, -np.inf, np.nan, 3e38, 0, 1e-30, 7, 8, 9, 10, 11, 12, 13, 14, 15 + 2**-6])
+    (copy,) = interpret(copy_kernel(operand, 16, 1), x)
+    high, low, again = copy.reshape(2, 3, 8).swapaxes(0, 1).astype(np.float32)
+    np.testing.assert_array_equal(high, again)
+    np.testing.assert_array_equal(high, x.reshape(2, 8).astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert np.isfinite(low).all()
+    sums = np.where(np.isfinite(high), high + low, high)
+    np.testing.assert_allclose(sums, x.reshape(2, 8), rtol=2**-16)
+
+
+def in_int32(x: Any, y: Any) -> Any:
+    """Multiply integers of 8 bits."""
+    return vnp.dot(x, y, preferred_element_type="int32")
+
+
+def integers(*shape: int) -> np.ndarray:
+    """Random integers of 8 bits."""
+    return np.random.default_rng(sum(shape)).integers(-128, 128, shape, np.int8)
+
+
+@pytest.mark.parametrize("schedule", [GROUPS, Schedule(32, 1, stages=2), Schedule(64, 2, blocks=2, stages=3, turns=True)], ids=str)
+def test_integers_of_8_bits(schedule: AnySchedule) -> None:
+    x, y = integers(72, 288), integers(40, 288)
+    sums = computed(lambda x, y: in_int32(x, y.T), x, y, device=HOPPER, schedule=schedule)
+    np.testing.assert_array_equal(sums, x.astype(np.int32) @ y.T.astype(np.int32))
+
+
+def test_epilogues_of_integers() -> None:
+    def scaled(x: Any, y: Any, scale: Any) -> Any:
+        return in_int32(x, y.T).astype("float32") * scale
+
+    x, y, scale = integers(40, 160), integers(48, 160), numbers(48, dtype=np.float32)
+    actual = computed(scaled, x, y, scale, device=HOPPER, schedule=GROUPS)
+    np.testing.assert_array_equal(actual, (x.astype(np.int32) @ y.T.astype(np.int32)).astype(np.float32) * scale)
+
+
+def test_partial_sums_of_integers() -> None:
+    x, y = integers(40, 512), integers(48, 512)
+    partial = computed(lambda x, y: in_int32(x, y.T), x, y, device=HOPPER, schedule=replace(GROUPS, splits=2), inside=False)
+    np.testing.assert_array_equal(partial.view(np.int32).reshape(2, 40, 48).sum(0), x.astype(np.int32) @ y.T.astype(np.int32))
+
+
+def test_integers_that_are_not_contiguous_along_k_are_copied() -> None:
+    x, y = integers(40, 160), integers(160, 48)
+    item, operands = operands_of(in_int32, [x, y], HOPPER)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, HOPPER, ProductOptions(GROUPS))
+    assert routine is not None
+    assert len(routine.dispatches) == 2
+    result = np.zeros((40, 48), np.int32)
+    run_kernel(routine, [*operands, result, np.ascontiguousarray(y.T)])
+    np.testing.assert_array_equal(result, x.astype(np.int32) @ y.astype(np.int32))
+
+
+def test_narrow_tiles() -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y.T
+
+    arrays = numbers(40, 200), numbers(72, 200)
+    check(computed(product, *arrays, device=HOPPER, schedule=Schedule(32, 1, stages=3)), product, *arrays)
+    check(
+        computed(lambda x, y: 2 * (x @ y.T), *arrays, device=HOPPER, schedule=Schedule(32, 1, stages=3)),
+        lambda x, y: 2 * (x @ y.T),
+        *arrays,
+    )
 
 
 def test_copies_of_float32_are_contiguous_along_k() -> None:

@@ -12,10 +12,10 @@ from tests.targets.nvidia.planning import AMPERE, HOPPER
 from volta_fn.compiler.contractions import problem_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul.problem import MatrixProduct, matrix_product
-from volta_fn.targets.nvidia.matmul.schedule import SHIPPED, Schedule, WarpSchedule, candidates, choose, chunk, read
+from volta_fn.targets.nvidia.matmul.schedule import SHIPPED, Schedule, WarpSchedule, candidates, choose, chunk, is_legal, read
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, INT8 = np.dtype(np.float32), np.dtype(np.int8)
 
 
 def product(m: int, n: int, k: int, layout: str = "NN", batch: int = 0, dtype: np.dtype = BFLOAT16) -> MatrixProduct | None:
@@ -65,11 +65,47 @@ def test_float32_is_refused_unless_it_may_be_rounded() -> None:
     assert product(128, 128, 128, dtype=FLOAT32) is None
     matrices = ((1,), (0,)), ((), ())
     problem = problem_of((128, 64), (64, 96), matrices, (FLOAT32,) * 3)
-    rounded = matrix_product(problem, 0, 1, rounds=True)
+    rounded = matrix_product(problem, 0, 1, {FLOAT32})
     assert rounded is not None
     assert (rounded.lhs.is_copy, rounded.rhs.is_copy) == (False, True)
     assert rounded.layout == "NT"
     assert rounded.rhs.tensor_map(64).dtype == "float32"
+
+
+def test_integers_of_8_bits_are_summed_in_32() -> None:
+    matrices = ((1,), (0,)), ((), ())
+    problem = problem_of((128, 64), (64, 96), matrices, (INT8, INT8, np.dtype(np.int32)))
+    assert matrix_product(problem, 0, 1) is None
+    integers = matrix_product(problem, 0, 1, {INT8})
+    assert integers is not None
+    assert integers.sum_dtype == np.int32
+    assert integers.name == "s8 NT 1x128x96x64"
+    assert (integers.lhs.is_copy, integers.rhs.is_copy) == (False, True)
+    assert integers.lhs.tensor_map(64).box == (128, 64)
+    assert matrix_product(problem._replace(dtype=INT8), 0, 1, {INT8}) is None
+
+
+def test_pairs_are_copies_with_three_times_as_many_terms() -> None:
+    problem = problem_of((128, 61), (61, 96), (((1,), (0,)), ((), ())), (FLOAT32,) * 3)
+    pairs = matrix_product(problem, 0, 1, pairs=True)
+    assert pairs is not None
+    assert (pairs.k, pairs.lhs.stride, pairs.layout) == (192, 192, "NT")
+    assert pairs.lhs.is_copy
+    assert pairs.rhs.is_copy
+    assert pairs.lhs.dtype == BFLOAT16
+    half = problem_of((128, 61), (61, 96), (((1,), (0,)), ((), ())), (BFLOAT16, BFLOAT16, FLOAT32))
+    assert matrix_product(half, 0, 1, pairs=True) is None
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_narrow_tiles_need_operands_that_are_contiguous_along_k(layout: str) -> None:
+    p = existing(128, 256, 64, layout)
+    assert is_legal(p, Schedule(32, 1)) == (layout[1] == "T")
+    assert is_legal(p, WarpSchedule(32, 64, 16, 32)) == (layout[0] == "N")
+    assert is_legal(p, WarpSchedule(64, 32, 32, 32)) == (layout[1] == "T")
+    assert is_legal(p, WarpSchedule(64, 64, 32, 32))
+    schedule = choose(p, HOPPER)
+    assert is_legal(p, schedule)
 
 
 @pytest.mark.parametrize("device", [AMPERE, HOPPER, AMPERE._replace(block_memory=99 << 10)], ids=["mma", "wgmma", "small mma"])

@@ -12,7 +12,7 @@ import math
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel
+from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel, masked
 from volta_fn.targets.nvidia.attention.tiles import ELEMENTS, FRAGMENT, ZERO, AttentionKernel, AttentionSchedule, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
@@ -126,7 +126,7 @@ class _ByQueries(QueryKernel):
             for start in range(0, s.tile, s.step):
                 logits = self.products(self.queries, keys, key_pointers, start)
                 key = f.plus(f.times(tile_number, s.tile), i32(start))
-                weights = self.masked(logits, query, key)
+                weights = masked(self, self.a, logits, query, key)
                 slopes = [[[pairs[2 * i + k // 2][1] for k in range(4)] for _ in columns] for i, columns in enumerate(weights)]
                 slopes = self.products(self.cotangents, values, value_pointers, start, slopes)
                 for i, columns in enumerate(weights):
@@ -139,7 +139,7 @@ class _ByQueries(QueryKernel):
 
         state = self.over_keys(begin, self.flat(self.zeros(self.width)), body, query)
         sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
-        self.store(self.row_tiles[0], 5, self.head, self.first, sums)
+        self.store(self.row_tiles[0].rows, self.row_tiles[0].offset, 5, self.head, self.first, sums)
         return f.text()
 
     def _pair(self, head: Value, query: Value) -> list[Value]:
@@ -223,7 +223,7 @@ class _ByKeys(AttentionKernel):
         half = len(sums) // 2
         to_k = self.nested([self.multiply(x, number(a.scale)) for x in sums[:half]])
         for tile, binding, gradient in zip(self.row_tiles, (5, 6), (to_k, self.nested(sums[half:])), strict=True):
-            self.store(tile, binding, self.head, first, gradient)
+            self.store(tile.rows, tile.offset, binding, self.head, first, gradient)
         return f.text()
 
     def _position(self, tile_number: Value) -> tuple[Value, Value]:

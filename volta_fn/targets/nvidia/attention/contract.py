@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
@@ -10,6 +11,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
 from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
@@ -18,12 +20,12 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 class AttentionSchedules(NamedTuple):
-    """Schedules of the kernels, those with the most rows first.
+    """Schedules of the kernels, the fastest first.
 
-    The others are for problems with few blocks.
+    The others are for GPUs that lack it, and for problems with few blocks.
     """
 
-    forward: tuple[AttentionSchedule, ...]
+    forward: tuple[AttentionSchedule | GroupSchedule, ...]
     by_queries: tuple[AttentionSchedule, ...]
     by_keys: tuple[AttentionSchedule, ...]
 
@@ -33,7 +35,7 @@ _LITTLE = AttentionSchedule(fragments=1)
 #: The schedules by the number of features.
 SCHEDULES = {
     64: AttentionSchedules(
-        (AttentionSchedule(), _LITTLE),
+        (GroupSchedule(1, 128, residents=2), AttentionSchedule(), _LITTLE),
         (AttentionSchedule(step=32), _LITTLE),
         (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
@@ -69,12 +71,29 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
     ):
         return False
     schedules = SCHEDULES[width]
-    operands = [(schedules.forward[0], 1, 0), (schedules.by_queries[0], 2, 0), (schedules.by_keys[0], 2, PAIR)]
-    fits = all(schedule.shared(width, count, extra) <= device.block_memory for schedule, count, extra in operands)
+    operands = (schedules.forward, 1, 0), (schedules.by_queries, 2, 0), (schedules.by_keys, 2, PAIR)
+    fits = all(
+        schedule.shared(width, count, extra) <= device.block_memory
+        for options, count, extra in operands
+        for schedule in options
+        if isinstance(schedule, AttentionSchedule)
+    )
     return fits and PAIR * a.stack * (a.queries + 1) < 1 << 31  # statistics are addressed by 32 bits
 
 
-def _first(schedules: tuple[AttentionSchedule, ...], heads: int, rows: int, device: TargetCapabilities) -> AttentionSchedule:
+def _forward_schedules(a: Attention, device: TargetCapabilities) -> list[AttentionSchedule | GroupSchedule]:
+    """Return the schedules of the forward pass that the device can run."""
+    has_groups = device.matrix_units == "wgmma" and has_tensor_maps(a)
+    width = a.q.width
+    return [
+        s for s in SCHEDULES[width].forward if isinstance(s, AttentionSchedule) or (has_groups and s.shared(width) <= device.block_memory)
+    ]
+
+
+_Schedule = TypeVar("_Schedule", AttentionSchedule, AttentionSchedule | GroupSchedule)
+
+
+def _first(schedules: Sequence[_Schedule], heads: int, rows: int, device: TargetCapabilities) -> _Schedule:
     """Return the first schedule with a block for each multiprocessor.
 
     If there is none, return the last one.
@@ -87,7 +106,8 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     if not worthwhile(avals, params["form"], device):
         return shader_attention(avals, params, device)
     a = attention_of(avals, params["form"])
-    return Routine((forward_dispatch(a, _first(SCHEDULES[a.q.width].forward, a.stack, a.queries, device)),))
+    schedule = _first(_forward_schedules(a, device), a.stack, a.queries, device)
+    return Routine((group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule),))
 
 
 def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:

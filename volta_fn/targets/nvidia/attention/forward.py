@@ -6,13 +6,18 @@ that maximum grows. Weights are rounded to 16 bits for the product with the valu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, ZERO, AttentionSchedule, Sums, number
+from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel, masked
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, ZERO, AttentionSchedule, FragmentKernel, Sums, number
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import i32
 from volta_fn.targets.wgsl.routine import Dispatch
+
+#: Chains in which the products of a row are combined.
+_CHAINS = 4
 
 
 def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
@@ -33,7 +38,7 @@ class _Forward(QueryKernel):
 
     def text(self) -> str:
         """Return the module."""
-        f, s, keys, values = self.f, self.schedule, self.keys, self.values
+        f, a, s, keys, values = self.f, self.a, self.schedule, self.keys, self.values
         of_keys, of_values = keys.addresses(i32(0), crossed=True), values.addresses(i32(0), crossed=False)
         query = f.plus(self.first, self.first_row)
 
@@ -47,55 +52,68 @@ class _Forward(QueryKernel):
             for start in range(0, s.tile, s.step):
                 logits = self.products(self.queries, keys, pointers[0], start)
                 key = f.plus(f.times(tile_number, s.tile), i32(start))
-                logits = self.masked(logits, query, key)
-                maxima, totals = self._exponentiate(logits, maxima, totals, sums)
+                logits = masked(self, a, logits, query, key)
+                maxima, totals = exponentiate(self, self.factor, logits, maxima, totals, sums)
                 self.add_products(sums, self.fragments(logits), values, pointers[1], start)
             return [*maxima, *totals, *self.flat(sums)]
 
         state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
-        self._finish(self.over_keys(begin, state, body, query))
+        finish(self, a, self.head, self.first, self.row_tiles[0].offset, self.over_keys(begin, state, body, query))
         return f.text()
 
-    def _exponentiate(self, logits: Sums, maxima: list[Value], totals: list[Value], sums: Sums) -> tuple[list[Value], list[Value]]:
-        """Replace products by weights relative to the largest so far of their rows.
 
-        Earlier sums are scaled by how much that has grown. Return the largest products and the sums of weights.
-        """
-        f = self.f
-        maxima, totals = list(maxima), list(totals)
-        for row in range(2 * self.schedule.fragments):
-            i, half = divmod(row, 2)
-            largest = logits[i][0][2 * half]
-            for columns in logits[i]:
-                for x in columns[2 * half : 2 * half + 2]:
-                    largest = self.maximum(largest, x)
-            largest = self.maximum(maxima[row], self.across(self.maximum, largest))
-            growth = self.exp2(self.multiply(f.binary("fsub", maxima[row], largest), self.factor))
-            shift = self.multiply(f.let("float", f"fneg {largest}"), self.factor)
-            total = self.multiply(totals[row], growth)
-            for columns in logits[i]:
-                for k in range(2 * half, 2 * half + 2):
-                    columns[k] = self.exp2(self.fma(columns[k], self.factor, shift))
-                    total = self.add(total, columns[k])
-            for columns in sums[i]:
-                columns[2 * half : 2 * half + 2] = [self.multiply(x, growth) for x in columns[2 * half : 2 * half + 2]]
-            maxima[row], totals[row] = largest, total
-        return maxima, totals
+def exponentiate(
+    kernel: FragmentKernel, factor: Value, logits: Sums, maxima: list[Value], totals: list[Value], sums: Sums
+) -> tuple[list[Value], list[Value]]:
+    """Replace products by weights relative to the largest so far of their rows.
 
-    def _finish(self, state: list[Value]) -> None:
-        """Divide by the sums of weights, and store the result and the statistics."""
-        f, a, head, rows = self.f, self.a, self.head, 2 * self.schedule.fragments
-        totals = [self.across(self.add, total) for total in state[rows : 2 * rows]]
-        sums = self.nested(state[2 * rows :])
-        for row, (largest, total) in enumerate(zip(state[:rows], totals, strict=True)):
-            i, half = divmod(row, 2)
-            inverse = f.binary("fdiv", Value("float", "1.0"), total)
-            for columns in sums[i]:
-                columns[2 * half : 2 * half + 2] = [self.multiply(x, inverse) for x in columns[2 * half : 2 * half + 2]]
-            query = f.plus(self.first, self.first_row, self.g, i32(FRAGMENT * i + 8 * half))
-            with f.only_if(f.binary("and", f.equals(self.t, 0), f.below(query, a.queries))):
-                at = f.widened_index(f.times(f.plus(f.binary("mul", head, i32(a.queries)), query), 8))
-                to = f.further(f.bindings[4], at)
-                f.store(self.multiply(largest, number(a.scale)), to, 8)
-                f.store(total, f.further(to, Value("i64", "4")), 4)
-        self.store(self.row_tiles[0], 3, head, self.first, sums)
+    Earlier sums are scaled by how much that has grown. Return the largest products and the sums of weights.
+    """
+    f = kernel.f
+    maxima, totals = list(maxima), list(totals)
+    for row in range(2 * kernel.division.fragments):
+        i, half = divmod(row, 2)
+        products = [x for columns in logits[i] for x in columns[2 * half : 2 * half + 2]]
+        largest = kernel.maximum(maxima[row], kernel.across(kernel.maximum, _combined(kernel.maximum, products)))
+        growth = kernel.exp2(kernel.multiply(f.binary("fsub", maxima[row], largest), factor))
+        shift = kernel.multiply(f.let("float", f"fneg {largest}"), factor)
+        weights = [kernel.exp2(kernel.fma(x, factor, shift)) for x in products]
+        total = kernel.fma(totals[row], growth, _combined(kernel.add, weights))
+        for n, columns in enumerate(logits[i]):
+            columns[2 * half : 2 * half + 2] = weights[2 * n : 2 * n + 2]
+        for columns in sums[i]:
+            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, growth) for x in columns[2 * half : 2 * half + 2]]
+        maxima[row], totals[row] = largest, total
+    return maxima, totals
+
+
+def _combined(combine: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
+    """Combine values in several independent chains, whose latencies hide each other."""
+    chains = list(values[:_CHAINS])
+    for n, x in enumerate(values[_CHAINS:]):
+        chains[n % _CHAINS] = combine(chains[n % _CHAINS], x)
+    while len(chains) > 1:
+        chains = [combine(*chains[k : k + 2]) if k + 1 < len(chains) else chains[k] for k in range(0, len(chains), 2)]
+    return chains[0]
+
+
+def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offset: int, state: list[Value]) -> None:
+    """Divide by the sums of weights, and store the result and the statistics.
+
+    `state` has the largest products, the sums of weights, and the sums of the block's rows from `first` on; for `offset` see `store`.
+    """
+    f, rows = kernel.f, 2 * kernel.division.fragments
+    totals = [kernel.across(kernel.add, total) for total in state[rows : 2 * rows]]
+    sums = kernel.nested(state[2 * rows :])
+    for row, (largest, total) in enumerate(zip(state[:rows], totals, strict=True)):
+        i, half = divmod(row, 2)
+        inverse = f.binary("fdiv", Value("float", "1.0"), total)
+        for columns in sums[i]:
+            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, inverse) for x in columns[2 * half : 2 * half + 2]]
+        query = f.plus(first, kernel.first_row, kernel.g, i32(FRAGMENT * i + 8 * half))
+        with f.only_if(f.binary("and", f.equals(kernel.t, 0), f.below(query, a.queries))):
+            at = f.widened_index(f.times(f.plus(f.binary("mul", head, i32(a.queries)), query), 8))
+            to = f.further(f.bindings[4], at)
+            f.store(kernel.multiply(largest, number(a.scale)), to, 8)
+            f.store(total, f.further(to, Value("i64", "4")), 4)
+    kernel.store(a.out, offset, 3, head, first, sums)

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, Sums, number
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, number
 from volta_fn.targets.nvidia.matmul.function import i32
 
 #: Less than any product, including those of keys that are not seen.
@@ -66,33 +66,34 @@ class QueryKernel(AttentionKernel):
         last = f.plus(query, i32(s.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
 
-    def masked(self, values: Sums, query: Value, key: Value) -> Sums:
-        """Replace values where a query does not see a key by the least number.
 
-        None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
-        """
-        f, a, step = self.f, self.a, self.schedule.step
-        is_ragged = a.keys % self.schedule.tile != 0
-        if not a.causal and not is_ragged:
-            return values
-        last = f.plus(key, i32(step - 1))
-        conditions = [f.compare("icmp ugt", last, query)] if a.causal else []
-        conditions += [f.compare("icmp uge", last, i32(a.keys))] if is_ragged else []
-        condition = conditions[0] if len(conditions) == 1 else f.binary("or", *conditions)
+def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:
+    """Replace values where a query does not see a key by the least number.
 
-        def mask() -> list[Value]:
-            column = f.plus(key, f.times(self.t, 2))
-            beyond = f.minus(i32(a.keys), column)
-            result = []
-            for i, fragment in enumerate(values):
-                ends = []
-                for half in range(2):
-                    after = f.minus(f.plus(query, self.g, i32(FRAGMENT * i + 8 * half + 1)), column)
-                    end = after if a.causal else beyond
-                    ends.append(f.intrinsic("llvm.smin.i32", "i32", after, beyond) if a.causal and is_ragged else end)
-                for n, columns in enumerate(fragment):
-                    for k, x in enumerate(columns):
-                        result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, LOWEST))
-            return result
+    None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
+    """
+    f, step = kernel.f, kernel.division.step
+    is_ragged = a.keys % kernel.division.tile != 0
+    if not a.causal and not is_ragged:
+        return values
+    last = f.plus(key, i32(step - 1))
+    conditions = [f.compare("icmp ugt", last, query)] if a.causal else []
+    conditions += [f.compare("icmp uge", last, i32(a.keys))] if is_ragged else []
+    condition = conditions[0] if len(conditions) == 1 else f.binary("or", *conditions)
 
-        return self.nested(f.branch(condition, mask, lambda: self.flat(values)))
+    def mask() -> list[Value]:
+        column = f.plus(key, f.times(kernel.t, 2))
+        beyond = f.minus(i32(a.keys), column)
+        result = []
+        for i, fragment in enumerate(values):
+            ends = []
+            for half in range(2):
+                after = f.minus(f.plus(query, kernel.g, i32(FRAGMENT * i + 8 * half + 1)), column)
+                end = after if a.causal else beyond
+                ends.append(f.intrinsic("llvm.smin.i32", "i32", after, beyond) if a.causal and is_ragged else end)
+            for n, columns in enumerate(fragment):
+                for k, x in enumerate(columns):
+                    result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, LOWEST))
+        return result
+
+    return kernel.nested(f.branch(condition, mask, lambda: kernel.flat(values)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -137,7 +138,131 @@ class Tile:
         return self.f.load_matrices(self.f.further(pointer, i32(row * self.row_bytes)), transposed=transposed)
 
 
-class AttentionKernel:
+class FragmentSchedule(Protocol):
+    """What kernels need to know of a schedule to compute with fragments."""
+
+    @property
+    def fragments(self) -> int:
+        """Fragments of 16 rows that a warp has."""
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile."""
+
+    @property
+    def step(self) -> int:
+        """Those of them that are multiplied at a time."""
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+
+
+class FragmentKernel:
+    """A kernel whose warps have sums in fragments of 16 rows.
+
+    `first_row` is the warp's first row in the block.
+    """
+
+    def __init__(self, f: KernelFunction, schedule: FragmentSchedule, dtype: np.dtype, width: int, first_row: Value) -> None:
+        self.f, self.dtype, self.width, self.first_row = f, dtype, width, first_row
+        self.division = schedule
+        #: The lane's row and pair of columns in a fragment.
+        self.g, self.t = f.divided(f.lane, 4)
+
+    # sums
+
+    def zeros(self, columns: int) -> Sums:
+        """Return sums of so many columns."""
+        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.division.fragments)]
+
+    def flat(self, sums: Sums) -> list[Value]:
+        """Return sums as a list."""
+        return [x for rows in sums for columns in rows for x in columns]
+
+    def nested(self, values: Sequence[Value]) -> Sums:
+        """Return a list as sums."""
+        each = len(values) // self.division.fragments
+        return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
+
+    # numbers
+
+    def fragments(self, sums: Sums) -> Fragments:
+        """Round sums to fragments of the left operand of a product."""
+        result: Fragments = []
+        for rows in sums:
+            pairs = [[self.pack(x[0], x[1]), self.pack(x[2], x[3])] for x in rows]
+            result.append([[*pairs[n], *pairs[n + 1]] for n in range(0, len(pairs), 2)])
+        return result
+
+    def pack(self, low: Value, high: Value) -> Value:
+        """Round two numbers to 16 bits each, in one register."""
+        name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
+        return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
+
+    def exp2(self, x: Value) -> Value:
+        """Emit 2 to the power of x, with an error of two units in the last place.
+
+        Results below the normal numbers are 0.
+        """
+        return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """Emit x * y + z, rounded once."""
+        return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
+
+    def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
+        """Combine values of the lanes whose numbers differ in these bits.
+
+        By default these are the lanes of a row.
+        """
+        for bit in lanes:
+            name = "llvm.nvvm.shfl.sync.bfly.f32"
+            x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
+        return x
+
+    def maximum(self, x: Value, y: Value) -> Value:
+        """Emit the larger of two numbers; the other one if one is NaN."""
+        return self.f.intrinsic("llvm.maxnum.f32", "float", x, y)
+
+    def add(self, x: Value, y: Value) -> Value:
+        """Emit x + y."""
+        return self.f.binary("fadd", x, y)
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        """Emit x * y."""
+        return self.f.binary("fmul", x, y)
+
+    # results
+
+    def store(self, rows: Rows, offset: int, binding: int, head: Value, first: Value, sums: Sums) -> None:
+        """Round sums of the warp's rows and store them to an array.
+
+        `first` is the block's first row. The sums pass through shared memory from `offset` on, which has room for the rows of the block.
+        """
+        f, row_bytes = self.f, 2 * rows.width
+        units = row_bytes // UNIT
+        base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
+        line, unit = f.divided(f.lane, units)
+        for i, fragment in enumerate(sums):
+            start = f.plus(f.times(f.plus(self.first_row, i32(FRAGMENT * i)), row_bytes), i32(offset))
+            for n, (a, b, c, d) in enumerate(fragment):
+                to = f.plus(start, f.times(self.g, row_bytes), f.times(f.exclusive_or(self.g, n), UNIT), f.times(self.t, 4))
+                f.store(self.pack(a, b), f.shared(to), 4)
+                f.store(self.pack(c, d), f.shared(f.plus(to, i32(8 * row_bytes))), 4)
+        f.synchronise_warp()
+        for k in range(0, self.division.warp_rows, 32 // units):
+            row = f.plus(self.first_row, line, i32(k))
+            at = f.plus(f.times(row, row_bytes), f.times(f.exclusive_or(unit, f.remainder(row, 8)), UNIT), i32(offset))
+            words = f.load("<4 x i32>", f.shared(at), 16)
+            number = f.plus(first, row)
+            with f.only_if(f.below(number, rows.count)):
+                far = f.binary("mul", f.widened_index(number), Value("i64", str(2 * rows.step)))
+                to = f.further(base, f.binary("add", far, f.widened_index(f.times(unit, UNIT))))
+                f.store(words, to, 16)
+
+
+class AttentionKernel(FragmentKernel):
     """A kernel under construction.
 
     `row_arrays` are the bindings and arrays whose rows the warps share, `column_arrays` those that follow tile by tile; a tile has `extra`
@@ -152,9 +277,9 @@ class AttentionKernel:
         column_arrays: Sequence[tuple[int, Rows]],
         extra: int = 0,
     ) -> None:
+        f, rows = KernelFunction(0, bindings, schedule.threads, schedule.residents), row_arrays[0][1]
+        super().__init__(f, schedule, rows.dtype, rows.width, f.times(f.warp, schedule.warp_rows))
         self.schedule = schedule
-        self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
-        self.dtype, self.width = row_arrays[0][1].dtype, row_arrays[0][1].width
         offset = 0
         self.row_tiles: list[Tile] = []
         self.column_tiles: list[Tile] = []
@@ -165,9 +290,6 @@ class AttentionKernel:
         #: Where the further bytes of a tile are, and the bytes of a stage.
         self.extra, self.stage = offset, offset + extra * schedule.tile - self.column_tiles[0].offset
         self.shared = self.column_tiles[0].offset + schedule.stages * self.stage
-        #: The first row of the warp, and the lane's row and pair of columns in a fragment.
-        self.first_row = f.times(f.warp, schedule.warp_rows)
-        self.g, self.t = f.divided(f.lane, 4)
 
     # tiles
 
@@ -233,19 +355,6 @@ class AttentionKernel:
         loaded = [[tile.fragment(pointer, FRAGMENT * i) for pointer in pointers] for i in range(self.schedule.fragments)]
         return lambda i, u: loaded[i][u]
 
-    def zeros(self, columns: int) -> Sums:
-        """Return sums of so many columns."""
-        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.schedule.fragments)]
-
-    def flat(self, sums: Sums) -> list[Value]:
-        """Return sums as a list."""
-        return [x for rows in sums for columns in rows for x in columns]
-
-    def nested(self, values: Sequence[Value]) -> Sums:
-        """Return a list as sums."""
-        each = len(values) // self.schedule.fragments
-        return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
-
     def products(
         self, rows: Callable[[int, int], list[Value]], tile: Tile, pointers: Sequence[Value], first: int, sums: Sums | None = None
     ) -> Sums:
@@ -273,81 +382,6 @@ class AttentionKernel:
                 for i, half in ((i, half) for i in range(len(sums)) for half in range(2)):
                     at = 2 * d + half
                     sums[i][at] = f.multiply_add(self.dtype, weights[i][k], right[2 * half : 2 * half + 2], sums[i][at])
-
-    # numbers
-
-    def fragments(self, sums: Sums) -> Fragments:
-        """Round sums to fragments of the left operand of a product."""
-        result: Fragments = []
-        for rows in sums:
-            pairs = [[self.pack(x[0], x[1]), self.pack(x[2], x[3])] for x in rows]
-            result.append([[*pairs[n], *pairs[n + 1]] for n in range(0, len(pairs), 2)])
-        return result
-
-    def pack(self, low: Value, high: Value) -> Value:
-        """Round two numbers to 16 bits each, in one register."""
-        name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
-        return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
-
-    def exp2(self, x: Value) -> Value:
-        """Emit 2 to the power of x, with an error of two units in the last place.
-
-        Results below the normal numbers are 0.
-        """
-        return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
-
-    def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """Emit x * y + z, rounded once."""
-        return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
-
-    def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
-        """Combine values of the lanes whose numbers differ in these bits.
-
-        By default these are the lanes of a row.
-        """
-        for bit in lanes:
-            name = "llvm.nvvm.shfl.sync.bfly.f32"
-            x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
-        return x
-
-    def maximum(self, x: Value, y: Value) -> Value:
-        """Emit the larger of two numbers; the other one if one is NaN."""
-        return self.f.intrinsic("llvm.maxnum.f32", "float", x, y)
-
-    def add(self, x: Value, y: Value) -> Value:
-        """Emit x + y."""
-        return self.f.binary("fadd", x, y)
-
-    def multiply(self, x: Value, y: Value) -> Value:
-        """Emit x * y."""
-        return self.f.binary("fmul", x, y)
-
-    # results
-
-    def store(self, tile: Tile, binding: int, head: Value, first: Value, sums: Sums) -> None:
-        """Round sums of the warp's rows and store them to an array.
-
-        It is laid out as the tile's. The sums pass through the warp's rows of the tile in shared memory.
-        """
-        f, rows = self.f, tile.rows
-        base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
-        line, unit = f.divided(f.lane, tile.units)
-        for i, fragment in enumerate(sums):
-            start = f.plus(f.times(f.plus(self.first_row, i32(FRAGMENT * i)), tile.row_bytes), i32(tile.offset))
-            for n, (a, b, c, d) in enumerate(fragment):
-                to = f.plus(start, f.times(self.g, tile.row_bytes), f.times(f.exclusive_or(self.g, n), UNIT), f.times(self.t, 4))
-                f.store(self.pack(a, b), f.shared(to), 4)
-                f.store(self.pack(c, d), f.shared(f.plus(to, i32(8 * tile.row_bytes))), 4)
-        f.synchronise_warp()
-        for k in range(0, self.schedule.warp_rows, 32 // tile.units):
-            row = f.plus(self.first_row, line, i32(k))
-            at = f.plus(f.times(row, tile.row_bytes), f.times(f.exclusive_or(unit, f.remainder(row, 8)), UNIT), i32(tile.offset))
-            words = f.load("<4 x i32>", f.shared(at), 16)
-            number = f.plus(first, row)
-            with f.only_if(f.below(number, rows.count)):
-                offset = f.binary("mul", f.widened_index(number), Value("i64", str(2 * rows.step)))
-                to = f.further(base, f.binary("add", offset, f.widened_index(f.times(unit, UNIT))))
-                f.store(words, to, 16)
 
 
 def number(x: float) -> Value:

@@ -12,10 +12,10 @@ from volta_fn import dtypes
 from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.primitives.contraction import TENSORFLOAT32
+from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, MatrixProduct, copy_kernel, matrix_product
+from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
 from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
 from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
@@ -25,6 +25,10 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 #: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST = 1 << 25, 16
+
+#: The fewest multiplications by `wgmma` where sums are of few terms, and how many these are: 32×1024×256 in bfloat16 took 2.2 µs on an
+#: H200, by shaders 3.6. A training step of an LSTM was not faster when its products of four times as many terms used `wgmma`, too.
+_FEWEST_OF_SHORT, _SHORT = 1 << 22, 512
 
 #: How many times as many there must be with each copy of an operand, and the fewest multiplications per element of a copy.
 _FEWEST_PER_COPY, _FEWEST_PER_ELEMENT = 4, 128
@@ -73,7 +77,7 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = dispatch_of(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, capabilities)
+    partial = dispatch_of(product, schedule, PartialSums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
     return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
 
@@ -90,11 +94,13 @@ class _Copies:
         self.sizes: list[int] = []
         self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
         problem = contraction.problem()
-        for load, side, operand in ((contraction.lhs, problem.lhs, product.lhs), (contraction.rhs, problem.rhs, product.rhs)):
+        sides = (contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)
+        for load, side, operand, remainders in sides:
             if not operand.is_copy:
                 self.numbers.append(load.input)
                 continue
-            kernel, number = copy_kernel(side, contraction.kernel.inputs[load.input].size), first + len(self.sizes)
+            elements, number = contraction.kernel.inputs[load.input].size, first + len(self.sizes)
+            kernel = copy_kernel(side, elements, None if operand.dtype == side.dtype else remainders)
             self._kernels.append((kernel, (load.input, number)))
             self.numbers.append(number)
             self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
@@ -118,23 +124,28 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
         return None
     contraction = contraction.oriented()
     total = contraction.kernel.nodes[contraction.total]
-    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and capabilities.matrix_units == "wgmma"
-    product = matrix_product(contraction.problem(), 0, 1, rounds=rounds)
-    if product is None or not is_worthwhile(product):
+    precision = total.precision if isinstance(total, Reduce) else ""
+    dtypes = HALVES
+    if capabilities.matrix_units == "wgmma":
+        dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if precision == TENSORFLOAT32 else {np.dtype(np.int8)}
+    product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X)
+    if product is None or not is_worthwhile(product, capabilities):
         return None
     if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
         product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
     return contraction, product
 
 
-def is_worthwhile(product: MatrixProduct) -> bool:
+def is_worthwhile(product: MatrixProduct, capabilities: TargetCapabilities) -> bool:
     """Return whether matrix units compute a product faster than shaders do."""
     if min(product.m, product.n, product.k) < _NARROWEST:
         return False
     if any(side.is_copy and other.outer < _FEWEST_PER_ELEMENT for side, other in (tuple(product), tuple(product)[::-1])):
         return False
     copies = product.lhs.is_copy + product.rhs.is_copy
-    return product.batch * product.m * product.n * product.k >= _FEWEST * _FEWEST_PER_COPY**copies
+    is_short = product.k <= _SHORT and product.lhs.dtype in HALVES and not copies and capabilities.matrix_units == "wgmma"
+    fewest = _FEWEST_OF_SHORT if is_short else _FEWEST
+    return product.batch * product.m * product.n * product.k >= fewest * _FEWEST_PER_COPY**copies
 
 
 def _can_be_inside(contraction: Contraction) -> bool:
@@ -159,23 +170,24 @@ def _whole(
     results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
     rounding = _rounding(contraction)
     if rounding is not None and isinstance(schedule, Schedule):
-        results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
+        results = Rounded(product, schedule, *rounding, bindings[count])
     return dispatch_of(product, schedule, results, buffers, stores, capabilities)
 
 
 def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
     """Return where results are stored, and their dtype, if sums are only rounded.
 
-    None for other epilogues, and dtypes of other than 16 bits.
+    None for other epilogues, sums of integers, and dtypes of other than 16 bits.
     """
     kernel, loaded = contraction.epilogue()
     dtype = kernel.outputs[0].dtype
-    if loaded or len(kernel.stores) != 1 or dtype.itemsize != 2:
+    if loaded or len(kernel.stores) != 1:
         return None
     value = kernel.nodes[kernel.stores[0].value]
-    if dtype not in FORMATS or not isinstance(value, Apply) or value.op != "convert_element_type":
+    if dtype not in HALVES or not isinstance(value, Apply) or value.op != "convert_element_type":
         return None
-    if not isinstance(kernel.nodes[value.operands[0]], Load):
+    sums = kernel.nodes[value.operands[0]]
+    if not isinstance(sums, Load) or sums.dtype != np.float32:
         return None
     target = KernelEpilogue(contraction).target()
     return (target, dtype) if Rounded.fits(target) else None

@@ -23,6 +23,25 @@ _SHARED_MEMORY = "@shared_memory"
 _SUMS, _WORDS = "{float, float, float, float}", "{i32, i32, i32, i32}"
 
 
+#: Bytes of a row of a tile that the tensor memory accelerator copies, in the swizzle of 128 bytes.
+_ROW = 128
+
+_WAIT = """{
+.reg .pred done;
+WAIT_${:uid}:
+mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;
+@done bra DONE_${:uid};
+bra WAIT_${:uid};
+DONE_${:uid}:
+}"""
+
+_ARRIVE_IN_FIRST_LANE = """{
+.reg .pred first;
+setp.eq.u32 first, $1, 0;
+@first mbarrier.arrive.shared::cta.b64 _, [$0];
+}"""
+
+
 def i32(number: int) -> Value:
     """Return a constant 32-bit integer."""
     return Value("i32", str(number))
@@ -247,3 +266,48 @@ class KernelFunction(Function):
             name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [self.cast("bitcast", word, "<2 x half>") for word in words]
         result = self.intrinsic(name, _SUMS, *words, *sums)
         return [self.let("float", f"extractvalue {result}, {k}") for k in range(4)]
+
+    # barriers, copies of boxes, and matrices in shared memory for `wgmma`
+
+    def begin_barrier(self, address: Value, arrivals: int) -> None:
+        """Initialise a barrier whose phases end with so many arrivals."""
+        self.ptx("mbarrier.init.shared::cta.b64 [$0], $1;", address, i32(arrivals))
+
+    def publish_barriers(self) -> None:
+        """Let the tensor memory accelerator see barriers that were initialised."""
+        self.ptx("fence.mbarrier_init.release.cluster;")
+
+    def wait_for_barrier(self, address: Value, parity: Value) -> None:
+        """Wait until a barrier's phase of this parity has ended."""
+        self.ptx(_WAIT, address, parity)
+
+    def expect_bytes(self, address: Value, count: int) -> None:
+        """Arrive at a barrier whose phase ends when so many bytes have been copied, too."""
+        self.ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", address, i32(count))
+
+    def arrive_in_first_lane(self, address: Value) -> None:
+        """Arrive at a barrier once for the warp."""
+        self.ptx(_ARRIVE_IN_FIRST_LANE, address, self.lane)
+
+    def copy_box(self, to: Value, tensor_map: Value, position: Sequence[Value], barrier: Value, taps: Sequence[Value] = ()) -> None:
+        """Begin to copy a box of a tensor map, which then arrives at a barrier.
+
+        Of a tensor map of windows it has a tap of each, `taps` from the first one.
+        """
+        numbers = [f"${k + 2}" for k in range(len(position) + len(taps))]
+        at, offsets = ", ".join(numbers[: len(position)]), ", ".join(numbers[len(position) :])
+        self.ptx(
+            f"cp.async.bulk.tensor.{len(position)}d.shared::cluster.global{'.im2col' if taps else ''}.mbarrier::complete_tx::bytes "
+            f"[$0], [$1, {{{at}}}], [${len(numbers) + 2}]{f', {{{offsets}}}' if taps else ''};",
+            *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier),
+        )
+
+    def descriptor(self, address: Value, between_boxes: int) -> Value:
+        """Emit the descriptor of a matrix in rows of 128 bytes, by its address.
+
+        Bits 16 to 29 are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16 bytes; bit 62
+        selects the swizzle of 128 bytes.
+        """
+        bits = self.widened_index(self.quotient(self.binary("and", address, i32(0x3FFFF)), 16))
+        constant = (between_boxes >> 4) << 16 | (8 * _ROW >> 4) << 32 | 1 << 62
+        return self.binary("or", bits, Value("i64", str(constant)))

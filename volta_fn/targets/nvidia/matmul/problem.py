@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,17 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
 from volta_fn.compiler.ir.index import Affine, Range, along
-from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Store
 from volta_fn.targets.nvidia.kernel import TensorMap, Windows
 
-_FLOAT32 = np.dtype(np.float32)
+_BFLOAT16, _FLOAT32 = np.dtype(dtypes.bfloat16), np.dtype(np.float32)
+_INT8, _INT32 = np.dtype(np.int8), np.dtype(np.int32)
 
-#: Dtypes of operands that are summed in float32, with their names in PTX; float32 is rounded to 11 significant bits.
-FORMATS = {np.dtype(dtypes.bfloat16): "bf16", np.dtype(np.float16): "f16", _FLOAT32: "tf32"}
+#: Dtypes of operands with their names in PTX; float32 is rounded to 11 significant bits.
+FORMATS = {_BFLOAT16: "bf16", np.dtype(np.float16): "f16", _FLOAT32: "tf32", _INT8: "s8"}
+
+#: Those of 16 bits, which every matrix unit has, and which need not be contiguous along k.
+HALVES = frozenset([dtype for dtype in FORMATS if dtype.itemsize == 2])
 
 #: Bytes of the units in which operands are copied, and of a row of a tile in shared memory.
 UNIT, ROW = 16, 128
@@ -194,6 +199,11 @@ class MatrixProduct(NamedTuple):
         return math.prod(self.stack)
 
     @property
+    def sum_dtype(self) -> np.dtype:
+        """The dtype of sums."""
+        return _sum_dtype(self.lhs.dtype)
+
+    @property
     def m(self) -> int:
         """The rows of each."""
         return self.lhs.outer
@@ -219,36 +229,51 @@ class MatrixProduct(NamedTuple):
         return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{self.n}x{self.k}"
 
 
-def matrix_product(problem: Problem, lhs: int, rhs: int, *, rounds: bool = False) -> MatrixProduct | None:
+def _sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which matrix units sum products of operands of a dtype."""
+    return _INT32 if dtype == _INT8 else _FLOAT32
+
+
+def matrix_product(
+    problem: Problem, lhs: int, rhs: int, dtypes: Collection[np.dtype] = HALVES, *, pairs: bool = False
+) -> MatrixProduct | None:
     """Return a problem as a product for matrix units; None if it is none.
 
-    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS` (float32 only if it may be rounded), and summed in
-    float32. Operands are read in place if they have matrices of one axis each, of which one is contiguous, for float32 that of k, and all
-    others are at multiples of 16 bytes; or else from copies.
+    `lhs` and `rhs` are the bindings of the operands. Both must be of one dtype of `dtypes`, and summed as `MatrixProduct.sum_dtype` says.
+    Operands are read in place if they have matrices of one axis each, of which one is contiguous, for dtypes of other than 16 bits that of
+    k, and all others are at multiples of 16 bytes; or else from copies. With `pairs` they are of float32, and rounded to sums of two
+    bfloat16 numbers: the product is one of copies with three times as many terms (`copy_kernel`).
     """
     dtype = problem.lhs.dtype
-    if dtype != problem.rhs.dtype or dtype not in FORMATS or problem.dtype != _FLOAT32 or (dtype == _FLOAT32 and not rounds):
+    if dtype != problem.rhs.dtype or problem.dtype != _sum_dtype(dtype) or dtype not in ((_FLOAT32,) if pairs else dtypes):
         return None
     if len(problem.lhs.stack.sizes) > _STACK_AXES:
         return None
-    left, right = _operand(problem.lhs, lhs), _operand(problem.rhs, rhs)
+    form = _copied if pairs else _operand
+    left, right = form(problem.lhs, lhs, pairs), form(problem.rhs, rhs, pairs)
     return None if left is None or right is None else MatrixProduct(left, right)
 
 
-def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
+def _operand(operand: Operand, binding: int, pairs: bool = False) -> MatrixOperand | None:
+    """Return an operand as it lies in memory, or else its copy."""
     outer, inner, stack = operand.outer, operand.inner, operand.stack
     unit = UNIT // operand.dtype.itemsize
     if len(outer.sizes) == len(inner.sizes) == 1:
         along_k = inner.strides[0] == 1
         stride = outer.strides[0] if along_k else inner.strides[0]
         is_aligned = stride > 0 and not any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides))
-        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype != _FLOAT32)):
+        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype in HALVES)):
             return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
-    form = _copy_form(operand)
-    if form.row > form.columns.size and len(form.columns.sizes) != 1:
+    return _copied(operand, binding, pairs)
+
+
+def _copied(operand: Operand, binding: int, pairs: bool) -> MatrixOperand | None:
+    """Return the copy of an operand; None if it would have to be padded within rows."""
+    form = _copy_form(operand, pairs)
+    if form.row > form.parts * form.columns.size and len(form.columns.sizes) != 1:
         return None
-    walk = Walk(stack.sizes, form.stack)
-    return MatrixOperand(binding, operand.dtype, form.along_k, outer.size, inner.size, form.row, walk, 0, is_copy=True)
+    walk, inner = Walk(operand.stack.sizes, form.stack), form.row if pairs else operand.inner.size
+    return MatrixOperand(binding, form.dtype, form.along_k, operand.outer.size, inner, form.row, walk, 0, is_copy=True)
 
 
 # Copies of operands that cannot be read in place.
@@ -257,7 +282,10 @@ def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
 class _CopyForm(NamedTuple):
     """How a copy of an operand lies in memory."""
 
+    dtype: np.dtype
     along_k: bool
+    #: How often a row repeats its elements, in which each has another part of them.
+    parts: int
     #: The walks of the operand's index from row to row, and along a row of the copy.
     rows: Walk
     columns: Walk
@@ -266,35 +294,57 @@ class _CopyForm(NamedTuple):
     stack: Axes
 
 
-def _copy_form(operand: Operand) -> _CopyForm:
-    along_k = operand.dtype == _FLOAT32 or operand.outer.strides[-1:] != (1,)
+def _copy_form(operand: Operand, pairs: bool) -> _CopyForm:
+    dtype, parts = (_BFLOAT16, 3) if pairs else (operand.dtype, 1)
+    along_k = pairs or operand.dtype not in HALVES or operand.outer.strides[-1:] != (1,)
     rows, columns = (operand.outer, operand.inner) if along_k else (operand.inner, operand.outer)
-    unit = UNIT // operand.dtype.itemsize
-    row = -(-columns.size // unit) * unit
+    unit = UNIT // dtype.itemsize
+    row = parts * -(-columns.size // unit) * unit
     strides: list[int] = []
     following = rows.size * row
     for size, stride in zip(reversed(operand.stack.sizes), reversed(operand.stack.strides), strict=True):
         strides.insert(0, following if stride else 0)
         following *= size if stride else 1
-    return _CopyForm(along_k, rows, columns, row, tuple(strides))
+    return _CopyForm(dtype, along_k, parts, rows, columns, row, tuple(strides))
 
 
-def copy_kernel(operand: Operand, elements: int) -> Kernel:
+def copy_kernel(operand: Operand, elements: int, remainders: int | None = None) -> Kernel:
     """Return the kernel that copies an operand to aligned matrices.
 
-    The operand is an array of so many elements.
+    The operand is an array of so many elements. With `remainders`, numbers of float32 become bfloat16, and a row of the copy has them three
+    times: the part of this number has what rounding left over, the others have the rounded numbers. So of rows with the remainders in
+    different parts, (x, x, x') and (y, y', y), the product is x y + x y' + x' y. What infinities leave is 0.
     """
-    form = _copy_form(operand)
+    form = _copy_form(operand, remainders is not None)
+    part = form.row // form.parts
     stack = [walk for walk in zip(operand.stack.sizes, operand.stack.strides, form.stack, strict=True) if walk[1]]
     rows = [x * form.row for x in contiguous_strides(form.rows.sizes)]
-    walks = [*stack, *zip(*form.rows, rows, strict=True), *zip(*form.columns, contiguous_strides(form.columns.sizes), strict=True)]
+    walks = [*stack, *zip(*form.rows, rows, strict=True)]
+    parts_axis = len(walks)
+    walks += [(form.parts, 0, part)] if remainders is not None else []
+    walks += zip(*form.columns, contiguous_strides(form.columns.sizes), strict=True)
     sizes = [size for size, _, _ in walks]
     source = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(walks) if stride]), operand.start)
     target = Affine(tuple([(axis, stride) for axis, (_, _, stride) in enumerate(walks)]), 0)
     exists: tuple[Range, ...] = ()
-    if form.row > form.columns.size:
+    if part > form.columns.size:
         exists = (Range(along(len(walks) - 1), 0, form.columns.size),)
-        sizes[-1] = form.row
-    load = Load(operand.dtype, 0, (elements,), (source,), exists, Constant.of(0, operand.dtype))
-    store = Store((math.prod(sizes),), (target,), 0)
-    return Kernel(tuple(sizes), len(sizes), (Buffer(elements, operand.dtype),), (load,), (store,))
+        sizes[-1] = part
+    nodes: list[Node] = [Load(operand.dtype, 0, (elements,), (source,), exists, Constant.of(0, operand.dtype))]
+    if remainders is not None:
+        nodes += _split_node(Inside((Range(along(parts_axis), remainders, remainders + 1),)))
+    store = Store((math.prod(sizes),), (target,), len(nodes) - 1)
+    return Kernel(tuple(sizes), len(sizes), (Buffer(elements, operand.dtype),), tuple(nodes), (store,))
+
+
+def _split_node(is_remainder: Inside) -> list[Node]:
+    """Return the nodes that round node 0 to bfloat16, or what that leaves over."""
+
+    def convert(node: int, dtype: np.dtype) -> Apply:
+        return Apply(dtype, "convert_element_type", (node,), (("new_dtype", dtype), ("weak_type", False)))
+
+    rounded, wide, difference = convert(0, _BFLOAT16), convert(1, _FLOAT32), Apply(_FLOAT32, "sub", (0, 2))
+    finite, zero = Apply(np.dtype(np.bool_), "is_finite", (2,)), Constant.of(0, _FLOAT32)
+    remainder = convert(6, _BFLOAT16)
+    left = Apply(_FLOAT32, "select_n", (4, 5, 3))
+    return [rounded, wide, difference, finite, zero, left, remainder, is_remainder, Apply(_BFLOAT16, "select_n", (8, 1, 7))]

@@ -18,9 +18,9 @@ from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply
-from volta_fn.targets.cpu.scalars.number import BFLOAT16
+from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
 from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import ROW
+from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
 
 _FLOAT32 = np.dtype(np.float32)
@@ -35,11 +35,15 @@ LANES = 4
 class Results(ABC):
     """A way to store the sums of a matrix that is computed in tiles."""
 
-    #: Columns that are staged at once.
-    width = ROW // 4
+    #: The most columns that are staged at once.
+    most_columns = ROW // 4
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule) -> None:
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, dtype: np.dtype) -> None:
         self.rows, self.columns = rows, columns
+        #: The type of sums.
+        self.type = element(dtype)
+        #: Columns that are staged at once.
+        self.width = min(self.most_columns, tile.columns)
         #: Whether tiles may have rows, or columns, that do not exist.
         self._overhangs = rows % tile.rows != 0, columns % tile.columns != 0
 
@@ -66,7 +70,7 @@ class Results(ABC):
         line = f.plus(staging, f.times(g, ROW))
         for eight in range(len(sums) // 4):
             for half in range(2):
-                pair = Value("<2 x float>", "poison")
+                pair = Value(vector_of(self.type, 2), "poison")
                 for e in range(2):
                     pair = f.let(pair.type, f"insertelement {pair}, {sums[4 * eight + 2 * half + e]}, i32 {e}")
                 at = f.plus(line, f.exclusive_or(pair_at, 32 * eight), i32(half * 8 * ROW))
@@ -106,13 +110,13 @@ class _Elementwise(Results):
             y, x = f.plus(row, line), f.plus(column, f.times(unit, LANES))
             if self.lanes == LANES:
                 with f.only_if(self.inside(f, y, x)):
-                    self.put(f, number, y, x, f.load(vector_of("float", LANES), f.shared(at), 16))
+                    self.put(f, number, y, x, f.load(vector_of(self.type, LANES), f.shared(at), 16))
                 return []
 
             def single(e: Value, _: list[Value]) -> list[Value]:
                 column = f.plus(x, e)
                 with f.only_if(self.inside(f, y, column)):
-                    self.put(f, number, y, column, f.load("float", f.shared(f.plus(at, f.times(e, 4))), 4))
+                    self.put(f, number, y, column, f.load(self.type, f.shared(f.plus(at, f.times(e, 4))), 4))
                 return []
 
             f.repeat(i32(0), i32(LANES), i32(1), [], single)
@@ -124,12 +128,12 @@ class _Elementwise(Results):
 class PartialSums(_Elementwise):
     """Sums in a workspace, to which a second dispatch applies the epilogue.
 
-    The workspace is an array [number, rows, columns] of float32.
+    The workspace is an array [number, rows, columns].
     """
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, binding: int) -> None:
-        super().__init__(rows, columns, tile)
-        self.lanes = 1 if columns % LANES else LANES
+    def __init__(self, product: MatrixProduct, tile: AnySchedule, binding: int) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype)
+        self.lanes = 1 if product.n % LANES else LANES
         self._binding = binding
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
@@ -142,8 +146,8 @@ class PartialSums(_Elementwise):
 class Stored(_Elementwise):
     """Sums converted to a dtype of floats, and stored at the places of an index map."""
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, binding: int) -> None:
-        super().__init__(rows, columns, tile)
+    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype)
         self.lanes = LANES if target.fours else 1
         self._target, self._binding = target, binding
 
@@ -172,10 +176,10 @@ def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value
 class Rounded(Results):
     """Sums rounded to a dtype of 16 bits, and stored in units of 16 bytes."""
 
-    width = ROW // 2
+    most_columns = ROW // 2
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
-        super().__init__(rows, columns, tile)
+    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if dtype == BFLOAT16 else "f16x2"
 
@@ -203,13 +207,14 @@ class Rounded(Results):
             f.ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", to, *words)
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
-        """Store what is staged: eight lanes have a row."""
-        fourth, low = f.divided(f.lane, 8)
-        x = f.plus(column, f.times(low, 8))
-        for turn in range(_ROWS // 4):
-            line = f.plus(fourth, i32(4 * turn))
-            unit = f.times(f.exclusive_or(f.exclusive_or(low, fourth), turn % 2 * 4), 16)
-            words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), unit)), 16)
+        """Store what is staged: a lane has eight columns of a row."""
+        units = self.width // 8
+        first, unit = f.divided(f.lane, units)
+        x = f.plus(column, f.times(unit, 8))
+        for turn in range(_ROWS * units // 32):
+            line = f.plus(first, i32(32 // units * turn))
+            place = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
+            words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
             y = f.plus(row, line)
             with f.only_if(self.inside(f, y, x)):
                 walks = self._target.stack, self._target.rows, self._target.columns
@@ -268,7 +273,8 @@ class Epilogue(_Elementwise):
     _NAME = "epilogue"
 
     def __init__(self, product: Contraction, tile: AnySchedule, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
-        super().__init__(product.size(product.rows), product.size(product.columns), tile)
+        self._dtype = product.kernel.nodes[product.total].dtype
+        super().__init__(product.size(product.rows), product.size(product.columns), tile, self._dtype)
         kernel, numbers = product.epilogue()
         self._product, self._inputs, self._outputs = product, [inputs[n] for n in numbers], outputs
         self._analysis = KernelAnalysis(kernel)
@@ -290,7 +296,7 @@ class Epilogue(_Elementwise):
         """Define the function of an element, or of a vector."""
         pointers = [Value(f"{GLOBAL} noalias align 16", f"%x{k}") for k in (*self._inputs, *self._outputs)]
         indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
-        sums = Value(vector_of("float", self.lanes), "%sums")
+        sums = Value(vector_of(self.type, self.lanes), "%sums")
         g = Function(module, self._NAME, [*pointers, *indices, sums], "internal void", "alwaysinline nounwind")
         memory = {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in (*self._inputs, *self._outputs)}
         product, analysis = self._product, self._analysis
@@ -300,7 +306,7 @@ class Epilogue(_Elementwise):
         inputs = [Value("ptr", "null"), *[memory[k] for k in self._inputs]]
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
         scope = _EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
-        scope.values[self._total] = Number(_FLOAT32, (sums,))
+        scope.values[self._total] = Number(self._dtype, (sums,))
         for store in range(len(self._outputs)):
             scope.store(store)
         g.finish()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import HALVES, ROW, MatrixProduct
 
 #: Bytes of shared memory in which a warp transposes results: 16 rows of 128 bytes.
 STAGING = 16 * ROW
@@ -71,6 +71,13 @@ class Schedule:
         """
         return (40, 232) if self.groups == 2 else None
 
+    def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
+        """Return whether operands can be copied that are contiguous along k, or not.
+
+        Boxes of those that are not have 64 rows or columns.
+        """
+        return (left_along_k or self.rows % (ROW // 2) == 0) and (right_along_k or self.columns % (ROW // 2) == 0)
+
     @property
     def slice_bytes(self) -> int:
         """Bytes of a slice of both operands."""
@@ -106,6 +113,13 @@ class WarpSchedule:
         """Threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
 
+    def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
+        """Return whether operands can be copied that are contiguous along k, or not.
+
+        Rows in shared memory have eight units of 16 bytes at least, by which they are swizzled.
+        """
+        return (left_along_k or self.rows >= ROW // 2) and (right_along_k or self.columns >= ROW // 2)
+
     @property
     def slice_bytes(self) -> int:
         """Bytes of a slice of both operands."""
@@ -126,6 +140,7 @@ _WGMMA = (
     Schedule(192, 2, stages=5, turns=True),
     Schedule(128, 1, stages=4),
     Schedule(64, 1, stages=4),
+    Schedule(32, 1, stages=8),
 )
 _MMA = (
     WarpSchedule(128, 128, stages=3),
@@ -148,9 +163,10 @@ def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
 def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
     """Return the schedule measured to be fastest, or the one estimated to be."""
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
-    if tuned is not None and tuned.kind == capabilities.matrix_units and tuned.shared <= capabilities.block_memory:
+    kinds = capabilities.matrix_units, WarpSchedule.kind
+    if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
         return tuned
-    return estimated(product, capabilities, candidates(capabilities))
+    return estimated(product, capabilities, [s for s in candidates(capabilities) if is_legal(product, s)])
 
 
 def estimated(
@@ -159,6 +175,16 @@ def estimated(
     """Return the schedule estimated to be fastest, with one of some numbers of chunks."""
     options = [replace(s, splits=n) for s in schedules for n in splits if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
     return min(options, key=lambda s: _cost(product, s, capabilities.processors))
+
+
+def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
+    """Return whether a schedule's kernel computes a product.
+
+    That by `mma.sync` computes those of 16 bits.
+    """
+    if isinstance(schedule, WarpSchedule) and product.lhs.dtype not in HALVES:
+        return False
+    return schedule.copies(product.lhs.along_k, product.rhs.along_k)
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:

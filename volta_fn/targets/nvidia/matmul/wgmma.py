@@ -7,30 +7,17 @@ persistent: each computes several tiles of the results, one after another.
 
 from __future__ import annotations
 
+import numpy as np
+
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixProduct, ProductOperand, WindowOperand
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
 
 #: Rows that a `wgmma` multiplies, and bytes of its terms.
 _ROWS, _STEP = 64, 32
-
-_WAIT = """{
-.reg .pred done;
-WAIT_${:uid}:
-mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1;
-@done bra DONE_${:uid};
-bra WAIT_${:uid};
-DONE_${:uid}:
-}"""
-
-_ARRIVE_IN_FIRST_LANE = """{
-.reg .pred first;
-setp.eq.u32 first, $1, 0;
-@first mbarrier.arrive.shared::cta.b64 _, [$0];
-}"""
 
 
 class _Side:
@@ -46,10 +33,8 @@ class _Side:
         #: The box of a copy, in rows or columns.
         self.box = tile if operand.along_k else ROW // 2
         self.tensor_map = operand.tensor_map(self.box)
-        # Bits 16 to 29 of a descriptor are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16
-        # bytes; bit 62 selects the swizzle of 128 bytes.
-        between_boxes = 16 if operand.along_k else ROW // 2 * ROW
-        self.descriptor = (between_boxes >> 4) << 16 | (8 * ROW >> 4) << 32 | 1 << 62
+        #: The bytes between boxes, in its descriptors.
+        self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
         self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
 
@@ -81,6 +66,8 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        #: What sums begin with.
+        self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits
@@ -120,11 +107,11 @@ class WarpGroupKernel:
         warps = 4 * (1 if schedule.turns else schedule.groups)
         for stage in range(schedule.stages):
             for barrier, arrivals in ((self.full, 1), (self.empty, warps)):
-                f.ptx("mbarrier.init.shared::cta.b64 [$0], $1;", f.plus(barrier, i32(8 * stage)), i32(arrivals))
-        f.ptx("fence.mbarrier_init.release.cluster;")
+                f.begin_barrier(f.plus(barrier, i32(8 * stage)), arrivals)
+        f.publish_barriers()
 
     def _wait(self, barriers: Value, stage: Value, parity: Value) -> None:
-        self.f.ptx(_WAIT, self._of_stage(barriers, stage), parity)
+        self.f.wait_for_barrier(self._of_stage(barriers, stage), parity)
 
     def _of_stage(self, barriers: Value, stage: Value) -> Value:
         return self.f.plus(barriers, self.f.times(stage, 8))
@@ -166,7 +153,7 @@ class WarpGroupKernel:
             stage, parity = state
             self._wait(self.empty, stage, f.exclusive_or(parity, 1))
             barrier = self._of_stage(self.full, stage)
-            f.ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", barrier, i32(self.schedule.slice_bytes))
+            f.expect_bytes(barrier, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
             term = f.plus(begin, f.times(k, self.terms))
             for side, first in zip(self.sides, (row, column), strict=True):
@@ -178,21 +165,14 @@ class WarpGroupKernel:
     def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
         f, operand = self.f, side.operand
-        pointer = f.cast("ptrtoint", side.pointer, "i64")
         for offset in range(0, side.tile, side.box):
-            outer = f.plus(first, i32(offset))
+            outer, at = f.plus(first, i32(offset)), f.plus(to, i32(offset * ROW))
             if isinstance(operand, WindowOperand):
-                mode, (box, taps) = ".im2col", _window_box(f, operand, outer, term, positions[0] if positions else i32(0))
+                box, taps = _window_box(f, operand, outer, term, positions[0] if positions else i32(0))
+                f.copy_box(at, side.pointer, box, barrier, taps)
             else:
                 stack = [positions[axis] for axis, _, _ in operand.steps()]
-                mode, box, taps = "", [*((term, outer) if operand.along_k else (outer, term)), *stack], []
-            numbers = [f"${k + 2}" for k in range(len(box) + len(taps))]
-            at, tap = [", ".join(part) for part in (numbers[: len(box)], numbers[len(box) :])]
-            f.ptx(
-                f"cp.async.bulk.tensor.{len(box)}d.shared::cluster.global{mode}.mbarrier::complete_tx::bytes "
-                f"[$0], [$1, {{{at}}}], [${len(numbers) + 2}]{f', {{{tap}}}' if tap else ''};",
-                *(f.plus(to, i32(offset * ROW)), pointer, *box, *taps, barrier),
-            )
+                f.copy_box(at, side.pointer, [*((term, outer) if operand.along_k else (outer, term)), *stack], barrier)
 
     # the warp groups that multiply
 
@@ -220,7 +200,7 @@ class WarpGroupKernel:
         before = state[0]
         round_, stage = f.divided(before, schedule.stages)
         part = i32(0) if schedule.turns else self.group
-        sums = [Value("float", "0.0")] * (schedule.blocks * schedule.columns // 2)
+        sums = [self.zero] * (schedule.blocks * schedule.columns // 2)
         if schedule.turns:  # one group multiplies at a time: a wait may not be more than one round of the stages behind
             f.ptx("bar.sync $0, 256;", f.plus(self.group, i32(1)))
 
@@ -256,9 +236,11 @@ class WarpGroupKernel:
         rows = [f.plus(start, f.times(f.plus(f.times(part, schedule.blocks), i32(r)), _ROWS * ROW)) for r in range(schedule.blocks)]
         operands = [self._descriptor(left, address) for address in rows]
         operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
-        first, kind = 2 * len(sums), FORMATS[left.operand.dtype]
-        flags = "adds, 1, 1" if kind == "tf32" else f"adds, 1, 1, {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
-        terms = _STEP // left.operand.dtype.itemsize
+        dtype = left.operand.dtype
+        first, kind, terms = 2 * len(sums), FORMATS[dtype], _STEP // dtype.itemsize
+        total, flags = ("f32", "adds, 1, 1") if self.zero.type == "float" else ("s32", "adds")
+        if dtype in HALVES:
+            flags += f", {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
         names = [f"a{r}" for r in range(schedule.blocks)]
         code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
         for step in range(ROW // _STEP):
@@ -266,21 +248,18 @@ class WarpGroupKernel:
             for r, name in enumerate(names):
                 registers = ", ".join(f"${r * each + i}" for i in range(each))
                 code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
-                code.append(
-                    f"wgmma.mma_async.sync.aligned.m64n{schedule.columns}k{terms}.f32.{kind}.{kind} {{{registers}}}, {name}, b, {flags};"
-                )
+                shape = f"m64n{schedule.columns}k{terms}.{total}.{kind}.{kind}"
+                code.append(f"wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {name}, b, {flags};")
         code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
         return f.ptx("\n".join(code), *operands, tied=sums)
 
     def _descriptor(self, side: _Side, address: Value) -> Value:
         """Emit the descriptor of a matrix in shared memory."""
-        f = self.f
-        bits = f.widened_index(f.quotient(f.binary("and", address, i32(0x3FFFF)), 16))
-        return f.binary("or", bits, Value("i64", str(side.descriptor)))
+        return self.f.descriptor(address, side.between_boxes)
 
     def _release(self, stage: Value) -> None:
         """Tell that this warp has read a stage."""
-        self.f.ptx(_ARRIVE_IN_FIRST_LANE, self._of_stage(self.empty, stage), self.f.lane)
+        self.f.arrive_in_first_lane(self._of_stage(self.empty, stage))
 
     def _store(self, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
         """Store the results of a warp: of each block of 64 rows it has 16."""

@@ -1,0 +1,73 @@
+"""Chains of a program's dispatches, which time the device without the host's work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import volta_fn as vf
+from benchmarks.gpu.device import opened_gpu
+from volta_fn.targets.gpu.device.driver import Step
+from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.gpu.program import Call
+
+#: Seconds that a sample takes at least, and its fewest and most runs of a chain.
+_SECONDS, _FEWEST, _MOST = 0.004, 2, 200
+
+
+def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
+    """Return a function that gives the seconds of one call of a jitted program.
+
+    It is one of several that wait for each other: the program's dispatches are repeated in one recording, and write the same memory.
+    """
+    gpu = opened_gpu()
+    queue, driver = gpu.queue, gpu.driver
+    steps, kept = _steps(program)
+    with queue.lock:
+        portions = driver.recording(steps * repeats)
+
+    def run(times: int) -> float:
+        queue.wait()
+        start = time.perf_counter()
+        with queue.lock:
+            for _ in range(times):
+                if portions is None:
+                    queue.play(steps * repeats)
+                else:
+                    queue.replay(portions)
+        queue.wait()
+        return (time.perf_counter() - start) / times / repeats
+
+    times = min(_MOST, max(_FEWEST, round(_SECONDS / max(run(_FEWEST) * repeats, 1e-6))))
+
+    def sample() -> float:
+        assert kept, "memory of the dispatches"
+        return run(times)
+
+    return sample
+
+
+def _steps(program: Callable[[], Any]) -> tuple[list[Step], list[Any]]:
+    """Return the dispatches of a call, and what holds their memory."""
+    steps: list[Step] = []
+    kept: list[Any] = []
+    play, one = Queue.play, Call.step
+
+    def played(queue: Queue, some: Sequence[Step]) -> None:
+        steps.extend(some)
+        play(queue, some)
+
+    def held(call: Call, run: Any) -> Step:
+        kept.append(call)
+        return one(call, run)
+
+    without_recordings = mock.patch.object(type(opened_gpu().driver), "recording", lambda self, steps: None)
+    with mock.patch.object(Queue, "play", played), mock.patch.object(Call, "step", held), without_recordings:
+        vf.block_until_ready(program())
+        opened_gpu().pipelines.upgrades.settle()
+        steps.clear()
+        kept.append(program())
+        vf.block_until_ready(kept[-1])
+    return steps, kept
