@@ -131,7 +131,7 @@ def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwarg
 
 
 def _bind_with_trace(primitive: Primitive, trace: Trace, args: Sequence[Any], avals: Any, params: dict[str, Any], /) -> Any:
-    """Apply the primitive under a trace, as interpreters of libraries do; `avals` has no effect."""
+    """Apply the primitive under a trace; `avals` has no effect."""
     return run_under(trace, primitive.bind, *args, **params)
 
 
