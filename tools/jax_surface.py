@@ -1,9 +1,9 @@
 """Compare the names of JAX with those here: `python tools/jax_surface.py`.
 
 `--record` walks the public modules of the JAX that is installed and writes `tests/jax/surface.txt`: each module, and below it each public
-name with its kind and signature, and each public attribute of a class. `--missing` lists what is not here, and `--signatures` where
-parameters or defaults differ. Without an option the tool writes docs/jax_names.md, the count of each module. `tests/jax/test_surface.py`
-holds the comparison.
+name with its kind and signature, and each public attribute of a class. `--record-newer` writes to `tests/jax/newer_surface.txt` what a
+newer JAX that is installed has beyond it. `--missing` lists what is not here, and `--signatures` where parameters or defaults differ.
+Without an option the tool writes docs/jax_names.md, the count of each module. `tests/jax/test_surface.py` holds the comparison.
 
 A name is public if its module defines it, imports it ``as`` the same name, or lists it in ``__all__``: this is JAX's own convention.
 Modules that need a package that is not installed are read but not run, and the kinds of their imported names are unknown.
@@ -33,6 +33,8 @@ from volta_fn.jax.namespace import VERSION, refused_names  # noqa: E402
 from volta_fn.jax.refused import Refused  # noqa: E402
 
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
+#: The release of the newest JAX, and its names and signatures that the recorded one lacks.
+NEWER_VERSION, NEWER = "0.12.0", SURFACE.with_name("newer_surface.txt")
 PAGE = ROOT / "docs" / "jax_names.md"
 #: Parts of the packages' names that are private, or tests and programs of JAX itself.
 _PRIVATE = {"_src", "tests", "examples", "testing", "test_util", "mock_data"}
@@ -277,6 +279,21 @@ def read(text: str | None = None) -> dict[str, list[Name]]:
     return surface
 
 
+def beyond(newer: dict[str, list[Name]], older: dict[str, list[Name]]) -> dict[str, list[Name]]:
+    """Return the rows of a newer surface that an older one lacks, and new modules.
+
+    A function's row is new if its signature is; that of a method `sort` or `argsort` is NumPy's.
+    """
+
+    def row(name: Name) -> tuple[str, str]:
+        is_compared = name.kind in ("function", "method") and not name.path.endswith("sort")
+        return name.path, name.signature if is_compared else ""
+
+    known = {path: {row(name) for name in names} for path, names in older.items()}
+    rows = {path: [name for name in names if row(name) not in known.get(path, ())] for path, names in newer.items()}
+    return {path: names for path, names in rows.items() if names or path not in older}
+
+
 # The comparison.
 
 
@@ -410,7 +427,9 @@ called. Attributes of the classes that JAX traces with are not compared.
 """
 
 
-def page(surface: dict[str, list[Name]], differences: list[Difference]) -> str:
+def page(
+    surface: dict[str, list[Name]], differences: list[Difference], newer: dict[str, list[Name]], newer_differences: list[Difference]
+) -> str:
     """Return the text of docs/jax_names.md."""
     missing = [d for d in differences if d.what in ("module", "name")]
     refused = {path: set(refused_names(path)) for path in surface}
@@ -424,7 +443,14 @@ def page(surface: dict[str, list[Name]], differences: list[Difference]) -> str:
     bare = [path for path in surface if path.startswith(_BARE)]
     rows.append(f"| {len(bare)} modules of kernels and MLIR | {sum(len(names[p]) for p in bare)} | {sum(len(refused[p]) for p in bare)} |")
     text = f"{_HEAD}{numbers}\n\n| module | names | refused |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
-    return text + "".join(_section(title, what, differences) for what, title in _SECTIONS.items())
+    text += "".join(_section(title, what, differences) for what, title in _SECTIONS.items())
+    missing = [d for d in newer_differences if d.what in ("module", "name")]
+    added = [f"{path}.{name.path}" for path, rows in newer.items() for name in rows if "." not in name.path]
+    known = {f"{path}.{name.path}" for path, rows in surface.items() for name in rows}
+    count = len({*added} - known)
+    text += f"\n## JAX {NEWER_VERSION}\n\nThis release has {count} names that {VERSION} lacks, of which {len(missing)} are missing here; "
+    text += "most serve kernels and\nMLIR, and are refused. Below is what it changed and is not so here.\n"
+    return text + "".join(_section(title, what, newer_differences).replace("## ", "### ") for what, title in _SECTIONS.items())
 
 
 _SECTIONS = {
@@ -449,12 +475,17 @@ def main(options: list[str]) -> None:
     if "--record" in options:
         SURFACE.write_text(write(record("jax")))
         return
+    if "--record-newer" in options:
+        NEWER.write_text(write(beyond(record("jax"), read())))
+        return
     differences = list(compare(read(), here))
+    newer = read(NEWER.read_text())
+    newer_differences = list(compare(newer, here))
     if "--missing" in options or "--signatures" in options:
         kinds = ("signature",) if "--signatures" in options else ("module", "name", "attribute", "kind")
-        print(*[" | ".join(difference) for difference in differences if difference.what in kinds], sep="\n")
+        print(*[" | ".join(difference) for difference in (*differences, *newer_differences) if difference.what in kinds], sep="\n")
     else:
-        PAGE.write_text(page(read(), differences))
+        PAGE.write_text(page(read(), differences, newer, newer_differences))
 
 
 if __name__ == "__main__":

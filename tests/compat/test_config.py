@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -227,3 +228,19 @@ def test_permissive_checks_of_derivatives_take_two_nan_for_equal() -> None:
         check_grads(jnp.arcsin, (x,), order=1)
     current.permissive = True
     check_grads(jnp.arcsin, (x,), order=2)
+
+
+def test_calls_inside_programs_do_not_warn_of_buffers_that_no_result_can_take() -> None:
+    current.permissive = True
+    total = vf.jit(lambda s, k: (k + s.sum(),), donate_argnums=(0,))
+
+    def within(w: vf.Array, x: vf.Array) -> tuple[vf.Array, ...]:
+        scaled = vf.jit(lambda s, k: (s * w.sum(), k), donate_argnums=(0,))  # captures w, which is no argument
+        return *scaled(x, jnp.ones(5)), *total(x, jnp.ones(2))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = vf.jit(within)(jnp.ones(4), jnp.ones(3))
+    assert [r.tolist() for r in results] == [[4.0] * 3, [1.0] * 5, [4.0] * 2]
+    with pytest.warns(UserWarning, match=r"not usable: f32\[4\]"):
+        total(jnp.ones(4), jnp.ones(2))

@@ -68,3 +68,13 @@ def test_rules_of_sharding_hold_the_names_that_jax_holds() -> None:
     assert hints.CompoundFactor("a", "b") == ("a", "b")
     with pytest.raises(ArgumentError, match="two factors"):
         hints.CompoundFactor("a")
+
+
+def test_attributes_for_xla_have_no_effect() -> None:
+    metadata = vf.experimental.xla_metadata
+    with metadata.fuse_limit():
+        assert float(metadata.must_fuse_call("block")(jnp.sin)(0.0)) == 0.0
+    assert metadata.xla_metadata_call(abs, label="a") is abs and metadata.xla_metadata_call(label="a")(abs) is abs
+    assert metadata.xla_metadata_call2(abs, {"label": 1}, ad_metadata="drop") is abs
+    with pytest.raises(ArgumentTypeError, match="label must be a string"):
+        metadata.xla_metadata_call(abs, label=[])

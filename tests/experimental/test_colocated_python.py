@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import volta_fn as vf
@@ -21,6 +22,8 @@ def test_a_function_runs_on_arrays_and_sees_their_values() -> None:
     assert float(f(2.0, y=vnp.float32(3))) == 5.0
     assert seen == [2.0]
     assert colocated_cpu_devices(vf.devices("cpu")) == vf.devices("cpu")
+    mesh = vf.sharding.Mesh(np.array(vf.devices("cpu")[:1]).reshape(1, 1), ("a", "b"))
+    assert colocated_cpu_devices(mesh) == mesh
     assert colocated_python_class(dict) is dict
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -69,3 +71,11 @@ def test_shardings_are_kept_by_the_names_of_axes() -> None:
     with pytest.raises(ArgumentError, match="exported for axes"):
         loaded.in_shardings_jax(vf.sharding.AbstractMesh((2,), ("a",)))
     assert export.export(vf.jit(lambda x: x))(1.0).nr_devices == 1
+
+
+def test_bounds_of_sizes_are_public() -> None:
+    b, c = vf.export.symbolic_shape("b, c", constraints=["b <= 8", "c >= 3"])
+    assert vf.export.symbolic_dim_bounds(b * c) == (3, math.inf) and vf.export.symbolic_dim_bounds(c - b) == (-5, math.inf)
+    assert vf.export.symbolic_dim_bounds(np.int64(7)) == (7, 7)
+    with pytest.raises(TypeError, match="an integer or a symbolic size, got '3'"):
+        vf.export.symbolic_dim_bounds("3")

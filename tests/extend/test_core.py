@@ -170,3 +170,22 @@ def test_listeners_hear_events() -> None:
     monitoring.unregister_event_duration_listener(listener)
     monitoring.record_event_duration_secs("/compile", 1.0)
     assert heard == [("/compile", 0.5, {"kind": "a"})]
+
+
+def test_a_primitive_runs_under_the_trace_that_it_is_given() -> None:
+    names: list[str] = []
+    with core.take_current_trace() as parent:
+        trace = Logging(parent, names)
+    (add,) = [eqn.primitive for eqn in vf.make_jaxpr(jnp.add)(1.0, 2.0).eqns]
+    assert float(add.bind_with_trace(trace, [jnp.float32(1), jnp.float32(2)], None, {}).value) == 3.0
+    assert names == [add.name]
+
+
+def test_a_tracer_holds_the_type_that_a_librarys_class_passes_on() -> None:
+    class Holder(core.Tracer):
+        def __init__(self, trace, value):
+            super().__init__(trace, core.get_aval(value))
+            self.value = value
+
+    holder = Holder(core.Trace(), jnp.ones((2, 3), "int32"))
+    assert holder.shape == (2, 3) and holder.dtype == np.int32 and holder.value.shape == (2, 3)

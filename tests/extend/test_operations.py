@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.extend import operations
+from volta_fn.extend import operations, options
 
 SIZES = {"N": 2, "H": 7, "W": 8, "C": 3, "O": 5, "I": 3}
 WINDOW = {"H": 3, "W": 2}
@@ -144,3 +144,29 @@ def test_pivoted_factors(shape: tuple[int, ...], full_matrices: bool) -> None:
     for result, expected in zip(results, jax.lax.linalg.qr(x, pivoting=True, full_matrices=full_matrices), strict=True):
         np.testing.assert_allclose(np.asarray(result), np.asarray(expected), atol=1e-5)
     assert results[2].dtype == "int32" and len(operations.qr(x)) == 2
+
+
+def test_one_minus_square_is_precise_near_one_and_its_derivative_near_zero() -> None:
+    x = np.array([-1.0000001, -0.3, 0.0, 1e-9, 0.5, 0.9999999], np.float32)
+    np.testing.assert_allclose(operations.one_minus_square(x), 1 - x.astype(float) ** 2, rtol=3e-7)
+    np.testing.assert_array_equal(vf.vmap(vf.grad(operations.one_minus_square))(x), -2 * x)
+    assert float(vf.grad(vf.grad(operations.one_minus_square))(0.5)) == -2.0
+    assert complex(operations.one_minus_square(2j)) == 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "complex64"])
+def test_polynomials_begin_with_the_constant(dtype) -> None:
+    x, row = np.array([[1, 2, -3]] * 2, dtype), np.array([1, 5, 2], np.int32)
+    result = operations.polynomial(x, [1, row, 2], unroll=4)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, 1 + row.astype(dtype) * x + 2 * x * x)
+    assert operations.polynomial(x, []).tolist() == np.zeros_like(x).tolist()
+    assert operations.polynomial(x, [7]).shape == x.shape
+    assert float(vf.grad(operations.polynomial)(3.0, [1.0, 5.0, 2.0])) == 17.0
+
+
+def test_options_of_other_compilers_have_jaxs_values() -> None:
+    assert options.CompilerEffortLevel("O1") is options.CompilerEffortLevel.O1 is options.CompilerEffortLevel(19)
+    with pytest.raises(ValueError, match="O9"):
+        options.CompilerEffortLevel("O9")
+    assert options.Inline("auto") is options.Inline.AUTO and {*options.UnreducedKind.__members__} == {"sum", "max", "min"}

@@ -9,7 +9,22 @@ import types
 import pytest
 
 import volta_fn.jax as ours
-from tools.jax_surface import PAGE, Name, accepts, compare, describe, here, kind_of, page, read, signature_of, source_names, write
+from tools.jax_surface import (
+    NEWER,
+    PAGE,
+    Name,
+    accepts,
+    beyond,
+    compare,
+    describe,
+    here,
+    kind_of,
+    page,
+    read,
+    signature_of,
+    source_names,
+    write,
+)  # fmt: skip
 from tools.jax_uses import USED
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import UnsupportedError
@@ -18,23 +33,26 @@ from volta_fn.jax.refused import ADVICE, Refused, RefusedValue, refused
 
 SURFACE = read()
 DIFFERENCES = list(compare(SURFACE, here))
+NEWER_SURFACE = read(NEWER.read_text())
+NEWER_DIFFERENCES = list(compare(NEWER_SURFACE, here))
 
 
 def of_kind(*kinds: str) -> list[str]:
-    return [f"{d.module}.{d.name}: {d.theirs}, here {d.ours}" for d in DIFFERENCES if d.what in kinds]
+    return [f"{d.module}.{d.name}: {d.theirs}, here {d.ours}" for d in (*DIFFERENCES, *NEWER_DIFFERENCES) if d.what in kinds]
 
 
 def test_no_module_and_no_name_is_missing() -> None:
     assert len(SURFACE) > 200 and sum(map(len, SURFACE.values())) > 8000
+    assert sum(map(len, NEWER_SURFACE.values())) > 300
     assert not of_kind("module", "name")
 
 
 def test_the_page_of_names_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(SURFACE, DIFFERENCES), "run python tools/jax_surface.py"
+    assert PAGE.read_text() == page(SURFACE, DIFFERENCES, NEWER_SURFACE, NEWER_DIFFERENCES), "run python tools/jax_surface.py"
 
 
 def test_refused_names_are_names_of_jax_and_have_advice() -> None:
-    public = {f"{path}.{name.path}" for path, names in SURFACE.items() for name in names}
+    public = {f"{path}.{name.path}" for surface in (SURFACE, NEWER_SURFACE) for path, names in surface.items() for name in names}
     listed = {f"{path}.{name}" for path in read_refused() for name in refused_names(path)}
     assert not listed - public - set(USED.read_text().split())
     assert {key for names in read_refused().values() for key in names.values()} == set(ADVICE)
@@ -73,6 +91,12 @@ def test_refused_names_are_of_the_kind_that_jax_has() -> None:
 def test_a_surface_is_read_as_it_was_written() -> None:
     surface = {"jax.a": [Name("f", "function", "(x, *, y=None)"), Name("C", "class"), Name("C.m", "method", "(self)")], "jax.b": []}
     assert read(write(surface)) == surface
+
+
+def test_what_a_newer_surface_has_beyond_an_older_one() -> None:
+    older = read("m\n    f function (x)\n    g function (x)\n    C class (x)\n    C.sort method (self)\n")
+    newer = read("m\n    f function (x, y=1)\n    g function (x)\n    h function\n    C class (y)\n    C.sort method (self, axis=0)\nn\n")
+    assert beyond(newer, older) == {"m": [Name("f", "function", "(x, y=1)"), Name("h", "function")], "n": []}
 
 
 def test_public_names_of_a_source(tmp_path) -> None:

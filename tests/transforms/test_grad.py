@@ -158,6 +158,9 @@ def test_integers_have_empty_gradients() -> None:
     _, tangent = vf.jvp(lambda n, x: (n, n * x), (3, 2.0), (np.zeros((), dtypes.float0), 1.0))
     assert tangent[0].dtype == dtypes.float0
     assert float(tangent[1]) == 3.0
+    compiled = vf.jit(lambda n: vf.vjp(lambda n: n * 1.0, n)[1](jnp.ones(3))[0])(jnp.arange(3))
+    assert compiled.dtype == dtypes.float0 and (compiled == compiled).tolist() == [True] * 3
+    assert (compiled != np.zeros((2, 1), dtypes.float0)).tolist() == [[False] * 3] * 2
 
 
 @pytest.mark.wide

@@ -126,7 +126,7 @@ IGNORED: dict[str, Any] = {
         """jax2tf_associative_scan_reductions jax_remove_size_one_mesh_axis_from_type
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
-        jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
+        jax_log_checkpoint_residuals jax_no_collectives jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
         jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
         jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
         False,
@@ -357,6 +357,7 @@ array_garbage_collection_guard = _context("jax_array_garbage_collection_guard")
 thread_guard = _context("jax_thread_guard", True)
 no_tracing = _context("jax_no_tracing", True)
 no_execution = _context("jax_no_execution", True)
+no_collectives = _context("jax_no_collectives", True)
 jax_export_calling_convention_version = _context("jax_export_calling_convention_version")
 auto_pcast = _context("jax_auto_pcast", True)
 remove_size_one_mesh_axis_from_type = _context("jax_remove_size_one_mesh_axis_from_type", True)

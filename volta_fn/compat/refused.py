@@ -92,6 +92,33 @@ def set_xla_metadata(x: Any = None, **kwargs: Any) -> Any:
     return _Attributes() if x is None else x
 
 
+def fuse_limit() -> Any:
+    """Return a context manager without effect: kernels are fused as it pays."""
+    return _Attributes()
+
+
+def must_fuse_call(identifier: str) -> Any:
+    """Return a decorator that returns functions as they are."""
+    return _Attributes()
+
+
+def xla_metadata_call(f: Any = None, /, **meta: Any) -> Any:
+    """Return the function, or a decorator: attributes have no effect."""
+    return xla_metadata_call2(f, meta)
+
+
+def xla_metadata_call2(f: Any = None, /, metadata: Any = None, *, ad_metadata: Any = "same") -> Any:
+    """Return the function, or a decorator: attributes have no effect.
+
+    Raises `ArgumentTypeError` for values that are neither strings, numbers nor booleans.
+
+    >>> xla_metadata_call2(abs, {"label": "block"})
+    <built-in function abs>
+    """
+    set_xla_metadata(**(metadata or {}))
+    return _Attributes() if f is None else f
+
+
 # Types and functions of JAX that raise an error or change nothing here.
 #
 # These are the types of hijax, memory layouts, and the filter of tracebacks.

@@ -289,7 +289,7 @@ class ShapeDtypeStruct:
 
     def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False) -> None:
         self.shape: Shape = canonical_shape(shape)
-        self.dtype = dtypes.as_dtype(dtype)
+        self.dtype = _as_np_dtype(dtype)
         self.sharding = sharding
         self.weak_type = weak_type
 

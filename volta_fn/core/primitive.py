@@ -221,6 +221,9 @@ class Primitive:
         def bind(self, *args: Any, **params: Any) -> Any:
             """Apply the primitive to values, under the current trace (`core/trace.py`)."""
 
+        def bind_with_trace(self, trace: Any, args: Any, avals: Any, params: dict[str, Any], /) -> Any:
+            """Apply the primitive under a trace (`core/trace.py`)."""
+
     def get_bind_params(self, params: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return functions and parameters for `bind`, as interpreters of jaxprs ask."""
         return [], params

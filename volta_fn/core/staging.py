@@ -36,18 +36,12 @@ in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=Fals
 class JaxprTracer(Tracer):
     """A variable of a program being written."""
 
-    __slots__ = ("_aval", "_label", "_var")
+    __slots__ = ("_label", "_var")
 
     def __init__(self, trace: Trace, var: Var, label: str = "") -> None:
-        self._trace = trace
-        self._aval = var.aval
+        super().__init__(trace, var.aval)
         self._var = var
         self._label = label
-
-    @property
-    def aval(self) -> ShapedArray:
-        """Shape, dtype and weak type."""
-        return self._aval
 
     def origin(self) -> str:
         """Name the argument, or the user's line that computed the value."""

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
@@ -129,11 +130,29 @@ def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwarg
         _current.set(previous)
 
 
+def _bind_with_trace(primitive: Primitive, trace: Trace, args: Sequence[Any], avals: Any, params: dict[str, Any], /) -> Any:
+    """Apply the primitive under a trace; `avals` has no effect."""
+    return run_under(trace, primitive.bind, *args, **params)
+
+
+Primitive.bind_with_trace = _bind_with_trace  # type: ignore[method-assign]  # as above
+
+
 class Tracer(Array):
     """A value that stands for an array while a function is traced."""
 
-    __slots__ = ("__weakref__", "_trace")
+    __slots__ = ("__weakref__", "_aval", "_trace")
     _trace: Trace
+
+    def __init__(self, trace: Trace, aval: ShapedArray) -> None:
+        """Make a value of a trace, as libraries' own classes of tracers do."""
+        self._trace = trace
+        self._aval = aval
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        return self._aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""

@@ -10,24 +10,31 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from volta_fn import tree
 from volta_fn.core.arrays.array import as_value
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.devices.device import Device, devices, find_device
+from volta_fn.core.devices.mesh import Mesh
 from volta_fn.errors import ArgumentTypeError
 
 __all__ = ["colocated_cpu_devices", "colocated_python", "colocated_python_class"]
 
 
 def colocated_cpu_devices(devices_or_mesh: Any) -> Any:
-    """Return the CPU's device for each device of a sequence.
+    """Return the CPU's device for each device of a sequence, or of a mesh.
 
     >>> import volta_fn as vf
     >>> colocated_cpu_devices(vf.devices("cpu"))[0]
     CpuDevice(id=0)
     """
     cpu_devices = devices("cpu")
+    if isinstance(devices_or_mesh, Mesh):
+        grid = np.empty(devices_or_mesh.devices.shape, object)
+        grid.flat[:] = colocated_cpu_devices(devices_or_mesh.devices.flat)
+        return Mesh(grid, devices_or_mesh.axis_names, axis_types=devices_or_mesh.axis_types)
     return [cpu_devices[device.id % len(cpu_devices)] if device.platform != "cpu" else device for device in devices_or_mesh]
 
 

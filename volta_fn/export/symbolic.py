@@ -16,10 +16,21 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.dimension import OPERATIONS, Dimension, Monomial, Operation, divided, max_dim, min_dim, simplified, value_of
+from volta_fn.core.dimension import (
+    OPERATIONS,
+    Dimension,
+    Monomial,
+    Operation,
+    divided,
+    is_symbolic_dim,
+    max_dim,
+    min_dim,
+    simplified,
+    value_of,
+)
 from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
-from volta_fn.errors import ArgumentError, ExportError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 
 # Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d".
 
@@ -369,6 +380,22 @@ class _Parser:
         raise ArgumentError(
             f"syntax error in symbolic shape {self._text!r}: write sizes like 'b', '2*b + 1' or '28', with commas between them"
         )
+
+
+def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
+    """Return numbers between which a size lies; infinities where it has no bound.
+
+    `dimension` is an integer or a symbolic size. The bounds are those that can be proved, and need not be tight.
+    Raises `ArgumentTypeError` for anything else.
+
+    >>> import volta_fn as vf
+    >>> b, c = vf.export.symbolic_shape("b, c", constraints=["b <= 8"])
+    >>> symbolic_dim_bounds(b + c), symbolic_dim_bounds(b % 3)
+    ((2, inf), (0, 2))
+    """
+    if not (is_symbolic_dim(dimension) or hasattr(dimension, "__index__")):
+        raise ArgumentTypeError(f"symbolic_dim_bounds takes an integer or a symbolic size, got {dimension!r}")
+    return bounds(dimension)
 
 
 def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str] = (), scope: SymbolicScope | None = None) -> Any:

@@ -20,6 +20,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.activations import one_hot_of_numbers
 from volta_fn.primitives.callbacks import io_callback
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 # Class numbers of any dtype.
 
@@ -186,6 +187,39 @@ def polygamma(m: Any, x: Any) -> Array:
 def nextafter(x1: Any, x2: Any) -> Array:
     """Return the float after `x1` in the direction of `x2`."""
     return lax.nextafter(x1, x2)
+
+
+@custom_jvp
+def one_minus_square(x: Any) -> Array:
+    """Return 1 - x², precise where |x| is near 1.
+
+    >>> float(one_minus_square(0.5))
+    0.75
+    """
+    value = as_value(x)
+    return (1 + value) * (1 - value)
+
+
+@one_minus_square.defjvp
+def _(primals: Sequence[Array], tangents: Sequence[Array]) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents
+    return one_minus_square(x), -2 * x * tangent
+
+
+def polynomial(x: Any, coeffs: Sequence[Any], *, unroll: int | None = None) -> Array:
+    """Return the sum of the coefficients times powers of x, the constant first.
+
+    Coefficients are scalars, or arrays that broadcast with `x`, and take its dtype. `unroll` has no effect.
+
+    >>> float(polynomial(3.0, [1.0, 5.0, 2.0]))
+    34.0
+    """
+    value = as_value(x)
+    terms = [c if isinstance(c, (int, float, complex)) else lax.convert_element_type(c, value.dtype) for c in coeffs]
+    result = vnp.zeros_like(value) if not terms else vnp.broadcast_to(terms[-1], value.shape) if len(terms) == 1 else terms[-1]
+    for term in terms[-2::-1]:
+        result = result * value + term
+    return as_value(result)
 
 
 def reshard(xs: Any, out_shardings: Any) -> Any:

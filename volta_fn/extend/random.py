@@ -6,7 +6,7 @@ none of their own.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType
 
 import numpy as np
 
@@ -24,6 +24,9 @@ class PRNGImpl(NamedTuple):
     key_shape: tuple[int, ...]
     tag: str
 
+
+#: The type of keys, for annotations.
+Key = NewType("Key", PRNGKeyArray)
 
 threefry_prng_impl = PRNGImpl(THREEFRY, (2,), "fry")
 rbg_prng_impl = PRNGImpl(RBG, (PHILOX_WORDS,), "rbg")

@@ -20,6 +20,7 @@ from volta_fn.core.functions import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.named_axes import read_mesh
 from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings
 
@@ -52,16 +53,20 @@ class TracedProgram:
     compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
-        """Mark arguments as donated, and pair them with results by their paths."""
+        """Mark arguments as donated, and pair them with results by their paths.
+
+        Nothing is donated to a program that captures tracers: it becomes a part of another program, whose values may be needed later.
+        """
+        if self.captured:
+            return
         if settings.permissive:
             # Arguments whose memory no result can take are kept, and a warning says so, as in JAX.
             usable_flags = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
             unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, usable_flags, strict=False) if before != after]
-            if unused:
+            if unused and current_trace() is EVAL:
                 warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
             donated = usable_flags
-        can_pair = any(donated) and not self.captured
-        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if can_pair else ()
+        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if any(donated) else ()
         self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
 
     def guarded_by_mesh(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:

@@ -146,7 +146,7 @@ class Recording(Trace):
 
     def tracer(self, index: int, aval: ShapedArray) -> RecordedTracer:
         """Make the tracer of the value at an index."""
-        tracer = RecordedTracer()
+        tracer = object.__new__(RecordedTracer)  # every operation makes one, without the time of a constructor
         tracer._trace = self
         tracer.index = index
         tracer.aval = aval

@@ -186,19 +186,13 @@ def _with_examples_at(axis: Any, out: Array, dim: int | None, size: int, name: s
 class BatchTracer(Tracer):
     """One example of a stacked array: the array and the dimension of the examples."""
 
-    __slots__ = ("_aval", "dim", "stacked")
+    __slots__ = ("dim", "stacked")
 
     def __init__(self, trace: Trace, stacked: Array, dim: int) -> None:
-        self._trace = trace
+        aval = stacked.aval
+        super().__init__(trace, ShapedArray(aval.shape[:dim] + aval.shape[dim + 1 :], aval.dtype, aval.weak_type))
         self.stacked = stacked
         self.dim = dim
-        aval = stacked.aval
-        self._aval = ShapedArray(aval.shape[:dim] + aval.shape[dim + 1 :], aval.dtype, aval.weak_type)
-
-    @property
-    def aval(self) -> ShapedArray:
-        """The type of one example."""
-        return self._aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""

@@ -87,3 +87,22 @@ def test_keys_are_no_numbers() -> None:
             wrong(key)
     with pytest.raises(ArgumentTypeError, match="expected an array"):
         vjax.numpy.stack(["a"])
+
+
+def test_reshaped_numpy_arrays_stay_known_while_a_function_is_traced() -> None:
+    for ja in (vjax, jax):
+        sizes: list[int] = []
+
+        def sizes_of(x: Any, ja: Any = ja, sizes: list[int] = sizes) -> Any:
+            mask = ja.numpy.reshape(np.array([True, False, True]), (3, 1))
+            sizes.append(int(mask.sum()))
+            return ja.numpy.reshape(x, (-1,), order="F") * sizes[0]
+
+        assert ja.jit(sizes_of)(np.array([[1, 2], [3, 4]])).tolist() == [2, 6, 4, 8] and sizes == [2]
+
+
+def test_keys_are_described_by_their_dtype() -> None:
+    keys = vf.random.split(vf.random.key(0), 2)
+    described = vjax.ShapeDtypeStruct(keys.shape, keys.dtype)
+    assert (described.shape, described.dtype) == ((2,), keys.dtype) and "key<fry>" in repr(described)
+    assert vjax.eval_shape(lambda k: k, described).dtype == keys.dtype

@@ -17,7 +17,7 @@ POSITIVE = np.array([0.1, 0.5, 0.9, 1.0, 1.7, 2.5, 4.2, 9.3])
 SHARE = np.array([0.01, 0.2, 0.5, 0.7, 0.99])
 #: Name: the points for each operand.
 POINTS = {
-    "erf": [ANY], "erfc": [ANY], "erfinv": [SHARE], "ndtr": [ANY], "log_ndtr": [ANY], "ndtri": [SHARE],
+    "erf": [ANY], "erfc": [ANY], "erfinv": [SHARE], "erfcinv": [2 * SHARE], "ndtr": [ANY], "log_ndtr": [ANY], "ndtri": [SHARE],
     "gammaln": [POSITIVE], "digamma": [POSITIVE], "gamma": [POSITIVE], "loggamma": [POSITIVE],
     "factorial": [POSITIVE], "i0": [ANY], "i0e": [ANY], "i1": [ANY], "i1e": [ANY], "expit": [ANY], "logit": [SHARE],
     "entr": [POSITIVE], "xlogy": [ANY, POSITIVE], "xlog1py": [ANY, POSITIVE], "rel_entr": [POSITIVE, POSITIVE],

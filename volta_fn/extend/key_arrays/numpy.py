@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
+
 from volta_fn import numpy as _numpy
 from volta_fn.extend.key_arrays.words import of_keys as _of_keys
 from volta_fn.extend.key_arrays.words import of_two_keys as _of_two_keys
@@ -57,6 +59,20 @@ def vectorize(
         return _numpy.vectorize(of_words, excluded=excluded, signature=inputs + arrow + outputs)(*words, **kwargs)
 
     return call
+
+
+def reshape(a: Any, shape: Any, order: Any = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
+    """Return the elements in another shape.
+
+    A NumPy array stays one, so that its elements stay known where a function is traced.
+
+    >>> reshape(np.arange(4), (2, 2))
+    array([[0, 1],
+           [2, 3]])
+    """
+    if isinstance(a, (np.ndarray, np.generic)) and out_sharding is None:
+        return a.reshape(shape, order=order)
+    return _of_keys(_numpy.reshape)(a, shape, order, copy=copy, out_sharding=out_sharding)
 
 
 def __getattr__(name: str) -> Any:

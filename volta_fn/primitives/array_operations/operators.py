@@ -150,11 +150,25 @@ def _binary(function: Callable[..., Any], raising: bool = True) -> tuple[Callabl
 _ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 
+def _compare_float0(method: Callable[..., Any], is_equal: bool) -> Callable[..., Any]:
+    """Let a comparison take derivatives by integers, which have one value."""
+
+    @functools.wraps(method)
+    def compare(self: Any, other: Any) -> Any:
+        if self.dtype == dtypes.float0 and getattr(other, "dtype", None) == dtypes.float0:
+            return broadcast_to(as_value(is_equal), np.broadcast_shapes(self.shape, other.shape))
+        return method(self, other)
+
+    return compare
+
+
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     fallback, reflected = _binary(promoting, raising)
+    if operation in (selection.eq, selection.ne):
+        fallback = _compare_float0(fallback, operation is selection.eq)
     eager = operation.primitive.eager_kernels
 
     def method(self: Any, other: Any) -> Any:

@@ -4,6 +4,7 @@ from volta_fn.scipy.special.exponential import dawsn as dawsn
 from volta_fn.scipy.special.exponential import entr as entr
 from volta_fn.scipy.special.exponential import erf as erf
 from volta_fn.scipy.special.exponential import erfc as erfc
+from volta_fn.scipy.special.exponential import erfcinv as erfcinv
 from volta_fn.scipy.special.exponential import erfcx as erfcx
 from volta_fn.scipy.special.exponential import erfinv as erfinv
 from volta_fn.scipy.special.exponential import exp1 as exp1

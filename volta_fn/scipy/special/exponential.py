@@ -397,6 +397,23 @@ erfc = promoted(lax.erfc, "erfc", "Return 1 - erf(x), to full relative precision
 ndtr = promoted(lax.ndtr, "ndtr", "Return the probability that a standard normal number is at most x.")
 erfinv = promoted(lax.erf_inv, "erfinv", "Return the inverse of erf; infinite at -1 and 1, NaN beyond.")
 
+_SQRT_HALF = 0.5**0.5
+
+
+@composite
+def erfcinv(y: Any) -> Array:
+    """Return the inverse of erfc, precise for small y, where 1 - y is 1.
+
+    Infinite at 0, minus infinity at 2, NaN beyond; for real numbers alone.
+
+    >>> import volta_fn as vf
+    >>> vf.scipy.special.erfcinv(vf.numpy.array([1e-30, 0.5, 1.0])).round(4)
+    Array([8.1486, 0.4769, 0.    ], dtype=float32)
+    """
+    # erfc(x) / 2 is the probability that a standard normal number is below -sqrt(2) x.
+    return 0.0 - _SQRT_HALF * lax.ndtri(0.5 * y)
+
+
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 

@@ -326,9 +326,9 @@ def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: in
 
 def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Value) -> Value:
     """Load a vector, zero where the mask leaves lanes out, which are not touched."""
+    # The alignment is an operand, as up to LLVM 21: LLVM 22 reads this form, too, and makes its own of it.
     name = f"llvm.masked.load.{overload(vector)}.p0"
-    f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
-    return f.let(vector, f"call {vector} @{name}(ptr align {align} {pointer.name}, {mask}, {vector} zeroinitializer)")
+    return f.intrinsic(name, vector, pointer, Value("i32", str(align)), mask, Value(vector, "zeroinitializer"))
 
 
 def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
@@ -356,8 +356,8 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
             hidden = f.let("i64", f'call i64 asm "", "=r,0"({word}) nounwind memory(none)')
             mask = f.cast("bitcast", f.cast("trunc", hidden, bits), mask.type)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
-        f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
-        f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
+        f.module.declare(name, f"declare void @{name}({value.type}, ptr, i32, {mask.type})")
+        f.do(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
 
 
 def first_of(count: int, lanes: int) -> Value:

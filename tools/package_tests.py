@@ -1,20 +1,27 @@
-"""Run Keras's own tests of its JAX back end, on volta_fn or on JAX.
+"""Run a package's own tests, on volta_fn or on JAX.
 
-    python tools/keras_tests.py FOLDER [GROUP ...] [--jax] [--only FILE] [--save FILE] [--seconds N]
+    python tools/package_tests.py FOLDER [GROUP ...] [--jax] [--sample N] [--passed FILE] [--failed FILE] [--save FILE] [--seconds N]
 
-FOLDER is where a released wheel of Keras is installed (``pip install --target FOLDER keras``, its dependencies there or in PYTHONPATH); the
-wheel holds the tests. Each GROUP is a folder or a file of `keras/src`, such as losses, layers/rnn or ops/core_test (without any: `GROUPS`).
-A group runs in a process of its own, each test within N seconds; a process that dies goes on after the test that ended it. A line per
-group has its passed, failed and skipped tests and its seconds. With --save all outcomes go to a file, a line of JSON for each test; with
---only just the failed tests of such a file run, which is how the failures here are tried under JAX (--jax).
+FOLDER has the tests: a clone's, or an installed wheel's where that holds them. The package itself is installed, or in PYTHONPATH. Each
+GROUP is a folder or a file of FOLDER, such as losses or ops/core_test (without any: all of FOLDER). A group runs in a process of its own,
+each test within N seconds; a process that dies goes on after the test that ended it. A line per group has its passed, failed and skipped
+tests and its seconds. With --sample N tests are drawn from each group, always the same ones. With --save all outcomes go to a file, a line
+of JSON for each test; --passed and --failed run just the tests that passed or failed in such a file. So this compares with JAX:
+
+    python tools/package_tests.py FOLDER --jax --sample 200 --save jax.jsonl
+    python tools/package_tests.py FOLDER --passed jax.jsonl --save here.jsonl
+
+FOLDER of Keras is `keras/src`; its groups are KERAS_GROUPS.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import importlib.util
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -28,7 +35,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-GROUPS = """
+KERAS_GROUPS = """
 callbacks saving metrics quantizers trainers losses optimizers models ops/core_test ops/math_test ops/linalg_test ops/einops_test
 ops/function_test ops/node_test ops/operation_test ops/operation_utils_test ops/ops_test ops/symbolic_arguments_test ops/nn_test
 ops/numpy_test ops/image_test random initializers activations regularizers constraints dtype_policies distillation tree
@@ -49,8 +56,8 @@ class TooLong(BaseException):
 class Recorder:
     """A plug-in of pytest that writes each test's outcome to a file."""
 
-    def __init__(self, path: Path, seconds: int, chosen: frozenset[str]) -> None:
-        self._path, self._seconds, self._chosen = path, seconds, chosen
+    def __init__(self, folder: Path, path: Path, seconds: int, sample: int, chosen: frozenset[str] | None) -> None:
+        self._folder, self._path, self._seconds, self._sample, self._chosen = folder, path, seconds, sample, chosen
         self._row: dict[str, Any] = {}
 
     def pytest_configure(self, config: Any) -> None:
@@ -62,7 +69,11 @@ class Recorder:
 
         alone = pytest.mark.skip(reason="requires several devices")
         finished = {row["test"] for row in read_outcomes(self._path)}
-        items[:] = [i for i in items if name_of(i) not in finished and (not self._chosen or name_of(i) in self._chosen)]
+        names = {self._name(item): item for item in items}
+        drawn = sorted(names if self._chosen is None else self._chosen & names.keys())
+        if self._sample:
+            drawn = random.Random(39).sample(drawn, min(self._sample, len(drawn)))
+        items[:] = [item for name, item in names.items() if name in {*drawn} - finished]
         for item in items:
             if "multi_device" in item.keywords and jax.device_count() == 1:
                 item.add_marker(alone)
@@ -70,7 +81,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Any:
         started = time.perf_counter()
-        self._row = {"test": name_of(item), "outcome": "died"}
+        self._row = {"test": self._name(item), "outcome": "died"}
         self._write("started")
         signal.signal(signal.SIGALRM, _stop)
         signal.alarm(self._seconds)
@@ -95,8 +106,12 @@ class Recorder:
         if report.failed:
             text = str(report.longrepr)
             outcome = "missing" if _FOREIGN_IMPORT.search(text) else "failed"
-            self._row = {"test": report.nodeid.split("keras/src/")[-1], "outcome": outcome, "message": text[-2000:]}
+            self._row = {"test": report.nodeid, "outcome": outcome, "message": text[-2000:]}
             self._write("ended")
+
+    def _name(self, item: Any) -> str:
+        """Name a test by its file in the folder, class and function."""
+        return "::".join([item.path.relative_to(self._folder).as_posix(), *item.nodeid.split("::")[1:]])
 
     def _write(self, event: str) -> None:
         with self._path.open("a") as file:
@@ -112,11 +127,6 @@ def _skip_if_backend(backend: str, reason: str) -> Any:
     return pytest.mark.skipif(backend == "jax", reason=reason)
 
 
-def name_of(item: Any) -> str:
-    """Name a test by its file in `keras/src`, class and function."""
-    return "::".join([str(item.path).split("keras/src/")[-1], *item.nodeid.split("::")[1:]])
-
-
 def read_outcomes(path: Path) -> list[dict[str, Any]]:
     """Return the outcomes in a file; a test that began and did not end has died."""
     rows: dict[str, dict[str, Any]] = {}
@@ -126,16 +136,15 @@ def read_outcomes(path: Path) -> list[dict[str, Any]]:
     return [*rows.values()]
 
 
-def run_group(folder: Path, group: str, path: Path, seconds: int, with_jax: bool, chosen: Path | None) -> None:
+def run_group(options: argparse.Namespace, group: str, path: Path) -> None:
     """Run a group's tests, in as many processes as die, and write their outcomes."""
-    source = folder / "keras" / "src" / group
-    target = source if source.is_dir() else source.with_suffix(".py")
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(folder), environment.get("PYTHONPATH", "")])
-    start = [] if with_jax else ["-m", "volta_fn.jax"]
-    options = ["--inside", str(target), "--save", str(path), "--seconds", str(seconds)]
-    command = [sys.executable, *start, str(HERE / "keras_tests.py"), *options]
-    command += ["--only", str(chosen)] if chosen else []
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment.get("PYTHONPATH", "")])
+    start = [] if options.jax else ["-m", "volta_fn.jax"]
+    command = [sys.executable, *start, str(HERE / "package_tests.py"), str(options.folder), group, "--inside", "--save", str(path)]
+    command += ["--seconds", str(options.seconds), "--sample", str(options.sample)]
+    for kind in ("passed", "failed"):
+        command += [f"--{kind}", str(getattr(options, kind).resolve())] if getattr(options, kind) else []
     for _ in range(20):
         with tempfile.TemporaryDirectory() as empty:
             code = subprocess.run(
@@ -145,48 +154,69 @@ def run_group(folder: Path, group: str, path: Path, seconds: int, with_jax: bool
             return
 
 
-def run_inside(target: str, path: Path, seconds: int, chosen: frozenset[str]) -> int:
-    """Run the tests of a folder or file in this process."""
-    conftest = types.ModuleType("conftest")
-    conftest.skip_if_backend = _skip_if_backend  # type: ignore[attr-defined]  # a module's name
-    sys.modules["conftest"] = conftest
+def chosen_tests(options: argparse.Namespace) -> frozenset[str] | None:
+    """Return the tests that --passed and --failed choose; None if all run."""
+    if not (options.passed or options.failed):
+        return None
+    rows = read_outcomes(options.passed) if options.passed else []
+    failed = read_outcomes(options.failed) if options.failed else []
+    names = [row["test"] for row in rows if row["outcome"] == "passed"]
+    return frozenset(names + [row["test"] for row in failed if row["outcome"] in ("failed", "died")])
+
+
+def run_inside(options: argparse.Namespace) -> int:
+    """Run the tests of a group in this process."""
+    (group,) = options.groups
+    target = options.folder / group
+    target = target if target.is_dir() else target.with_suffix(".py")
+    chosen = chosen_tests(options)
+    targets = [str(target)]
+    if chosen is not None:
+        files = {options.folder / name.split("::")[0] for name in chosen}
+        targets = sorted(str(file) for file in files if file.is_relative_to(target))
+    if not targets:
+        return 0
+    if options.folder.match("keras/src"):
+        conftest = types.ModuleType("conftest")
+        conftest.skip_if_backend = _skip_if_backend  # type: ignore[attr-defined]  # a module's name
+        sys.modules["conftest"] = conftest
+    if importlib.util.find_spec("absl"):
+        from absl import flags  # noqa: PLC0415  # not a dependency of this project
+
+        flags.FLAGS(sys.argv[:1])
     ignored = [f"--ignore-glob=*/{name}.py" for name in _FOREIGN]
-    options = [
-        "-q",
-        "--continue-on-collection-errors",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-o",
-        "python_files=*_test.py",
-        "-c",
-        os.devnull,
-    ]
-    return int(pytest.main([*options, *ignored, "--rootdir", str(Path(target).parent), target], plugins=[Recorder(path, seconds, chosen)]))
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    files_of_tests = ["-o", "python_files=*_test.py test_*.py", "-c", os.devnull]
+    arguments = ["-q", "--continue-on-collection-errors", *plugins, *files_of_tests, *ignored, "--rootdir", str(options.folder), *targets]
+    recorder = Recorder(options.folder, options.save, options.seconds, options.sample, chosen)
+    return int(pytest.main(arguments, plugins=[recorder]))
 
 
 def main() -> None:
     """Run the groups of the command line."""
-    parser = argparse.ArgumentParser(description="Run Keras's own tests of its JAX back end.")
+    parser = argparse.ArgumentParser(description="Run a package's own tests.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("groups", nargs="*")
     parser.add_argument("--jax", action="store_true")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--only", type=Path)
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--passed", type=Path)
+    parser.add_argument("--failed", type=Path)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--seconds", type=int, default=120)
     options = parser.parse_intermixed_args()
-    failures = [row["test"] for row in read_outcomes(options.only) if row["outcome"] in ("failed", "died")] if options.only else []
+    options.folder = options.folder.resolve()
     if options.inside:
-        sys.exit(run_inside(str(options.folder), options.save, options.seconds, frozenset(failures)))
-    groups = options.groups or [g for g in GROUPS if not options.only or any(name.startswith(g) for name in failures)]
+        sys.exit(run_inside(options))
+    chosen = chosen_tests(options)
+    groups = options.groups or (KERAS_GROUPS if options.folder.match("keras/src") else ["."])
+    groups = [group for group in groups if chosen is None or group == "." or any(name.startswith(group) for name in chosen)]
     with tempfile.TemporaryDirectory() as scratch:
         path = (options.save or Path(scratch) / "outcomes.jsonl").resolve()
         counted = {row["test"] for row in read_outcomes(path)}
         for group in groups:
             started = time.perf_counter()
-            run_group(options.folder.resolve(), group, path, options.seconds, options.jax, options.only and options.only.resolve())
+            run_group(options, group, path)
             rows = [row for row in read_outcomes(path) if row["test"] not in counted]
             counted |= {row["test"] for row in rows}
             counts = collections.Counter(row["outcome"] for row in rows)
