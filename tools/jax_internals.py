@@ -22,11 +22,19 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jax_sparse_internals  # of this folder
 import ml_dtypes
 import numpy as np
 
 #: Files of JAX's that are executed as they are.
-FILES = ("test_util", "public_test_util", "test_warning_util", "lax_reference", "internal_test_util.lax_test_util")
+FILES = (
+    "test_util",
+    "public_test_util",
+    "test_warning_util",
+    "lax_reference",
+    "internal_test_util.lax_test_util",
+    "internal_test_util.test_harnesses",
+)
 #: The public modules whose names a private module has, if it is not that of the same name.
 PUBLIC = {
     "api": ("jax",),
@@ -50,6 +58,8 @@ MODULES = {
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
+#: How many cases of a parametrised test run.
+CASES = "3"
 running = False
 
 
@@ -286,6 +296,7 @@ OWN: dict[str, Callable[[], dict[str, Any]]] = {
     "dtypes": _dtypes,
     "util": _util,
     "numpy.util": _promotion,
+    "lax.lax": lambda: {"remaining": lambda all_, *others: [x for x in all_ if not any(x in other for other in others)]},
     "xla_bridge": _device,
     "test_loader": _loading,
     "dispatch": _dispatch,
@@ -307,6 +318,7 @@ class Finder(MetaPathFinder, Loader):
 
     def __init__(self, source: Path) -> None:
         self.files = {f"jax._src.{name}": source / "jax/_src" / f"{name.replace('.', '/')}.py" for name in FILES}
+        self.files["jax.experimental.sparse.test_util"] = source / "jax/experimental/sparse/test_util.py"
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a private module."""
@@ -326,6 +338,7 @@ class Finder(MetaPathFinder, Loader):
 
 def install(source: Path) -> None:
     """Let `jax._src` be the stand-ins, with the files of a checkout of JAX."""
-    os.environ.setdefault("JAX_NUM_GENERATED_CASES", "3")
+    os.environ.setdefault("JAX_NUM_GENERATED_CASES", CASES)
     importlib.import_module("volta_fn.jax").install()
     sys.meta_path.insert(0, Finder(source))
+    jax_sparse_internals.install()
