@@ -3,12 +3,12 @@
     python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--limit N] [--save FILE] [--show] [--oracle | --beside FILE]
 
 CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its tests, such as lax_numpy_test (without any: those of
-docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within --limit (10) seconds and
-each file within --seconds. A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with another message;
-`internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour, which leaves out
-those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent
-causes first; with --save all outcomes go to a file as JSON. With --oracle the tests run under the installed JAX; with --beside, and what
-such a run has saved, only tests are counted that pass there.
+docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within --limit (10) seconds and each file
+within --seconds. A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with
+another message; `internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour,
+which leaves out those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the
+most frequent causes first; with --save all outcomes go to a file as JSON. With --oracle the tests run under the installed JAX; with
+--beside, and what such a run has saved, only tests are counted that pass there.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def bcoo_dot_general(
 ) -> Any:
     """Contract two arrays, of which one or both are sparse, as `lax.dot_general` does.
 
-    The product of two sparse arrays is sparse, and stores an element for each pair of theirs, or for each index where these are fewer. Batch dimensions of the product that are
-    batch dimensions of both, in order, are batch dimensions of the result.
+    The product of two sparse arrays is sparse, and stores an element for each pair of theirs, or for each index where these are fewer.
+    Batch dimensions of the product that are batch dimensions of both, in order, are batch dimensions of the result.
     """
     contract, batch = (tuple(tuple(int(a) for a in axes) for axes in pair) for pair in dimension_numbers)
     if not isinstance(lhs, JAXSparse) and not isinstance(rhs, JAXSparse):
