@@ -452,8 +452,8 @@ def _called_by_random() -> bool:
     """
     frame, functions = sys._getframe(2), 0
     while frame is not None and functions < 2:
-        name = frame.f_globals.get("__name__", "")
-        functions += name.startswith("volta_fn.random") and frame.f_code.co_name not in ("single_key", "_data_of")
+        name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        functions += name.startswith("volta_fn.random") and not function.startswith("_") and function != "single_key"
         frame = frame.f_back  # type: ignore[assignment]  # None at the end
     return functions > 1
 
