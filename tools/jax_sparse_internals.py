@@ -1,6 +1,6 @@
-"""Stand-ins for private functions of `jax.experimental.sparse` that JAX's tests call.
+"""Stand-ins for private functions of `jax.experimental.sparse`.
 
-They take and return the arrays that a sparse array consists of; here they are written with its public class.
+JAX's tests call them. They take and return the arrays that a sparse array consists of; here they are written with its public class.
 """
 
 from __future__ import annotations

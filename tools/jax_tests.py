@@ -84,7 +84,7 @@ def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
 
 
 def run_file(checkout: Path, name: str, seconds: float, limit: float, oracle: bool = False) -> list[dict[str, Any]]:
-    """Run the tests of one file in this process, under the installed JAX if it is the oracle."""
+    """Run the tests of one file in this process, or under JAX itself."""
     for library in "stats special linalg signal optimize ndimage fft interpolate".split():
         importlib.import_module(f"scipy.{library}")  # before sys.modules has a jax that they look for
     import jax_internals  # noqa: PLC0415  # of this folder

@@ -324,7 +324,7 @@ def span(item: slice, size: Any) -> tuple[Any, Any, int, Any]:
     if not is_symbolic((size, item.start, item.stop)):
         start, stop, step = item.indices(size)
         return start, stop, step, len(range(start, stop, step))
-    step = 1 if item.step is None else item.step if isinstance(item.step, Dimension) else operator.index(item.step)
+    step: Any = 1 if item.step is None else item.step if isinstance(item.step, Dimension) else operator.index(item.step)
     if step == 0:
         raise ValueError("slice step cannot be zero")
     forwards = step > 0

@@ -179,7 +179,7 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _compared(manifest: dict[str, Any], constants: Sequence[np.ndarray], sizes: Mapping[str, int], stage: Any) -> tuple[bool, bool]:
-    """Return whether a manifest has the types of results, and the program, that were traced for sizes."""
+    """Return whether a manifest has the result types and the program of a stage."""
     expected, own_constants = _manifest(stage)
     try:
         program = read_program(manifest, read_constants(manifest["constants"], [c.tobytes() for c in constants]), sizes)
@@ -456,7 +456,7 @@ class Exported:
 
     @property
     def uses_global_constants(self) -> bool:
-        """Whether the program depends on symbolic sizes, or was exported for several platforms."""
+        """Whether there are symbolic sizes, or several platforms."""
         return bool(self._names) or len(self.platforms) > 1
 
     @property

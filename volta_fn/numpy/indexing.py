@@ -657,7 +657,7 @@ def _symbolic_indices(mask: Array, count: Any) -> tuple[Array, Array]:
 
 
 def _upper_count(n: Any, m: Any, k: Any) -> Any:
-    """Return the number of elements of the upper triangle of an n×m matrix, whose sizes may be symbolic."""
+    """Return the number of elements of the upper triangle of an n×m matrix."""
     if k < 0:
         return n * m - _upper_count(m, n, 1 - k)
     rows = min_dim(n, max_dim(m - k, 0))

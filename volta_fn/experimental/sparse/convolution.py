@@ -33,7 +33,9 @@ def bcoo_conv_general_dilated(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> BCOO:
-    """Convolve two arrays, of which one or both are sparse, as `lax.conv_general_dilated` does.
+    """Convolve sparse arrays as `lax.conv_general_dilated` convolves dense ones.
+
+    One of the arrays may be dense.
 
     The result has sparse dimensions alone, and stores an element for each pair of an element of `lhs` and one of `rhs`; pairs that meet
     nowhere become padding. Where the first two dimensions have size 1 they are batch dimensions, as in JAX. A dense operand counts with all

@@ -84,7 +84,8 @@ class _Format(JAXSparse):
         return self.shape
 
     def __getitem__(self, index: Any) -> Any:
-        return to_format(type(self), self.to_bcoo()[index])
+        mat: Any = self.to_bcoo()
+        return to_format(type(self), mat[index])
 
     def __matmul__(self, other: Any) -> Any:
         return matmul(self, other)

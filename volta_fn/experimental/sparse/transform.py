@@ -156,7 +156,7 @@ def bcoo_gather(
     if offsets == tuple(range(count, width)):
         return blocks
     order = [axis for axis in range(width) if axis not in offsets] + [*offsets]
-    return bcoo_transpose(bcoo_update_layout(blocks, n_batch=0, n_dense=0), permutation=np.argsort(order))
+    return bcoo_transpose(bcoo_update_layout(blocks, n_batch=0, n_dense=0), permutation=np.argsort(order).tolist())
 
 
 def _cond(eqn: Equation, index: Any, *operands: Any) -> Sequence[Any]:

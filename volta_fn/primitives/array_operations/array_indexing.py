@@ -476,8 +476,8 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
     """
     if is_symbolic(value.shape) or is_symbolic([e.step for e in entries if type(e) is Span]):
         strided = [e for e in entries if type(e) is Span and is_symbolic((e.start, e.step, e.size)) and e.step not in (1, -1)]
-        for e in strided:
-            value = _every_step(value, e)
+        for block in strided:
+            value = _every_step(value, block)
         entries = [e for e in entries if e not in strided]
     starts, limits, steps, reversed_dims = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
     for e in entries:
