@@ -22,11 +22,19 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jax_sparse_internals  # of this folder
 import ml_dtypes
 import numpy as np
 
 #: Files of JAX's that are executed as they are.
-FILES = ("test_util", "public_test_util", "test_warning_util", "lax_reference", "internal_test_util.lax_test_util")
+FILES = (
+    "test_util",
+    "public_test_util",
+    "test_warning_util",
+    "lax_reference",
+    "internal_test_util.lax_test_util",
+    "internal_test_util.test_harnesses",
+)
 #: The public modules whose names a private module has, if it is not that of the same name.
 PUBLIC = {
     "api": ("jax",),
@@ -36,6 +44,8 @@ PUBLIC = {
     "ad_checkpoint": ("jax.ad_checkpoint", "jax"),
     "custom_derivatives": ("jax.custom_derivatives", "jax"),
     "debugging": ("jax.debug",),
+    "export.shape_poly": ("jax.export",),
+    "shard_map": ("jax",),
     "lax.linalg": ("jax.lax.linalg", "jax.lax"),
     "linear_util": ("jax.extend.linear_util",),
     "mesh": ("jax.sharding",),
@@ -44,12 +54,17 @@ PUBLIC = {
     "sharding_impls": ("jax.sharding",),
 }
 #: Private packages, whose attributes in lower case are modules.
-PACKAGES = {"jax._src", *[f"jax._src.{n}" for n in ("scipy", "interpreters", "nn", "lib", "internal_test_util", "extend", "tpu", "state")]}
+PACKAGES = {
+    "jax._src",
+    *[f"jax._src.{n}" for n in ("scipy", "export", "interpreters", "nn", "lib", "internal_test_util", "extend", "tpu", "state")],
+}
 MODULES = {
     "jax._src.lax": {"lax", "control_flow", "slicing", "windowed_reductions", "convolution", "parallel", "special", "utils", "linalg"},
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
+#: How many cases of a parametrised test run.
+CASES = "3"
 running = False
 
 
@@ -168,6 +183,8 @@ def _config() -> dict[str, Any]:
         "jax_skip_slow_tests",
         "jax_num_generated_cases",
         "jax_embedded_constants_max_bytes",
+        "jax_export_ignore_forward_compatibility",
+        "jax_export_calling_convention_version",
     ):
         config.values.setdefault(name, False)
     states = {name: Setting(config, name) for name in config.values}
@@ -266,7 +283,40 @@ def _promotion() -> dict[str, Any]:
 
 def _device() -> dict[str, Any]:
     backend = SimpleNamespace(platform="cpu", platform_version="cpu", runtime_type="cpu")
-    return {"get_backend": functools.cache(lambda *_: backend), "num_cpu_devices": SimpleNamespace(value=1)}
+    return {
+        "get_backend": functools.cache(lambda *_: backend),
+        "num_cpu_devices": SimpleNamespace(value=1),
+        "canonicalize_platform": lambda platform: platform,
+        "devices": lambda *names: importlib.import_module("jax").devices(*names),
+    }
+
+
+def _sizes() -> dict[str, Any]:
+    """Return functions of sizes, which may be symbolic."""
+    dimension = importlib.import_module("volta_fn.core.dimension")
+
+    def definitely_equal(x: Any, y: Any) -> bool:
+        try:
+            return bool(x == y)
+        except dimension.InconclusiveDimensionOperation:
+            return False
+
+    def stride_dim(size: Any, window: Any, stride: int) -> Any:
+        return dimension.max_dim((size - window + stride) // stride, 0)
+
+    def dilate_dim(size: Any, dilation: int) -> Any:
+        return size if definitely_equal(dilation, 1) else dimension.max_dim(1 + dilation * (size - 1), 0)
+
+    return {
+        "max_dim": dimension.max_dim,
+        "min_dim": dimension.min_dim,
+        "is_symbolic_dim": dimension.is_symbolic_dim,
+        "dimension_as_value": lambda d: d.__jax_array__() if dimension.is_symbolic_dim(d) else d,
+        "definitely_equal": definitely_equal,
+        "definitely_equal_one_of_dim": lambda x, ys: any(definitely_equal(x, y) for y in ys),
+        "stride_dim": stride_dim,
+        "dilate_dim": dilate_dim,
+    }
 
 
 def _loading() -> dict[str, Any]:
@@ -286,12 +336,15 @@ OWN: dict[str, Callable[[], dict[str, Any]]] = {
     "dtypes": _dtypes,
     "util": _util,
     "numpy.util": _promotion,
+    "lax.windowed_reductions": lambda: {"_select_and_gather_add": lambda x, *_: x},
+    "lax.lax": lambda: {"remaining": lambda all_, *others: [x for x in all_ if not any(x in other for other in others)]},
     "xla_bridge": _device,
     "test_loader": _loading,
     "dispatch": _dispatch,
     "deprecations": lambda: {"is_accelerated": lambda name: True},
     "compilation_cache": lambda: {"_cache": None},
-    "core": lambda: {"reset_trace_state": lambda: True, "trace_state_clean": lambda: True},
+    "core": lambda: {"reset_trace_state": lambda: True, "trace_state_clean": lambda: True, **_sizes()},
+    "export.shape_poly": lambda: {"_DimExpr": importlib.import_module("volta_fn.core.dimension").Dimension},
     "lib": lambda: {
         "version": (9, 9, 9),
         "jaxlib_extension_version": 0,
@@ -307,6 +360,7 @@ class Finder(MetaPathFinder, Loader):
 
     def __init__(self, source: Path) -> None:
         self.files = {f"jax._src.{name}": source / "jax/_src" / f"{name.replace('.', '/')}.py" for name in FILES}
+        self.files["jax.experimental.sparse.test_util"] = source / "jax/experimental/sparse/test_util.py"
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a private module."""
@@ -326,6 +380,7 @@ class Finder(MetaPathFinder, Loader):
 
 def install(source: Path) -> None:
     """Let `jax._src` be the stand-ins, with the files of a checkout of JAX."""
-    os.environ.setdefault("JAX_NUM_GENERATED_CASES", "3")
+    os.environ.setdefault("JAX_NUM_GENERATED_CASES", CASES)
     importlib.import_module("volta_fn.jax").install()
     sys.meta_path.insert(0, Finder(source))
+    jax_sparse_internals.install()

@@ -1,13 +1,14 @@
 """Run JAX's own tests on volta_fn.
 
-    python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--save FILE] [--show]
+    python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--limit N] [--save FILE] [--show] [--oracle | --beside FILE]
 
 CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its tests, such as lax_numpy_test (without any: those of
-docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within 10 seconds and each file within N.
-A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with another message;
-`internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour, which leaves out
-those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent
-causes first; with --save all outcomes go to a file as JSON.
+docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within --limit (10) seconds and each file
+within --seconds. A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with
+another message; `internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour,
+which leaves out those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the
+most frequent causes first; with --save all outcomes go to a file as JSON. With --oracle the tests run under the installed JAX; with
+--beside, and what such a run has saved, only tests are counted that pass there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import collections
 import importlib.util
 import json
+import os
 import re
 import signal
 import subprocess
@@ -81,14 +83,17 @@ def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
     return {"outcome": outcome, "error": kind.__name__, "message": message[:500], "where": where}
 
 
-def run_file(checkout: Path, name: str, seconds: float) -> list[dict[str, Any]]:
-    """Run the tests of one file in this process."""
+def run_file(checkout: Path, name: str, seconds: float, limit: float, oracle: bool = False) -> list[dict[str, Any]]:
+    """Run the tests of one file in this process, or under JAX itself."""
     for library in "stats special linalg signal optimize ndimage fft interpolate".split():
         importlib.import_module(f"scipy.{library}")  # before sys.modules has a jax that they look for
     import jax_internals  # noqa: PLC0415  # of this folder
     import jax_test_kinds  # noqa: PLC0415
 
-    jax_internals.install(checkout)
+    if oracle:
+        os.environ.setdefault("JAX_NUM_GENERATED_CASES", jax_internals.CASES)
+    else:
+        jax_internals.install(checkout)
     path = checkout / "tests" / f"{name}.py"
     spec: Any = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -102,12 +107,12 @@ def run_file(checkout: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     kinds = jax_test_kinds.kinds_in(path)
     rows = []
     for test in tests:
-        row = run(test) if time.monotonic() < end else {"outcome": "skip"}
+        row = run(test, limit) if time.monotonic() < end else {"outcome": "skip"}
         rows.append({"test": test.id(), "looks_at": jax_test_kinds.kind_of(test.id(), kinds), **row})
     return rows
 
 
-def run(test: Any, limit: float = 10.0) -> dict[str, Any]:
+def run(test: Any, limit: float) -> dict[str, Any]:
     """Run one test within a limit of time."""
 
     def stop(*_: Any) -> None:
@@ -150,12 +155,18 @@ def main() -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--limit", type=float, default=10.0)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--beside", type=Path)
     arguments = parser.parse_args()
     if len(arguments.names) == 1:
         sys.path[:0] = [str(HERE.parent), str(arguments.checkout / "tests")]
-        rows = run_file(arguments.checkout, arguments.names[0], arguments.seconds)
+        rows = run_file(arguments.checkout, arguments.names[0], arguments.seconds, arguments.limit, arguments.oracle)
+        if arguments.beside:
+            passing = {row["test"].partition(" ")[0] for row in json.loads(arguments.beside.read_text()) if row["outcome"] == "pass"}
+            rows = [row for row in rows if row["test"].partition(" ")[0] in passing]
         report(arguments.names[0], rows, arguments.show)
         if arguments.save:
             arguments.save.write_text(json.dumps(rows))

@@ -127,7 +127,7 @@ def _segment_reduce(
     if size < 1:
         raise ArgumentError(f"{name}: bucket_size must be positive, got {size}")
     buckets = broadcast(start, (-(-ids.size // size), count, *values.shape[1:]))
-    numbers = np.arange(ids.size, dtype=np.int32) // np.int32(size)
+    numbers = vnp.arange(ids.size, dtype=np.int32) // np.int32(size)
     results = getattr(buckets.at[numbers, ids], method)(values, **options)
     return reduce(results, axis=0, initial=start).astype(values.dtype)
 

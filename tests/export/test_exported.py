@@ -94,7 +94,7 @@ def test_sizes_of_results_are_polynomials(function: Any, shape: str) -> None:
 
 def test_programs_that_differ_by_more_than_sizes_are_refused() -> None:
     spec = vf.ShapeDtypeStruct(export.symbolic_shape("b"), "float32")
-    for function in (lambda x: x.sum() if x.shape[0] > 10 else x.prod(), lambda x: x * np.arange(x.shape[0]), lambda x: x[::2]):
+    for function in (lambda x: x.sum() if x.shape[0] > 10 else x.prod(), lambda x: x * np.arange(x.shape[0])):
         with pytest.raises(ExportError):
             export.export(vf.jit(function))(spec)
 

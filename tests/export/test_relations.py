@@ -40,6 +40,8 @@ def test_an_equation_between_sizes() -> None:
         ("b >= mod(b, 3)", {"b": 2}, True),
         ("a^2 - 1 <= floordiv(c, 2)", {"a": 3, "c": 15}, False),
         ("max(a, c) == min(a, 7)", {"a": 5, "c": 4}, True),
+        ("mod(a, c) == 1", {"a": 5, "c": 4}, True),
+        ("mod(a, c - 4) == 1", {"a": 5, "c": 4}, False),
     ],
 )
 def test_expressions(text: str, sizes: dict[str, int], holds: bool) -> None:
@@ -48,7 +50,7 @@ def test_expressions(text: str, sizes: dict[str, int], holds: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a", "a >= b >= c", "a >= f(b, 1)", "a >= b / 2", "a >= mod(b, 0)", "a >= mod(b, c)", "a ^ b >= 1", "a ^ 99 >= 1", "a >= 1.5",
+    ["a", "a >= b >= c", "a >= f(b, 1)", "a >= b / 2", "a >= mod(b, 0)", "a ^ b >= 1", "a ^ 99 >= 1", "a >= 1.5",
      "a >= b.real", "a >= (lambda: 1)", "a >= " + "(" * 99, "a >= " + "1 + " * 99 + "1", "a >="],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import random, tree
+from volta_fn.compat.config import legacy_prng_key
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 SEEDS = [0, 42, 2**31 - 1, 2**32 - 1, -1, np.int16(-3), np.uint8(200), True]
@@ -165,3 +166,22 @@ def test_the_kind_of_a_keys_dtype_is_jaxs() -> None:
     """Libraries that check types of arrays read it by this name."""
     key = vf.random.key(0)
     assert key.dtype.type.__name__ == "prng_key"
+
+
+def test_typed_keys_are_taken_while_raw_ones_are_errors() -> None:
+    key = vf.random.key(3)
+    weights = np.arange(1.0, 5.0, dtype="float32")
+    functions = [
+        lambda key: random.categorical(key, weights),
+        lambda key: random.choice(key, 10, (3,), replace=False),
+        lambda key: random.gamma(key, weights),
+        lambda key: random.permutation(key, 5),
+        lambda key: random.t(key, weights),
+        lambda key: random.normal(key, (2,)),
+    ]
+    for function in functions:
+        with legacy_prng_key("error"):
+            drawn = function(key)
+            with pytest.raises(ArgumentError, match="Legacy"):
+                function(random.key_data(key))
+        np.testing.assert_array_equal(drawn, function(random.key_data(key)))

@@ -300,6 +300,18 @@ def fits(size: Any, limit: int) -> bool:
     return isinstance(size, Dimension) or bool(size <= limit)
 
 
+def surely_less(left: Any, right: Any) -> bool:
+    """Return True if a size is less than another one for all values of the variables.
+
+    >>> b = Dimension.variable("b")
+    >>> surely_less(b, b + 1), surely_less(b, 2), surely_less(1, 2)
+    (True, False, True)
+    """
+    if not isinstance(left, Dimension) and not isinstance(right, Dimension):
+        return bool(left < right)
+    return bool(_bounds.bounds(right - left)[0] > 0)
+
+
 def span(item: slice, size: Any) -> tuple[Any, Any, int, Any]:
     """Return start, stop, step and length of a slice of an axis of a size.
 
@@ -312,22 +324,23 @@ def span(item: slice, size: Any) -> tuple[Any, Any, int, Any]:
     if not is_symbolic((size, item.start, item.stop)):
         start, stop, step = item.indices(size)
         return start, stop, step, len(range(start, stop, step))
-    step = 1 if item.step is None else operator.index(item.step)
+    step: Any = 1 if item.step is None else item.step if isinstance(item.step, Dimension) else operator.index(item.step)
     if step == 0:
         raise ValueError("slice step cannot be zero")
-    first, last = (0, size) if step > 0 else (size - 1, -1)
-    start = first if item.start is None else _clamped(item.start, size, step)
-    stop = last if item.stop is None else _clamped(item.stop, size, step)
-    distance = stop - start if step > 0 else start - stop
-    length = max_dim(distance, 0) if abs(step) == 1 else max_dim(divided(distance + abs(step) - 1, abs(step))[0], 0)
+    forwards = step > 0
+    first, last = (0, size) if forwards else (size - 1, -1)
+    start = first if item.start is None else _clamped(item.start, size, forwards)
+    stop = last if item.stop is None else _clamped(item.stop, size, forwards)
+    distance, stride = (stop - start, step) if forwards else (start - stop, -step)
+    length = max_dim(distance, 0) if stride == 1 else max_dim(divided(distance + stride - 1, stride)[0], 0)
     return start, stop, step, length
 
 
-def _clamped(bound: Any, size: Any, step: int) -> Any:
+def _clamped(bound: Any, size: Any, forwards: bool) -> Any:
     """Return a bound of a slice, counted from the front and moved into the axis."""
     position = bound if isinstance(bound, Dimension) else operator.index(bound)
     position = position + size if position < 0 else position
-    lowest, highest = (0, size) if step > 0 else (-1, size - 1)
+    lowest, highest = (0, size) if forwards else (-1, size - 1)
     return min_dim(highest, max_dim(position, lowest))
 
 

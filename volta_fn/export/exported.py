@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -76,15 +77,50 @@ def shardings_on(mesh: Any, described: Mapping[str, Any] | None, count: int) -> 
 
 # Traced functions on their way to a file: one program for each sample of sizes.
 
+#: What functions may raise when they are traced for symbolic sizes: Python's functions of integers take none.
+_UNTRACEABLE = (VoltaError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 
 class Source:
-    """A function that was traced for samples of the sizes of its symbolic axes."""
+    """A function that was traced for samples of the sizes of its symbolic axes.
 
-    def __init__(self, stages: Sequence[Any], samples: Sequence[Mapping[str, int]]) -> None:
-        self.stages, self.samples = stages, samples
+    Where the programs of the samples are not the same but for polynomials, or these are not right for `small` sizes, the program that was
+    traced for symbolic sizes is written: `symbolic` traces it. A source of this program alone has one stage.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Any],
+        samples: Sequence[Mapping[str, int]],
+        symbolic: Callable[[], Source] | None = None,
+        small: Sequence[tuple[Mapping[str, int], Any]] = (),
+    ) -> None:
+        self.stages, self.samples, self.symbolic, self.small = stages, samples, symbolic, small
 
     def manifest(self, platforms: Sequence[str], constraints: Sequence[str]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return the manifest for all sizes, and the constants."""
+        try:
+            manifest, constants = self._merged()
+        except ExportError as error:
+            if self.symbolic is None:
+                raise
+            try:
+                return self.symbolic().manifest(platforms, constraints)
+            except _UNTRACEABLE as reason:
+                raise ExportError(f"{error.message}; and for symbolic sizes it has no program: {_first_line(reason)}") from error
+        for sizes, stage in self.small:
+            same_types, same_program = _compared(manifest, constants, sizes, stage)
+            if not same_program and self.symbolic is not None:
+                with suppress(*_UNTRACEABLE):
+                    return self.symbolic().manifest(platforms, constraints)
+            if not same_types:
+                raise ExportError(
+                    f"the program for the sizes {dict(sizes)} has results of other types than those of large sizes give; export it for "
+                    "each size, or add constraints"
+                )
+        return manifest | {"platforms": [*platforms], "constraints": [*constraints]}, constants
+
+    def _merged(self) -> tuple[dict[str, Any], list[np.ndarray]]:
         manifests = [_manifest(stage) for stage in self.stages]
         constants = manifests[0][1]
         for _, others in manifests[1:]:
@@ -93,11 +129,17 @@ class Source:
         manifest = manifests[0][0]
         if len(manifests) > 1:
             manifest = Generalizer(self.samples).merge([m for m, _ in manifests])
-        return manifest | {"platforms": [*platforms], "constraints": [*constraints]}, constants
+        return manifest, constants
 
     def vjp(self) -> Source:
         """Return the function of the arguments and cotangents that pulls these back."""
-        return Source([_trace_vjp(stage) for stage in self.stages], self.samples)
+        symbolic = self.symbolic
+        pulled = None if symbolic is None else lambda: symbolic().vjp()
+        small = []
+        for sizes, stage in self.small:
+            with suppress(*_UNTRACEABLE):
+                small.append((sizes, _trace_vjp(stage)))
+        return Source([_trace_vjp(stage) for stage in self.stages], self.samples, pulled, small)
 
 
 def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Source, SymbolicScope]:
@@ -107,13 +149,50 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
-    samples = scope.assignments(names, sample_count(names)) if names else [{}]
 
     def traced(sizes: Mapping[str, int]) -> Any:
         positional, keywords = tree.unflatten(structure, [_with_sizes(leaf, sizes) for leaf in leaves])
         return function.trace(*positional, **keywords)
 
-    return Source([traced(sizes) for sizes in samples], samples), scope
+    def traced_symbolically() -> Source:
+        return Source([function.trace(*args, **kwargs)], [{}])
+
+    if not names:
+        return Source([traced({})], [{}]), scope
+    try:
+        samples = scope.assignments(names, sample_count(names))
+        stages = [traced(sizes) for sizes in samples]
+        small = []
+        for sizes in scope.small_assignments(names):
+            with suppress(*_UNTRACEABLE):  # a function need not take them
+                small.append((sizes, traced(sizes)))
+        return Source(stages, samples, traced_symbolically, small), scope
+    except (ArgumentError, ShapeError):  # no samples, or sizes that fit only where they are related
+        try:
+            source = traced_symbolically()
+            source.manifest((), ())
+        except _UNTRACEABLE:
+            source = None
+        if source is None:
+            raise
+        return source, scope
+
+
+def _compared(manifest: dict[str, Any], constants: Sequence[np.ndarray], sizes: Mapping[str, int], stage: Any) -> tuple[bool, bool]:
+    """Return whether a manifest has the result types and the program of a stage."""
+    expected, own_constants = _manifest(stage)
+    try:
+        program = read_program(manifest, read_constants(manifest["constants"], [c.tobytes() for c in constants]), sizes)
+    except (ShapeError, CorruptFileError):
+        return True, False  # it raises for these sizes
+    writer = ProgramWriter()
+    writer.write(program)
+    same = writer.programs == expected["programs"] and [c.tobytes() for c in writer.constants] == [c.tobytes() for c in own_constants]
+    return [a.shape for a in program.out_avals] == [a.shape for a in stage.jaxpr.out_avals], same
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
@@ -317,7 +396,7 @@ class Exported:
     >>> import volta_fn as vf
     >>> exported = vf.export.export(vf.jit(lambda x: x * x))(3.0)
     >>> exported.in_avals, exported.has_vjp()
-    ((ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True),), True)
+    ((f32[],), True)
     >>> vf.grad(exported.call)(3.0)
     Array(6., dtype=float32)
     """
@@ -364,6 +443,21 @@ class Exported:
 
     #: The version of JAX's calling convention that `call` follows.
     calling_convention_version = maximum_supported_calling_convention_version
+
+    #: Effects, of which exported functions have none, and the safety checks that were switched off: there are none.
+    ordered_effects: tuple[Any, ...] = ()
+    unordered_effects: tuple[Any, ...] = ()
+    disabled_safety_checks: tuple[Any, ...] = ()
+
+    @property
+    def module_kept_var_idx(self) -> tuple[int, ...]:
+        """The positions of the arguments that the program takes: of all."""
+        return tuple(range(len(self.in_avals)))
+
+    @property
+    def uses_global_constants(self) -> bool:
+        """Whether there are symbolic sizes, or several platforms."""
+        return bool(self._names) or len(self.platforms) > 1
 
     @property
     def nr_devices(self) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from volta_fn import primitives
 from volta_fn.core.arrays.array import ConcreteArray, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dimension import Dimension
+from volta_fn.core.dimension import OPERATIONS, Dimension, Operation, simplified
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
@@ -177,8 +177,10 @@ def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
 #
 # Nothing in a file is code, and no name in it is imported.
 
-#: The version of the format that is written, and the newest that is read.
-VERSION = 1
+#: The newest version of the format. Files with operations of sizes have this, others the first.
+VERSION = 2
+#: The most operations of sizes within each other.
+_DEEPEST = 32
 _VERSION, _MANIFEST, _HASH = "volta_fn.export", "manifest", "blake2b"
 _NAME = "the exported function"
 
@@ -188,7 +190,18 @@ def pack(manifest: dict[str, Any], constants: Sequence[np.ndarray]) -> bytearray
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False)
     arrays = {f"c{i:06}": np.frombuffer(np.ascontiguousarray(c).tobytes(), np.uint8) for i, c in enumerate(constants)}
     data = b"".join([a.tobytes() for a in arrays.values()])
-    return bytearray(serialized(arrays, {_VERSION: str(VERSION), _MANIFEST: text, _HASH: _hash(text.encode(), data)}))
+    return bytearray(serialized(arrays, {_VERSION: str(_version_of(manifest)), _MANIFEST: text, _HASH: _hash(text.encode(), data)}))
+
+
+def _version_of(value: Any) -> int:
+    """Return the version of the format that a manifest needs."""
+    if isinstance(value, list):
+        return VERSION if value and value[0] == _SIZE else max(map(_version_of, value), default=1)
+    if not isinstance(value, dict):
+        return 1
+    if value.keys() == {"dim"}:
+        return 1 if all(isinstance(factor, str) for _, monomial in value["dim"] for factor, _ in monomial) else VERSION
+    return max(map(_version_of, value.values()), default=1)
 
 
 def unpack(blob: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[bytes]]:
@@ -272,6 +285,8 @@ def encode(value: Any, program: Callable[[ClosedJaxpr], int]) -> Any:
         return [encode(item, program) for item in value]
     if kind is list:
         return {"list": [encode(item, program) for item in value]}
+    if isinstance(value, Dimension):
+        return {"dim": terms_of(value)}
     if isinstance(value, ClosedJaxpr):
         return {"program": program(value)}
     if isinstance(value, ShapedArray):
@@ -289,7 +304,8 @@ def encode(value: Any, program: Callable[[ClosedJaxpr], int]) -> Any:
 
 def encode_aval(aval: ShapedArray) -> list[Any]:
     """Return the JSON of a type: dtype and shape, and true if the dtype is weak."""
-    return [dtype_name(aval.dtype), list(aval.shape), *[True] * aval.weak_type]
+    shape = [{"dim": terms_of(size)} if isinstance(size, Dimension) else size for size in aval.shape]
+    return [dtype_name(aval.dtype), shape, *[True] * aval.weak_type]
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -404,7 +420,7 @@ class _Reader:
         constants = [self._constants[_natural(number)] for number in text["constants"]]
         constvars = [Var(c.aval) for c in constants]
         invars = self._variables(text["inputs"])
-        bound: list[Var] = [*constvars, *invars]
+        bound: list[Atom] = [*constvars, *invars]
 
         def read(operands: Sequence[Any]) -> list[Atom]:
             return [self._literal(o) if isinstance(o, dict) else bound[_natural(o)] for o in operands]
@@ -413,6 +429,9 @@ class _Reader:
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
             values = {key: decode(self._substitute_sizes(value), self._programs.__getitem__) for key, value in params.items()}
+            if name == _SIZE:
+                bound.append(_size_literal(values, outvars))
+                continue
             equations.append(Equation(_primitive(name, values), atoms, outvars, values))
             bound += outvars
         return ClosedJaxpr(Jaxpr(constvars, invars, read(text["outputs"]), equations), constants)
@@ -447,9 +466,46 @@ class _Reader:
         return {key: self._substitute_sizes(item) for key, item in value.items()}
 
 
-def dimension_of(terms: Any) -> Dimension:
-    """Return the polynomial of [[coefficient, [[name, exponent], …]], …]."""
-    return Dimension({tuple([(str(n), _natural(e)) for n, e in monomial]): Fraction(c) for c, monomial in terms})
+#: The name of the primitive whose result is a symbolic size. A program for certain sizes has the number in its place.
+_SIZE = "dim_as_value"
+
+
+def _size_literal(params: Mapping[str, Any], outvars: Sequence[Var]) -> Literal:
+    """Return the number that stands for a size as a value."""
+    if len(outvars) != 1 or params.keys() != {"dim"} or type(params["dim"]) is not int or outvars[0].aval.shape:
+        raise CorruptFileError(f"a size as a value has one result, a number, got {dict(params)!r:.80}")
+    aval = outvars[0].aval
+    return Literal(from_host(np.asarray(params["dim"], aval.dtype), aval.weak_type))
+
+
+def dimension_of(terms: Any, depth: int = 0) -> Dimension:
+    """Return the polynomial of [[coefficient, [[factor, exponent], …]], …].
+
+    A factor is the name of a variable, or an operation of two such polynomials, [name, terms, terms].
+    """
+    if depth > _DEEPEST:
+        raise CorruptFileError(f"a size has operations in more than {_DEEPEST} levels")
+    return Dimension({tuple([(_factor(n, depth), _natural(e)) for n, e in monomial]): Fraction(c) for c, monomial in terms})
+
+
+def _factor(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return value
+    name, left, right = value
+    if name not in OPERATIONS:
+        raise CorruptFileError(f"{name!r:.40} is no operation of sizes; there are {', '.join(OPERATIONS)}")
+    return Operation(name, *[simplified(dimension_of(terms, depth + 1).terms) for terms in (left, right)])
+
+
+def terms_of(size: Any) -> list[Any]:
+    """Return the JSON of a size: the terms of its polynomial."""
+    if not isinstance(size, Dimension):
+        return [[str(size), []]]
+    return [[str(c), [[_factor_json(factor), exponent] for factor, exponent in monomial]] for monomial, c in size.terms.items()]
+
+
+def _factor_json(factor: Any) -> Any:
+    return factor if isinstance(factor, str) else [factor.name, *[terms_of(x) for x in factor.operands]]
 
 
 def _natural(value: Any) -> int:

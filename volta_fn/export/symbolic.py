@@ -31,6 +31,7 @@ from volta_fn.core.dimension import (
 from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
+from volta_fn.export.reading import terms_of
 
 # Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d".
 
@@ -52,8 +53,8 @@ _TRIES = 20_000
 class Relation:
     """A comparison of two expressions of sizes.
 
-    Expressions consist of numbers, names, ``+ - * ^``, and ``mod``, ``floordiv``, ``max`` and ``min`` of two expressions; exponents and
-    divisors are numbers.
+    Expressions consist of numbers, names, ``+ - * ^``, and ``mod``, ``floordiv``, ``max`` and ``min`` of two expressions; exponents are
+    numbers. A comparison in which something is divided by zero does not hold.
 
     Raises `ArgumentError` for other texts.
 
@@ -75,12 +76,18 @@ class Relation:
 
     def holds(self, sizes: Sizes) -> bool:
         """Return True if the comparison is true of the sizes."""
-        return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
+        try:
+            return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
+        except ZeroDivisionError:
+            return False
 
     def solved_for(self, sizes: Sizes) -> Sizes:
         """Return sizes for which an equation holds, with one of them changed."""
         for name in sorted(self.names):
-            at = [self._difference({**sizes, name: n}) for n in (0, 1, 2)]
+            try:
+                at = [self._difference({**sizes, name: n}) for n in (0, 1, 2)]
+            except ZeroDivisionError:
+                continue
             slope = at[1] - at[0]
             if slope and at[2] - at[1] == slope and at[0] % slope == 0 and -at[0] // slope > 0:
                 return {**sizes, name: -at[0] // slope}
@@ -103,7 +110,7 @@ class Relation:
             allowed = type(node.op) in _OPERATIONS and (type(node.op) is not ast.Pow or _is_number(node.right, 0, _LARGEST_EXPONENT))
         elif isinstance(node, ast.Call):
             allowed = isinstance(node.func, ast.Name) and node.func.id in OPERATIONS and len(node.args) == 2 and not node.keywords
-            allowed = allowed and (node.func.id in ("max", "min") or _is_number(node.args[1], 1, 2**63))  # type: ignore[attr-defined]  # a name
+            allowed = allowed and (node.func.id in ("max", "min") or not _is_number(node.args[1], 0, 0))  # type: ignore[attr-defined]  # a name
         elif isinstance(node, ast.Constant):
             allowed = type(node.value) is int
         else:
@@ -226,8 +233,18 @@ class SymbolicScope:
         """Return sizes of all variables that satisfy the constraints between them."""
         columns = {name: self.samples(name, count + position) for position, name in enumerate(names)}
         if self.relations:
-            return satisfying(columns, self.relations, count)
+            small = {name: [n for n in range(1, _SIZES[0]) if self.allows(name, n)] for name in names}
+            return satisfying({name: [*small[name], *column] for name, column in columns.items()}, self.relations, count)
         return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
+
+    def small_assignments(self, names: Sequence[str]) -> list[dict[str, int]]:
+        """Return the least sizes that satisfy the constraints: all 1, all 2, all 3."""
+        equal = [dict.fromkeys(names, n) for n in (1, 2, 3)]
+        return [
+            sizes
+            for sizes in equal
+            if all(self.allows(*item) for item in sizes.items()) and all(r.holds(sizes) for r in self.relations if r.names <= sizes.keys())
+        ]
 
     def samples(self, name: str, count: int) -> list[int]:
         """Return sizes that a variable may have: different ones, a large one last."""
@@ -567,8 +584,3 @@ def _solve(rows: list[list[Fraction]], values: list[Fraction]) -> list[Fraction]
     for i, column in enumerate(pivots):
         solution[column] = table[i][-1]
     return solution
-
-
-def terms_of(dimension: Dimension) -> list[Any]:
-    """Return the JSON of a polynomial."""
-    return [[str(c), [[name, exponent] for name, exponent in monomial]] for monomial, c in dimension.terms.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
@@ -10,14 +12,15 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, host_buffer
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, TreeError
 from volta_fn.export.reading import UnstorableError, dimension_of, dtype_named, encode, encode_aval
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of
+from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of, registry_entry
 
 # Structures of pytrees as JSON, without the classes of their nodes.
 #
@@ -48,7 +51,7 @@ def register_pytree_node_serialization(
     serialized_name: str,
     serialize_auxdata: Callable[[Any], bytes | bytearray],
     deserialize_auxdata: Callable[[bytes], Any],
-    from_children: Callable[[Any, Sequence[Any]], Any],
+    from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
 ) -> C:
     """Register how files of exported functions store the nodes of a pytree class.
 
@@ -56,22 +59,32 @@ def register_pytree_node_serialization(
         nodetype: the class.
         serialized_name: its name in files, unique in a process.
         serialize_auxdata, deserialize_auxdata: the node's auxiliary data to bytes, and back.
-        from_children: ``from_children(auxdata, children)`` returns a node.
+        from_children: ``from_children(auxdata, children)`` returns a node; without it the function that the class was registered with as
+            a pytree does.
 
-    Raises `ArgumentError` if the class or the name is registered already. Without this, results have dictionaries in place of such nodes.
+    Raises `ArgumentError` if the class or the name is registered already, or the class is no pytree and `from_children` is missing.
+    Without this, results have dictionaries in place of such nodes.
 
     >>> import volta_fn as vf
     >>> class Pair(list): ...
     >>> vf.tree_util.register_pytree_node(Pair, lambda p: (tuple(p), None), lambda _, children: Pair(children))
     >>> _ = register_pytree_node_serialization(
-    ...     Pair, serialized_name="Pair", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None,
-    ...     from_children=lambda _, children: Pair(children))
+    ...     Pair, serialized_name="Pair", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None)
     >>> exported = vf.export.export(vf.jit(lambda x: Pair([x, x])))(1.0)
     >>> type(vf.export.deserialize(exported.serialize()).call(1.0)).__name__
     'Pair'
     """
     if nodetype in _BY_CLASS or serialized_name in _BY_NAME:
-        raise ArgumentError(f"{nodetype.__name__} or the name {serialized_name!r} is registered for files already")
+        raise ArgumentError(
+            f"duplicate serialization registration: {nodetype.__name__} or the name {serialized_name!r} is registered for files already"
+        )
+    if from_children is None:
+        entry = registry_entry(nodetype)
+        if entry is None:
+            raise ArgumentError(
+                f"{nodetype.__name__} is no pytree: give from_children, or call register_pytree_node or register_pytree_node_class first"
+            )
+        from_children = entry.unflatten_func
     form = NodeForm(serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     _BY_CLASS[nodetype] = _BY_NAME[serialized_name] = form
     return nodetype
@@ -80,12 +93,16 @@ def register_pytree_node_serialization(
 def register_namedtuple_serialization(nodetype: C, *, serialized_name: str) -> C:
     """Register a namedtuple for files of exported functions, as for other nodes.
 
+    Raises `ArgumentError` for other classes.
+
     >>> from typing import NamedTuple
     >>> class Moments(NamedTuple):
     ...     mean: float
     >>> register_namedtuple_serialization(Moments, serialized_name="Moments") is Moments
     True
     """
+    if not (isinstance(nodetype, type) and issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
+        raise ArgumentError(f"{nodetype!r} is no namedtuple; use register_pytree_node_serialization for other classes")
     return register_pytree_node_serialization(
         nodetype,
         serialized_name=serialized_name,
@@ -93,6 +110,21 @@ def register_namedtuple_serialization(nodetype: C, *, serialized_name: str) -> C
         deserialize_auxdata=lambda _: None,
         from_children=lambda _, children: nodetype(*children),
     )
+
+
+register_pytree_node_serialization(
+    PRNGKeyArray,
+    serialized_name="PRNGKeyArray",
+    serialize_auxdata=lambda implementation: implementation.encode(),
+    deserialize_auxdata=lambda data: data.decode(),
+)
+register_pytree_node_serialization(
+    OrderedDict,
+    serialized_name="OrderedDict",
+    serialize_auxdata=lambda keys: json.dumps(list(keys)).encode(),
+    deserialize_auxdata=json.loads,
+    from_children=lambda keys, children: OrderedDict(zip(keys, children, strict=True)),
+)
 
 
 def describe(treedef: tree.TreeDef) -> Any:
@@ -110,7 +142,7 @@ def describe(treedef: tree.TreeDef) -> Any:
     if kind is dict:
         return {"dict": [[key, child] for key, child in zip(keys, children, strict=True)]}
     form = _BY_CLASS.get(kind)
-    auxiliary = level.entry_data() if hasattr(level, "entry_data") else None
+    auxiliary = level.walk(range(len(children)), lambda _, data, children: data)
     static = "" if form is None else form.serialize(auxiliary).hex()
     name = kind.__qualname__ if form is None else form.name
     return {"node": [name, static, [[str(key), child] for key, child in zip(keys, children, strict=True)]]}
@@ -208,11 +240,11 @@ def structure_of(form: Any) -> tree.TreeDef:
     return tree.structure(unflatten(form, iter(range(leaf_count(form)))))
 
 
-def struct_of(kind: Sequence[Any]) -> ShapeDtypeStruct:
+def struct_of(kind: Sequence[Any]) -> ShapedArray:
     """Return the type that a file describes, with symbolic sizes."""
     dtype, shape, *weak = kind
     sizes: Any = tuple([dimension_of(size["dim"]) if isinstance(size, dict) else size for size in shape])
-    return ShapeDtypeStruct(sizes, dtype_named(dtype), weak_type=bool(weak))
+    return ShapedArray(sizes, dtype_named(dtype), bool(weak))
 
 
 def output_types(program: Mapping[str, Any], constants: Sequence[Any]) -> list[Any]:
@@ -223,7 +255,7 @@ def output_types(program: Mapping[str, Any], constants: Sequence[Any]) -> list[A
     return [output["literal"][0] if isinstance(output, dict) else bound[output] for output in program["outputs"]]
 
 
-def converted(value: Array, target: ShapeDtypeStruct, name: str) -> Array:
+def converted(value: Array, target: ShapedArray, name: str) -> Array:
     """Return an argument in its wanted type; Python numbers take any dtype of a kind."""
     if value.dtype == target.dtype and value.aval.weak_type == target.weak_type:
         return value

@@ -290,7 +290,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     by = 1 if step is None else step
     if by == 0:
         raise ArgumentError("arange: step must not be zero")
-    if is_symbolic((low, high)):
+    if is_symbolic((low, high, by)):
         return _symbolic_arange(low, high, by, result_dtype)
     if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
         numbers = range(low, high, by)
@@ -307,10 +307,10 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
 
 
 def _symbolic_arange(low: Any, high: Any, by: Any, dtype: np.dtype) -> Array:
-    if not isinstance(by, int):
+    if not isinstance(by, int) and not is_symbolic((by,)):
         raise ArgumentError(f"arange: with symbolic bounds the step must be an integer, got {by}")
     count = max_dim(-((low - high) // by), 0)
-    return lax.add(lax.mul(lax.iota(dtype, count), to_dtype(by, dtype)), to_dtype(as_value(low), dtype))
+    return lax.add(lax.mul(lax.iota(dtype, count), to_dtype(as_value(by), dtype)), to_dtype(as_value(low), dtype))
 
 
 @overload
@@ -425,6 +425,8 @@ def diagonal_offset(k: Any, rows: int, columns: int) -> Array:
     index = dtypes.index_dtype(rows + columns)
     if isinstance(k, Tracer) and k.dtype in dtypes.INTEGERS and not k.shape:
         return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), index)
+    if is_symbolic((k, rows, columns)):  # an offset beyond the corners has the same effect as they have
+        return to_dtype(as_value(as_integer(k, "k")), index)
     return as_value(index.type(max(-rows, min(as_integer(k, "k"), columns))))
 
 

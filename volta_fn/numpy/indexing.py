@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer, canonical_shape
-from volta_fn.core.dimension import max_dim, min_dim
+from volta_fn.core.dimension import is_symbolic, max_dim, min_dim
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
@@ -100,7 +100,7 @@ def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Arra
     if size is None:
         index, elements = dtypes.index_dtype(mask.size), concrete("nonzero", "a", flat, _SIZE_ADVICE)
         return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(elements), mask.shape)]
-    count = as_integer(size, "nonzero: size")
+    count = size if is_symbolic((size,)) else as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
     index = dtypes.index_dtype(max_dim(mask.size, count))
     in_range = lax.lt(lax.iota(index, count), lax.reduce_sum(lax.convert_element_type(flat, index), (0,)))
@@ -117,9 +117,10 @@ def _positions_of(mask: Array, count: int) -> Array:
     if not mask.size or not count:
         return broadcast_to(array(index.type(0)), (count,))
     rank = lax.cumsum(lax.convert_element_type(mask, index), 0) - 1
-    target = lax.select(mask, rank, index.type(count))
-    zeros = broadcast_to(array(index.type(0)), (count,))
-    return zeros.at[target].set(lax.iota(index, mask.size), mode="drop")
+    target = lax.select(mask, rank, to_dtype(count, index))
+    slots = max_dim(count, 1)  # a symbolic count may be 0, and an array without elements has no indices
+    positions = broadcast_to(array(index.type(0)), (slots,)).at[target].set(lax.iota(index, mask.size), mode="drop")
+    return positions if not is_symbolic((count,)) else lax.slice(positions, (0,), (count,))
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
@@ -650,12 +651,28 @@ def _indices(pair: Any) -> tuple[Array, Array]:
     return array(rows.astype(index_dtype)), array(columns.astype(index_dtype))
 
 
+def _symbolic_indices(mask: Array, count: Any) -> tuple[Array, Array]:
+    rows, columns = nonzero(mask, size=count)
+    return rows, columns
+
+
+def _upper_count(n: Any, m: Any, k: Any) -> Any:
+    """Return the number of elements of the upper triangle of an n×m matrix."""
+    if k < 0:
+        return n * m - _upper_count(m, n, 1 - k)
+    rows = min_dim(n, max_dim(m - k, 0))
+    return rows * (rows + 1) // 2 + rows * max_dim(m - k - rows, 0)
+
+
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of an n×m matrix.
 
     >>> jnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
+    if is_symbolic((n, k, m)):
+        columns = n if m is None else m
+        return _symbolic_indices(tri(n, columns, k), n * columns - _upper_count(n, columns, k + 1))
     return _indices(np.tril_indices(n, k, m))
 
 
@@ -665,6 +682,9 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     >>> jnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
+    if is_symbolic((n, k, m)):
+        columns = n if m is None else m
+        return _symbolic_indices(~tri(n, columns, k - 1, bool), _upper_count(n, columns, k))
     return _indices(np.triu_indices(n, k, m))
 
 

@@ -12,6 +12,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import canonical_shape, sizes_of
+from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
@@ -334,7 +335,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     value = operand("repeat", "a", a)
     value, dim = flat_or_axis("repeat", value, axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
-        count = int(repeats)
+        count = repeats if is_symbolic_dim(repeats) else int(repeats)
         if count < 0:
             raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
         before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]

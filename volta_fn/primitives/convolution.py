@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, check_promotion
-from volta_fn.core.dimension import is_symbolic
+from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
@@ -36,7 +36,7 @@ def dilated(size: int, dilation: int) -> int:
 def window_count(size: int, taps: int, stride: int, padding: tuple[int, int], base_dilation: int, window_dilation: int) -> int:
     """Return the number of windows along one axis."""
     room = dilated(size, base_dilation) + padding[0] + padding[1] - dilated(taps, window_dilation)
-    return room // stride + 1 if room >= 0 else 0
+    return max_dim(room // stride + 1, 0)
 
 
 def window_counts(shape: Ints, taps: Ints, strides: Ints, padding: Padding, base_dilation: Ints, window_dilation: Ints) -> Ints:

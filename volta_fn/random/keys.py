@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -438,7 +439,7 @@ def _data_of(function: str, keys: Any) -> Array:
         )
     data = as_value(keys)
     check_key_data(function, data.aval)
-    if settings.current.legacy_prng_key != "allow":
+    if settings.current.legacy_prng_key != "allow" and not _called_by_random():
         message = (
             f"Legacy uint32 key array passed as key to jax.random function. {function} got one, where jax_legacy_prng_key is "
             f"{settings.current.legacy_prng_key!r}; make keys with random.key, or wrap the data with random.wrap_key_data"
@@ -447,6 +448,19 @@ def _data_of(function: str, keys: Any) -> Array:
             raise ArgumentError(message)
         warnings.warn(message, UserWarning, stacklevel=2)
     return data
+
+
+def _called_by_random() -> bool:
+    """Return True if a function of this package called the one that looks at a key.
+
+    Such functions pass on raw data of keys that they have looked at.
+    """
+    frame, functions = sys._getframe(2), 0
+    while frame is not None and functions < 2:
+        name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        functions += name.startswith("volta_fn.random") and not function.startswith("_") and function != "single_key"
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return functions > 1
 
 
 def single_key(function: str, key: Any) -> Array:

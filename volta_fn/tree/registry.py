@@ -283,6 +283,11 @@ def _register(cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any
         raise TreeError(f"{cls.__name__} cannot be registered as a pytree node: it is one already") from error
 
 
+def registry_entry(cls: type) -> Any:
+    """Return optree's entry of a registered class; None if it is not registered."""
+    return optree.register_pytree_node.get(cls, namespace=NAMESPACE)
+
+
 class Partial(functools.partial):
     """`functools.partial` as a pytree: bound arguments are children.
 

@@ -117,3 +117,25 @@ def test_unfit_arguments_raise() -> None:
         sparse.eye(3, sparse_format="dia")
     with pytest.raises(ArgumentError, match="no option"):
         sparse.eye(3, nse=4)
+
+
+@pytest.mark.parametrize(("n_batch", "n_dense", "nse"), [(0, 0, 4), (1, 0, 1), (0, 1, 4), (2, 0, 1), (1, 1, 1), (0, 2, 1)])
+def test_diagonals_store_as_many_elements_as_their_layout_needs(n_batch: int, n_dense: int, nse: int) -> None:
+    m = sparse.eye(5, 4, -1, n_batch=n_batch, n_dense=n_dense)
+    assert m.nse == nse
+    np.testing.assert_array_equal(m.todense(), np.eye(5, 4, -1))
+
+
+def test_sparsify_takes_and_returns_arrays_by_rows() -> None:
+    x = (np.arange(24) % 5 * (np.arange(24) % 3 > 0)).reshape(2, 3, 4).astype("float32")
+    m = sparse.BCSR.fromdense(x, n_batch=1)
+    wide = sparse.sparsify(lambda m: vf.lax.expand_dims(m, [1]))(m)
+    assert isinstance(wide, sparse.BCSR)
+    assert wide.n_batch == m[None].n_batch == 2
+    np.testing.assert_array_equal(wide.todense(), x[:, None])
+    np.testing.assert_array_equal(m[None].todense(), x[None])
+    np.testing.assert_array_equal(m[:, None].todense(), x[:, None])
+    joined = sparse.sparsify(lambda rows: vf.lax.concatenate(rows, 1))([wide, wide])
+    np.testing.assert_array_equal(joined.todense(), np.concatenate([x[:, None]] * 2, 1))
+    row = sparse.CSR.fromdense(x[0])[1]
+    np.testing.assert_array_equal(row.todense(), x[0, 1])

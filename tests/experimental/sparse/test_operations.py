@@ -145,8 +145,6 @@ def test_unfit_arguments_raise() -> None:
         m @ V[:3]
     with pytest.raises(ShapeError, match="one shape"):
         m + sparse.BCOO.fromdense(B)
-    with pytest.raises(ArgumentError, match="integers and slices"):
-        m[np.array([0, 1])]
     with pytest.raises(ArgumentError, match="positive"):
         m[::-1]
 
@@ -154,3 +152,59 @@ def test_unfit_arguments_raise() -> None:
 def test_mistakes_name_the_users_function_and_argument() -> None:
     with pytest.raises(GradientError, match="argument 1 of <lambda> has dtype int32"):
         sparse.grad(lambda m, n: m.sum() * n, argnums=(0, 1))(sparse.BCOO.fromdense(A), 3)
+
+
+@pytest.mark.parametrize("n_batch", [0, 1, 2])
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.array([1, 2]),
+        (np.array([[1], [2]]), 0),
+        (np.array([[1], [2]]), slice(1, None)),
+        np.array([True, False, True]),
+        (slice(None, 2), np.array([True, False, True, False])),
+        (None, 0, np.array([[2]])),
+        (slice(None), None, 1),
+    ],
+)
+def test_arrays_and_new_axes_as_indices(index: Any, n_batch: int) -> None:
+    m = sparse.BCOO.fromdense(A, n_batch=n_batch)
+    np.testing.assert_array_equal(m[index].todense(), A[index])
+    np.testing.assert_array_equal(vf.jit(lambda m: m[index])(m).todense(), A[index])
+
+
+def test_products_and_blocks_store_no_more_than_they_have_indices() -> None:
+    x = sparse.BCOO.fromdense(np.ones((3, 4), "float32"))
+    product = x @ sparse.BCOO.fromdense(np.ones((4, 2), "float32"))
+    assert product.nse == 6
+    np.testing.assert_array_equal(product.todense(), np.full((3, 2), 4.0))
+    assert sparse.bcoo_slice(x, start_indices=(0, 0), limit_indices=(1, 2)).nse == 2
+    assert sparse.bcoo_dynamic_slice(x, (1, 1), (1, 0)).nse == 0
+
+
+def test_sorting_keeps_shared_indices_shared() -> None:
+    indices = vf.numpy.asarray(np.array([[[2], [0], [1]]], "int32"))
+    data = np.arange(12, dtype="float32").reshape(4, 3)
+    m = sparse.BCOO((data, indices), shape=(4, 3))
+    ordered = m.sort_indices()
+    assert (ordered.indices.shape, ordered.data.shape) == ((1, 3, 1), (4, 3))
+    np.testing.assert_array_equal(ordered.todense(), m.todense())
+    np.testing.assert_array_equal(ordered.data, data[:, [1, 2, 0]])
+
+
+def test_sparse_arrays_have_no_hash_and_a_text_when_damaged() -> None:
+    for cls in (sparse.BCOO, sparse.BCSR, sparse.COO, sparse.CSR, sparse.CSC):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(cls.fromdense(A))
+    m = sparse.BCOO.fromdense(A)
+    m.indices = vf.numpy.zeros(0)
+    assert repr(m) == "BCOO(<invalid>)"
+    texts = []
+    vf.jit(lambda m: texts.append(repr(m)) or m)(sparse.BCOO.fromdense(A))
+    assert texts[0].endswith(f"Tracer[BCOO(float32[3, 4], nse={(A != 0).sum()})]")
+
+
+def test_scalars_of_a_batch_have_unique_indices() -> None:
+    m = sparse.BCOO.fromdense(A, n_batch=2)
+    assert m.unique_indices
+    assert m.indices_sorted

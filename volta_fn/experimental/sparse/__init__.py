@@ -1,6 +1,7 @@
 """Sparse arrays, with the names of `jax.experimental.sparse`.
 
-`bcoo` has the format `BCOO`, `matrices` other formats, `shapes` and `products` operations, `ad` derivatives, and `transform` `sparsify`.
+`bcoo` has the format `BCOO`, `matrices` other formats, `shapes`, `products` and `convolution` operations, `ad` derivatives, and
+`transform` `sparsify`.
 
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import sparse

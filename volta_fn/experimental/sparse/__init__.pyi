@@ -7,6 +7,7 @@ from volta_fn.experimental.sparse.ad import jacrev as jacrev
 from volta_fn.experimental.sparse.ad import value_and_grad as value_and_grad
 from volta_fn.experimental.sparse.bcoo import BCOO as BCOO
 from volta_fn.experimental.sparse.bcoo import JAXSparse as JAXSparse
+from volta_fn.experimental.sparse.convolution import bcoo_conv_general_dilated as bcoo_conv_general_dilated
 from volta_fn.experimental.sparse.matrices import BCSR as BCSR
 from volta_fn.experimental.sparse.matrices import COO as COO
 from volta_fn.experimental.sparse.matrices import CSC as CSC

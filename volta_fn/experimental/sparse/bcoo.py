@@ -13,6 +13,7 @@ from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.dimension import is_symbolic
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.transforms.vmap import vmap
@@ -105,12 +106,20 @@ class JAXSparse:
         self.data.block_until_ready()
         return self
 
+    #: Sparse arrays have no hash, as their elements compare no equality.
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        counts = "".join(f", {name}={n}" for name in ("n_batch", "n_dense") if (n := getattr(self, name)))
-        return f"{type(self).__name__}({self.dtype.name}{list(self.shape)}, nse={self.nse}{counts})"
+        name = type(self).__name__
+        try:
+            counts = "".join(f", {count}={n}" for count in ("n_batch", "n_dense") if (n := getattr(self, count)))
+            text = f"{name}({self.dtype.name}{list(self.shape)}, nse={self.nse}{counts})"
+        except (AttributeError, IndexError, TypeError, ValueError):  # of arrays that do not belong together, or placeholders
+            text = f"{name}(<invalid>)"
+        return f"{type(self.data).__name__}[{text}]" if isinstance(self.data, Tracer) else text
 
 
 class BCOO(JAXSparse):
@@ -223,7 +232,8 @@ class BCOO(JAXSparse):
                 data = vnp.broadcast_to(array, (count, *array.shape))
                 first = vnp.arange(count).reshape(-1, *[1] * array.ndim) == 0
                 indices = vnp.zeros((count, 0), index_dtype)
-                return cls((vnp.where(first, data, 0).astype(data.dtype), indices), shape=array.shape)
+                promises = {"indices_sorted": True, "unique_indices": count <= 1}
+                return cls((vnp.where(first, data, 0).astype(data.dtype), indices), shape=array.shape, **promises)
             positions = vnp.nonzero(stored, size=count, fill_value=sparse_shape)
             indices = vnp.stack([f.astype(index_dtype) for f in positions], -1)
             data = read_at(array, positions)
@@ -303,13 +313,18 @@ class BCOO(JAXSparse):
         return self.replace_data(self.data.astype(dtype))
 
     def sort_indices(self) -> BCOO:
-        """Return the array with its elements in the order of their indices."""
+        """Return the array with its elements in the order of their indices.
 
-        def sort(mat: BCOO) -> BCOO:
-            order = vnp.lexsort(mat.columns()[::-1]) if mat.n_sparse else vnp.arange(mat.nse)
-            return mat.replace(mat.data[order], mat.indices[order], indices_sorted=True)
-
-        return over_batches(sort, self.n_batch)(self.broadcast_batches())
+        Indices that positions of the batch share remain shared.
+        """
+        n = self.n_batch
+        if not self.n_sparse:
+            return self.replace(self.data, self.indices, indices_sorted=True)
+        order = over_batches(lambda indices: vnp.lexsort(tuple(indices[:, i] for i in reversed(range(self.n_sparse)))), n)(self.indices)
+        take = over_batches(lambda array, order: array[order], n)
+        batch = broadcast_shapes(self.data.shape[:n], order.shape[:n])
+        data, positions = vnp.broadcast_to(self.data, (*batch, *self.data.shape[n:])), vnp.broadcast_to(order, (*batch, self.nse))
+        return self.replace(take(data, positions), take(self.indices, order), indices_sorted=True)
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
         """Return the array with every index stored once, in order.

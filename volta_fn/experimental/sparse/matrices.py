@@ -83,6 +83,10 @@ class _Format(JAXSparse):
     def _static_shape(self) -> tuple[int, ...]:
         return self.shape
 
+    def __getitem__(self, index: Any) -> Any:
+        mat: Any = self.to_bcoo()
+        return to_format(type(self), mat[index])
+
     def __matmul__(self, other: Any) -> Any:
         return matmul(self, other)
 
@@ -111,6 +115,12 @@ class _Format(JAXSparse):
 
     def __rsub__(self, other: Any) -> Any:
         return -self + other
+
+
+def to_format(cls: type[_Format], arr: BCOO) -> Any:
+    """Convert an array if the format can have its dimensions; else return it as it is."""
+    fits = arr.n_sparse == 2 and (cls is BCSR or not (arr.n_batch or arr.n_dense))
+    return cls.from_bcoo(arr) if fits else arr
 
 
 def _as_matrix(mat: BCOO, name: str) -> BCOO:
@@ -482,4 +492,8 @@ def eye(
     rows = np.arange(max(0, min(N + min(k, 0), columns - max(k, 0)))) + max(-k, 0)
     indices = np.stack([rows, rows + k], -1).astype(dtypes.as_dtype(index_dtype))
     mat = BCOO((vnp.ones(len(rows), dtype), indices), shape=(N, columns), indices_sorted=True, unique_indices=True)
-    return _convert(bcoo_update_layout(mat, on_inefficient=None, **options) if options else mat, sparse_format)
+    if options:
+        mat = bcoo_update_layout(mat, on_inefficient=None, **options)
+        each = len(rows) if not mat.n_batch and mat.n_dense < 2 else min(len(rows), 1)  # at most one in each row and column
+        mat = mat.sum_duplicates(each, remove_zeros=True) if mat.nse > each else mat
+    return _convert(mat, sparse_format)

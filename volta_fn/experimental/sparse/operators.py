@@ -11,6 +11,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse
 from volta_fn.experimental.sparse.products import bcoo_add, bcoo_multiply_dense, bcoo_multiply_sparse, matmul
 from volta_fn.experimental.sparse.shapes import bcoo_reduce_sum, bcoo_reshape, bcoo_slice, bcoo_squeeze, bcoo_transpose, bcoo_update_layout
+from volta_fn.experimental.sparse.transform import sparsify
 
 
 def _getitem(self: BCOO, index: Any) -> BCOO:
@@ -19,8 +20,9 @@ def _getitem(self: BCOO, index: Any) -> BCOO:
         at = ellipses[0]
         entries[at : at + 1] = [slice(None)] * (self.ndim - len(entries) + 1)
     entries += [slice(None)] * (self.ndim - len(entries))
-    if len(entries) != self.ndim or not all(isinstance(e, (slice, int, np.integer)) for e in entries):
-        raise ArgumentError(f"sparse arrays of {self.ndim} dimensions take integers and slices as indices, got {index!r}")
+    if len(entries) != self.ndim or not all(isinstance(e, (slice, int, np.integer)) and not isinstance(e, bool) for e in entries):
+        result: BCOO = sparsify(lambda array: array[index])(self)
+        return result
     for e, s in zip(entries, self.shape, strict=True):
         if not isinstance(e, slice) and not -s <= e < s:
             raise IndexError(f"index {e} is out of range for a dimension of size {s}")

@@ -13,7 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, add_at, over_batches, read_at
-from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_update_layout, stacked
+from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_update_layout, bounded, stacked
 from volta_fn.numpy.products import matmul as dense_matmul
 
 
@@ -89,8 +89,8 @@ def bcoo_dot_general(
 ) -> Any:
     """Contract two arrays, of which one or both are sparse, as `lax.dot_general` does.
 
-    The product of two sparse arrays is sparse, and stores an element for each pair of theirs. Batch dimensions of the product that are
-    batch dimensions of both, in order, are batch dimensions of the result.
+    The product of two sparse arrays is sparse, and stores an element for each pair of theirs, or for each index where these are fewer.
+    Batch dimensions of the product that are batch dimensions of both, in order, are batch dimensions of the result.
     """
     contract, batch = (tuple(tuple(int(a) for a in axes) for axes in pair) for pair in dimension_numbers)
     if not isinstance(lhs, JAXSparse) and not isinstance(rhs, JAXSparse):
@@ -144,18 +144,18 @@ def _sparse_product(lhs: BCOO, rhs: BCOO, contract: Any, batch: Any) -> BCOO:
         lhs, rhs = _plain(lhs), _plain(rhs)
         lhs_contract, rhs_contract = ([a - mapped for a in axes] for axes in contract)
         lhs_batch, rhs_batch = ([a - mapped for a in axes[mapped:]] for axes in batch)
-        data, first, second = _pairs(lhs, rhs, [*lhs_batch, *lhs_contract], [*rhs_batch, *rhs_contract])
+        data, first, second = element_pairs(lhs, rhs, [*lhs_batch, *lhs_contract], [*rhs_batch, *rhs_contract])
         lhs_axes, rhs_free = [*lhs_batch, *_free(lhs.ndim, lhs_contract, lhs_batch)], _free(rhs.ndim, rhs_contract, rhs_batch)
         columns = [*[first[..., i] for i in lhs_axes], *[second[..., i] for i in rhs_free]]
         shape = (*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in rhs_free])
         indices = stacked([c.reshape(-1) for c in columns], (data.size,), lhs.indices.dtype)
-        return BCOO((data, indices), shape=shape)
+        return bounded(BCOO((data, indices), shape=shape))
 
     operands = (lhs.broadcast_batches(), rhs.broadcast_batches()) if mapped else (lhs, rhs)
     return over_batches(multiply, mapped)(*operands)
 
 
-def _pairs(lhs: BCOO, rhs: BCOO, lhs_axes: Sequence[int], rhs_axes: Sequence[int]) -> tuple[Array, Array, Array]:
+def element_pairs(lhs: BCOO, rhs: BCOO, lhs_axes: Sequence[int], rhs_axes: Sequence[int]) -> tuple[Array, Array, Array]:
     """Return the products of pairs of elements, and the indices of both.
 
     Pairs whose indices in the given dimensions differ have the product 0.
@@ -246,7 +246,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     lhs, rhs = (bcoo_broadcast_in_dim(m, shape=shape, broadcast_dimensions=range(m.ndim)) for m in (lhs, rhs))
 
     def multiply(lhs: BCOO, rhs: BCOO) -> BCOO:
-        data, first, _ = _pairs(lhs, rhs, range(lhs.n_sparse), range(lhs.n_sparse))
+        data, first, _ = element_pairs(lhs, rhs, range(lhs.n_sparse), range(lhs.n_sparse))
         return BCOO((data, first.reshape(data.shape[0], lhs.n_sparse)), shape=lhs.shape)
 
     return over_batches(multiply, lhs.n_batch)(lhs.broadcast_batches(), rhs.broadcast_batches())

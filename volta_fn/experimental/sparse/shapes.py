@@ -34,6 +34,12 @@ def stacked(columns: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array
     return vnp.stack(columns, -1).astype(dtype) if columns else vnp.zeros((*shape, 0), dtype)
 
 
+def bounded(mat: BCOO) -> BCOO:
+    """Return the array with at most as many stored elements as there are indices."""
+    most = math.prod(mat.sparse_shape)
+    return mat if mat.nse <= most else mat.sum_duplicates(most, remove_zeros=False)
+
+
 # Layouts: which dimensions are batch, sparse and dense.
 
 
@@ -371,7 +377,7 @@ def bcoo_slice(mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequen
     inside = ((indices >= start) & (indices < stop) & ((indices - start) % step == 0)).all(-1)
     moved = vnp.where(inside[..., None], (indices - start) // step, np.array(sizes[n : n + k], indices.dtype))
     data = vnp.where(inside.reshape(*inside.shape, *[1] * mat.n_dense), data, vnp.zeros((), mat.dtype))
-    return BCOO((data, moved), shape=sizes, unique_indices=mat.unique_indices)
+    return bounded(BCOO((data, moved), shape=sizes, unique_indices=mat.unique_indices))
 
 
 def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]) -> BCOO:
@@ -403,14 +409,14 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
         if axis < n:
             indices = vnp.take(indices, positions, axis)
     if not k:
-        return BCOO((data, indices), shape=sizes)
+        return bounded(BCOO((data, indices), shape=sizes))
     start = vnp.stack(starts[n : n + k]).astype(indices.dtype)
     block = np.array(sizes[n : n + k], indices.dtype)
-    bounded = ((indices >= 0) & (indices < outside(mat))).all(-1)
-    inside = bounded & ((indices >= start) & (indices < start + block)).all(-1)
+    in_range = ((indices >= 0) & (indices < outside(mat))).all(-1)
+    inside = in_range & ((indices >= start) & (indices < start + block)).all(-1)
     moved = vnp.where(inside[..., None], indices - start, block)
     data = vnp.where(inside.reshape(*inside.shape, *[1] * mat.n_dense), data, vnp.zeros((), mat.dtype))
-    return BCOO((data, moved), shape=sizes, unique_indices=mat.unique_indices)
+    return bounded(BCOO((data, moved), shape=sizes, unique_indices=mat.unique_indices))
 
 
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:

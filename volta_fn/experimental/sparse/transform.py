@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import as_value, aval_of
@@ -19,6 +21,8 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import UnsupportedError
 from volta_fn.experimental.sparse.bcoo import BCOO, over_batches
+from volta_fn.experimental.sparse.convolution import bcoo_conv_general_dilated
+from volta_fn.experimental.sparse.matrices import BCSR, to_format
 from volta_fn.experimental.sparse.products import bcoo_add, bcoo_dot_general
 from volta_fn.experimental.sparse.shapes import (
     bcoo_broadcast_in_dim,
@@ -29,6 +33,7 @@ from volta_fn.experimental.sparse.shapes import (
     bcoo_slice,
     bcoo_squeeze,
     bcoo_transpose,
+    bcoo_update_layout,
 )
 
 #: Operations on elements that leave 0 as it is.
@@ -37,7 +42,9 @@ _KEEPS_ZERO = frozenset("abs sign sqrt cbrt sin tan asin atan sinh tanh asinh at
 
 
 def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., Any]:
-    """Make a function of dense arrays one that takes `BCOO` arrays as well.
+    """Make a function of dense arrays one that takes `BCOO` and `BCSR` arrays as well.
+
+    Sparse results are `BCOO` arrays; where all sparse arguments are `BCSR`, they are this if they have two sparse dimensions.
 
     Values stay sparse while zeros stay zeros: elementwise functions f with f(0) = 0, products, sums of sparse arrays, `dot_general`,
     `reduce_sum`, and what changes shapes, selects blocks, or joins. The operands of `cond`, `scan` and `while_loop` may be sparse; a carry
@@ -56,12 +63,16 @@ def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., A
 
     @functools.wraps(f)
     def sparsified(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, BCOO))
-        values = [x if isinstance(x, BCOO) else as_value(x) for x in leaves]
+        leaves, structure = tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, (BCOO, BCSR)))
+        formats = {type(x) for x in leaves if isinstance(x, (BCOO, BCSR))}
+        values = [x.to_bcoo() if isinstance(x, (BCOO, BCSR)) else as_value(x) for x in leaves]
         avals = [ShapedArray(x.shape, x.dtype) if isinstance(x, BCOO) else aval_of(x) for x in values]
         flat = FlatFunction(f, structure)
         program = trace_to_jaxpr(flat, avals, function_name(f))
-        return tree.unflatten(flat.out_tree, interpret_jaxpr(program, values, _step))
+        results = interpret_jaxpr(program, values, _step)
+        if formats == {BCSR}:
+            results = [to_format(BCSR, x) if isinstance(x, BCOO) else x for x in results]
+        return tree.unflatten(flat.out_tree, results)
 
     return sparsified
 
@@ -119,8 +130,8 @@ def bcoo_gather(
 ) -> BCOO:
     """Return slices of a sparse array, as `lax.gather` does.
 
-    Indices out of range are moved into it. The dimensions of `start_indices` are batch dimensions of the result. Raises
-    `UnsupportedError` where these dimensions do not come first, or if an operand has batching dimensions.
+    Indices out of range are moved into it. The dimensions of `start_indices` are batch dimensions of the result if they come first; else
+    the result has no batch dimensions. Raises `UnsupportedError` if an operand has batching dimensions.
 
     >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
@@ -131,10 +142,8 @@ def bcoo_gather(
     starts = vnp.asarray(start_indices)
     count, collapsed = starts.ndim - 1, tuple(dimension_numbers.collapsed_slice_dims)
     width = count + operand.ndim - len(collapsed)
-    if tuple(dimension_numbers.offset_dims) != tuple(range(count, width)) or dimension_numbers.operand_batching_dims:
-        raise UnsupportedError("gather of sparse arrays puts the dimensions of the indices first; use x.todense()")
-    if len(operand.shape) and any(a < operand.n_batch for a in dimension_numbers.start_index_map) and operand.n_batch > count:
-        raise UnsupportedError("gather of sparse arrays along a batch dimension needs bcoo_update_layout first")
+    if dimension_numbers.operand_batching_dims:
+        raise UnsupportedError("gather of sparse arrays has no batching dimensions; map it by vmap, or use x.todense()")
 
     def block(start: Any) -> BCOO:
         positions = [0] * operand.ndim
@@ -142,7 +151,12 @@ def bcoo_gather(
             positions[axis] = start[i]
         return bcoo_squeeze(bcoo_dynamic_slice(operand, positions, slice_sizes), dimensions=collapsed)
 
-    return over_batches(block, count)(starts)
+    blocks: BCOO = over_batches(block, count)(starts)
+    offsets = tuple(dimension_numbers.offset_dims)
+    if offsets == tuple(range(count, width)):
+        return blocks
+    order = [axis for axis in range(width) if axis not in offsets] + [*offsets]
+    return bcoo_transpose(bcoo_update_layout(blocks, n_batch=0, n_dense=0), permutation=np.argsort(order).tolist())
 
 
 def _cond(eqn: Equation, index: Any, *operands: Any) -> Sequence[Any]:
@@ -200,6 +214,9 @@ def _broadcast(eqn: Equation, x: BCOO) -> BCOO:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
+    "conv_general_dilated": lambda eqn, x, y: bcoo_conv_general_dilated(
+        x, y, **{name: value for name, value in eqn.params.items() if name != "algorithm"}
+    ),
     "add": _add_rule,
     "sub": lambda eqn, x, y: _add_rule(eqn, x, -y),
     "mul": lambda eqn, x, y: x * y if isinstance(x, BCOO) else y * x,

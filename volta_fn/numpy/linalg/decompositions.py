@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions
@@ -48,7 +49,11 @@ def safe_root(x: Array) -> Array:
 
 def identity_like(a: Array) -> Array:
     """Return the identity matrix of the size and dtype of the square matrices `a`."""
-    return as_value(np.eye(a.shape[-1], dtype=a.dtype))
+    size = a.shape[-1]
+    if is_symbolic_dim(size):
+        rows, columns = (lax.broadcasted_iota(np.int32, (size, size), axis) for axis in (0, 1))
+        return lax.convert_element_type(lax.eq(rows, columns), a.dtype)
+    return as_value(np.eye(size, dtype=a.dtype))
 
 
 def last_axis(x: Array, index: int) -> Array:

@@ -16,13 +16,13 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, wrap
 from volta_fn.core.aval import Shape
-from volta_fn.core.dimension import is_symbolic_dim, span
+from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, normalised
 from volta_fn.primitives.data_movement.gather import gather, gather_p
-from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, expand_dims, iota, reshape, rev
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate
 from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.declare import broadcast_shapes
@@ -476,6 +476,11 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
 
     Points leave size 1; negative steps are reversed afterwards.
     """
+    if is_symbolic(value.shape) or is_symbolic([e.step for e in entries if type(e) is Span]):
+        strided = [e for e in entries if type(e) is Span and is_symbolic((e.start, e.step, e.size)) and e.step not in (1, -1)]
+        for block in strided:
+            value = _every_step(value, block)
+        entries = [e for e in entries if e not in strided]
     starts, limits, steps, reversed_dims = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
     for e in entries:
         if type(e) is Point and type(e.index) is int:
@@ -488,6 +493,17 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
     if limits != list(value.shape) or any(starts) or steps != [1] * value.ndim:
         value = slice_(value, starts, limits, steps)
     return rev(value, reversed_dims)
+
+
+def _every_step(value: Array, span: Span) -> Array:
+    """Take a slice of symbolic bounds by the positions of its elements."""
+    # The bounds of a strided slice would have to be in order where it is empty, too, which makes its size another expression.
+    start, step = (convert_element_type(as_value(x), np.dtype(np.int32)) for x in (span.start, span.step))
+    positions = start + step * iota(np.dtype(np.int32), span.size)
+    others = tuple([dim for dim in range(value.ndim) if dim != span.dim])
+    numbers = GatherDimensionNumbers(others, (span.dim,), (span.dim,))
+    sizes = tuple([1 if dim == span.dim else size for dim, size in enumerate(value.shape)])
+    return gather(value, expand_dims(positions, (1,)), numbers, sizes, mode=CLIP)
 
 
 def _bounds(span: Span) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer
-from volta_fn.core.dimension import max_dim, span
+from volta_fn.core.dimension import max_dim, span, surely_less
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -143,7 +143,8 @@ def check_numbers(
         f"operand_batching_dims and the batching dims of {index_name} must pair up and have equal sizes",
     )
     require(len(slice_sizes) == operand.ndim, "a window needs one size per dimension of the operand")
-    require(all(0 <= s <= n for s, n in zip(slice_sizes, operand.shape, strict=True)), "a window must fit into the operand")
+    fits = not any(surely_less(s, 0) or surely_less(n, s) for s, n in zip(slice_sizes, operand.shape, strict=True))
+    require(fits, "a window must fit into the operand")
     require(all(slice_sizes[d] == 1 for d in collapsed), "windows must have size 1 along collapsed (inserted) dimensions")
     require(all(slice_sizes[d] == min(1, operand.shape[d]) for d in batching), "windows must have size 1 along batching dimensions")
 
@@ -179,7 +180,7 @@ def _slice_abstract(operand: ShapedArray, *, start_indices: Ints, limit_indices:
             f"slice needs one start, limit and stride per dimension of {operand}, got {start_indices}, {limit_indices}, {strides}"
         )
     for i, (start, limit, step) in enumerate(zip(start_indices, limit_indices, steps, strict=True)):
-        if not 0 <= start <= limit <= operand.shape[i] or step < 1:
+        if surely_less(start, 0) or surely_less(limit, start) or surely_less(operand.shape[i], limit) or surely_less(step, 1):
             raise ShapeError(f"slice {start}:{limit}:{step} does not fit dimension {i} of shape {operand.shape}")
     sizes = [(limit - start + step - 1) // step for start, limit, step in zip(start_indices, limit_indices, steps, strict=True)]
     return operand.update(shape=tuple(sizes))

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import min_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
@@ -453,7 +454,7 @@ def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta:
 def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]:
     check_matrix("lu", x)
     *batch, m, n = x.shape
-    return ShapedArray(x.shape, x.dtype), ShapedArray((*batch, min(m, n)), INT32), ShapedArray((*batch, m), INT32)
+    return ShapedArray(x.shape, x.dtype), ShapedArray((*batch, min_dim(m, n)), INT32), ShapedArray((*batch, m), INT32)
 
 
 def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
@@ -545,7 +546,7 @@ def linear_solve(a: Array, b: Array) -> Array:
 def _qr_abstract(x: ShapedArray, *, full_matrices: bool, compute_q: bool) -> tuple[ShapedArray, ...]:
     check_matrix("qr", x)
     *batch, m, n = x.shape
-    k = m if full_matrices else min(m, n)
+    k = m if full_matrices else min_dim(m, n)
     r = ShapedArray((*batch, k, n), x.dtype)
     return (ShapedArray((*batch, m, k), x.dtype), r) if compute_q else (r,)
 

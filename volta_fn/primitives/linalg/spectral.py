@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import min_dim
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, UnsupportedError
@@ -118,7 +119,7 @@ def eigh(
 def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> tuple[ShapedArray, ...]:
     check_matrix("svd", x)
     *batch, m, n = x.shape
-    k = min(m, n)
+    k = min_dim(m, n)
     s = ShapedArray((*batch, k), dtypes.real_dtype(x.dtype))
     if not compute_uv:
         return (s,)
