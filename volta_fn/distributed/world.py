@@ -35,6 +35,8 @@ class MpiWorld:
         self.background = Background()
         self._communicators: dict[tuple[int, ...], MpiCommunicator] = {}
         self._everyone = tuple(range(self.size))
+        self.drivers = ("",) * self.size
+        self.limit = limit
         self.watch = Watch(self._connected(address), self.calls, limit)
 
     def _connected(self, address: str | None) -> Connection:
@@ -71,12 +73,16 @@ class MpiWorld:
         with self.calls.waiting(self._everyone, "control", description):
             return call()
 
-    def check_program(self, closed: ClosedJaxpr) -> None:
-        """Raise `ProgramMismatchError` unless all processes compile the same program now."""
+    def check_program(self, closed: ClosedJaxpr, driver: str) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile the same program now.
+
+        It tells the others which driver this process's device has.
+        """
         text = text_of(closed)
         description = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
-        digests = self._wait_for_all(description, lambda: self.comm.allgather(digest(text)))
-        if len({*digests}) > 1:
+        told = self._wait_for_all(description, lambda: self.comm.allgather((digest(text), driver)))
+        self.drivers = tuple([of_process for _, of_process in told])
+        if len({program for program, _ in told}) > 1:
             texts = self._wait_for_all(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
             raise ProgramMismatchError(
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "

@@ -23,6 +23,7 @@ from volta_fn.primitives.collectives.exchanges import (
     pmax_p,
     pmin_p,
     ppermute_p,
+    psum_bucket_p,
     psum_done_p,
     psum_p,
     psum_start_p,
@@ -38,7 +39,9 @@ from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 # Effects: whether a pass may remove, move or merge an equation.
 
 #: Collectives between processes, all of which have to come to each in the same order.
-COLLECTIVES = frozenset([psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p])
+COLLECTIVES = frozenset(
+    [psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, psum_bucket_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p]
+)
 #: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 
@@ -290,16 +293,25 @@ def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
 
 def _sums(eqn: Equation, definitions: dict[Var, int], first_reads: dict[Atom, int], end: int) -> list[_Sum]:
     """Group operands by when they are computed."""
+    arranged = arranged_operands(eqn, definitions, _BUCKET)
+    return [_Sum(group, start, min([first_reads.get(eqn.outvars[i], end) for i in group])) for group, start in arranged]
+
+
+def arranged_operands(eqn: Equation, definitions: dict[Var, int], bucket: int) -> list[tuple[list[int], int]]:
+    """Group the operands of a sum by when they are computed.
+
+    Groups have `bucket` bytes or more, but for the last; each comes with the number of the equation before which all of it is computed.
+    """
     positions = [definitions.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
     groups: list[list[int]] = []
     size = 0
     for i in sorted(range(len(positions)), key=positions.__getitem__):
-        if not groups or size >= _BUCKET:
+        if not groups or size >= bucket:
             groups.append([])
             size = 0
         groups[-1].append(i)
         size += eqn.invars[i].aval.size * eqn.invars[i].aval.dtype.itemsize
-    return [_Sum(g, max([positions[i] for i in g]), min([first_reads.get(eqn.outvars[i], end) for i in g])) for g in groups]
+    return [(group, max([positions[i] for i in group])) for group in groups]
 
 
 def _is_long(eqns: Sequence[Equation]) -> bool:

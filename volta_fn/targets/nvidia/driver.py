@@ -33,6 +33,7 @@ from volta_fn.targets.nvidia.graphs import (
 )
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
+from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.nvidia.readbacks import HostReadbacks, Progress
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
@@ -180,6 +181,8 @@ class NvidiaDriver:
         self.stream = stream.value or 0
         self._copies = HostReadbacks(loaded, self.call_errors, self.context, self.stream, self.progress)
         self.readbacks: Readbacks = self._copies
+        #: The memory that it shares with GPUs of other processes.
+        self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
         ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
         linker = f"{driver_version(loaded)} {model.capability}"
         self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
@@ -199,7 +202,7 @@ class NvidiaDriver:
 
     def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
         """Return the target of NVIDIA's GPUs."""
-        return NvidiaTarget(capabilities)
+        return NvidiaTarget(capabilities, self.peers)
 
     # memory
 
@@ -293,7 +296,7 @@ class NvidiaDriver:
 
     def bind(self, layout: KernelHeader | None, ranges: Sequence[BoundRange]) -> BindGroup:
         """Return the bind group of some ranges of blocks."""
-        return bind_group(layout, ranges, self._encode)
+        return bind_group(layout, ranges, self._encode, self.peers.table)
 
     def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
         rank, dims, box = len(tensor_map.dims), tensor_map.dims, tensor_map.box
@@ -385,6 +388,7 @@ class NvidiaDriver:
 
     def poll(self) -> int:
         """Return the number of the last batch that is done."""
+        self.peers.check()
         batches, query = self._batches, self.functions.cuEventQuery
         if not batches:
             return self.progress.done

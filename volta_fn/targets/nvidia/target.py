@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, matmul
+from volta_fn.targets.nvidia import attention, matmul, peers
+from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -18,10 +20,22 @@ class NvidiaTarget(WgslTarget):
 
     name = "nvidia"
 
-    def __init__(self, capabilities: TargetCapabilities) -> None:
+    def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
+        """Describe a GPU, with the memory that it shares with those of other processes."""
         super().__init__(capabilities)
         routines = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
+        self._shared = shared if capabilities.matrix_units else None  # collectives have run on GPUs that have some
+        if self._shared is not None:
+            routines |= {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
         self.equations = {**self.equations, **routines}
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the passes of GPUs, after one for sums between processes."""
+        if self._shared is None:
+            return super().passes()
+        buckets = partial(peers.bucketed_sums, shared=self._shared)
+        first = ProgramPass("buckets of sums", "Sum arrays between processes as soon as they are computed.", buckets, simplify_after=True)
+        return [first, *super().passes()]
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
