@@ -427,6 +427,7 @@ class NvidiaDriver:
     def destroy(self) -> None:
         """Close the device, and release everything that is left in its context."""
         self.call_errors.device_lost = True
+        self.peers.forget()
         with self._copies.reading:
             self.context.destroy()
         for pending in (self._batches, self._retired, self._sources):

@@ -110,6 +110,11 @@ class Peers:
                     f"GPUs: process {ranks[word.value - 1]} has not come"
                 )
 
+    def forget(self) -> None:
+        """Forget all regions, which end with the context."""
+        self._regions.clear()
+        self._reports.clear()
+
     # connecting
 
     def _shared(self, ranks: tuple[int, ...]) -> Region | None:
