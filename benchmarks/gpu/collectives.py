@@ -314,12 +314,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lengths", nargs="+", type=int, default=[*LENGTHS])
     parser.add_argument("--workloads", nargs="+", default=["gpu train/gpt small@bfloat16", "gpu train/gpt medium@bfloat16"])
     parser.add_argument("--shares", action="store_true", help="let each process reduce a share of every array, also of two processes")
+    for name in ("blocks", "threads", "unroll"):
+        parser.add_argument(f"--{name}", type=int, help=f"{name} of the kernels, to try others")
     options, given = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
     use_gpu()
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         command = [sys.executable, "-m", "volta_fn.launch", "-n", str(options.processes), "-m", "benchmarks.gpu.collectives", *given]
         return subprocess.run(command, check=False).returncode
     vf.distributed.initialize()
+    chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}
+    kernels.SCHEDULE = kernels.SCHEDULE._replace(**chosen)
     if options.shares:
         kernels._reduce_whole = kernels._reduce_shares
     modes = options.modes or ["check", "speed", "train"]

@@ -73,9 +73,9 @@ class Division(NamedTuple):
     exchanges: int
 
 
-def divided(words: int, most: int, fewest: int) -> Division:
+def divided(words: int, most: int, fewest: int, most_blocks: int) -> Division:
     """Divide words: at most `most` in an exchange, and at least `fewest` in a block."""
-    blocks = max(1, min(BLOCKS, -(-words // fewest)))
+    blocks = max(1, min(most_blocks, -(-words // fewest)))
     exchanges = -(-words // (blocks * most))
     return Division(words, -(-words // (blocks * exchanges)), blocks, exchanges)
 

@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Value, vector_of
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
 from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
 from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, Division, PeerFunction, divided
-from volta_fn.targets.nvidia.peers.memory import CAPACITY
+from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
 from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -28,11 +28,17 @@ class PeerSchedule(NamedTuple):
     """How a collective's kernel runs."""
 
     threads: int = 512
+    #: The most blocks.
+    blocks: int = BLOCKS
     #: Words that a thread loads before it stores the first.
     unroll: int = 4
     #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
     #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
     whole: int = 1 << 18
+
+
+#: The schedule of all collectives.
+SCHEDULE = PeerSchedule()
 
 
 def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
@@ -108,18 +114,19 @@ def reduction(
     buffers: Sequence[int],
     ranks: tuple[int, ...],
     wire: np.dtype | None = None,
-    schedule: PeerSchedule = PeerSchedule(),
+    schedule: PeerSchedule | None = None,
 ) -> Dispatch:
     """Return the dispatch that combines arrays of so many bytes over processes.
 
     Buffers are the arrays, then the results. Numbers are combined in the order of the processes.
     """
+    schedule = schedule or SCHEDULE
     f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
     arrays = _Arrays(f, sizes, dtype.itemsize)
     numbers = Numbers(f, dtype, WORD, wire)
     # Two processes send each other as much in either way.
     whole = len(ranks) <= 2 or sum(sizes) <= schedule.whole
-    division = (_reduce_whole if whole else _reduce_shares)(f, arrays, numbers, step)
+    division = (_reduce_whole if whole else _reduce_shares)(f, arrays, numbers, step, schedule)
     return _dispatch(f, ranks, buffers, len(sizes), division)
 
 
@@ -145,10 +152,10 @@ def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: S
     return [f.select(condition, sent, part) for condition, part in zip(is_mine, arrived, strict=True)]
 
 
-def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str) -> Division:
+def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
     """Append a reduction in which each process sends all of its words to all others."""
     size = CAPACITY // f.size // WORD * WORD
-    division = divided(arrays.words, size // numbers.wire_size, _FEWEST // WORD)
+    division = divided(arrays.words, size // numbers.wire_size, _FEWEST // WORD, schedule.blocks)
     others = [f.other(distance) for distance in range(1, f.size)]
 
     def post(exchange: Value) -> None:
@@ -186,10 +193,10 @@ def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: V
         f.store(value, f.further(slot, offset), size)
 
 
-def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str) -> Division:
+def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
     """Append a reduction in which each process reduces a share of the words, and sends the result to all others."""
     size = CAPACITY // f.size // WORD * WORD
-    division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD))
+    division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
     share = -(-division.each // f.size)
     division = division._replace(each=f.size * share)
     wire = word_type(numbers.wire_size)
@@ -269,17 +276,18 @@ def _word_of(*sizes: int) -> int:
 
 
 def moved(
-    row_bytes: int, source: Rows, target: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule = PeerSchedule()
+    row_bytes: int, source: Rows, target: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
 ) -> Dispatch:
     """Return the dispatch that sends each process its row of an array.
 
     Rows of `row_bytes` arrive as rows of the result. An array of one row is sent to all.
     """
+    schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind, target.behind)
     type_ = word_type(word_size)
     size = CAPACITY // f.size // WORD * WORD
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1))
+    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
     array, result = f.bindings
 
     def loaded(row: Value, word: Value) -> Value:
@@ -322,14 +330,15 @@ def moved(
 
 
 def scattered_sum(
-    dtype: np.dtype, row_bytes: int, source: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule = PeerSchedule()
+    dtype: np.dtype, row_bytes: int, source: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
 ) -> Dispatch:
     """Return the dispatch that sums arrays, of whose sum each process keeps its row."""
+    schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind)
     numbers, type_ = Numbers(f, dtype, word_size), word_type(word_size)
     size = CAPACITY // f.size // WORD * WORD
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1))
+    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
     array, result = f.bindings
 
     def loaded(row: Value, word: Value) -> Value:
@@ -372,13 +381,14 @@ def permuted(
     pairs: Sequence[tuple[int, int]],
     buffers: Sequence[int],
     ranks: tuple[int, ...],
-    schedule: PeerSchedule = PeerSchedule(),
+    schedule: PeerSchedule | None = None,
 ) -> Dispatch:
     """Return the dispatch that sends an array by pairs of source and target; others get zeros."""
+    schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes)
     type_ = word_type(word_size)
-    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size)
+    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks)
     array, result = f.bindings
     nobody = i32(f.size)
     target, source = nobody, nobody
