@@ -48,6 +48,14 @@ def test_the_command_line_is_checked(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         launch.main(["-n", "0", "script.py"])
     assert "at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        launch.main(["-n", "2"])
+    assert "name a script, or a module" in capsys.readouterr().err
+
+
+def test_a_script_and_a_module_have_arguments_of_their_own() -> None:
+    for words in (["script.py", "-m", "x", "--timeout", "3"], ["-m", "a.module", "-m", "x", "-n", "3"]):
+        assert launch._program(launch._parser().parse_args(["-n", "4", "--timeout", "5", *words])) == words
 
 
 def test_processes_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
