@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
-from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
+from volta_fn.distributed.watch import DEVICE, LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
 from volta_fn.lazy_imports import deferred, is_installed, load
 
@@ -88,6 +88,14 @@ class MpiWorld:
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "
                 "arguments of the same types, in the same order. What depends on the process is data, or follows from lax.axis_index"
             )
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a collective of some processes that a device is about to run."""
+        self.calls.begin(ranks, DEVICE)
+
+    def watch_device(self, waiting: Callable[[], list[distribution.DeviceCall]]) -> None:
+        """Watch over the collectives of a device: `waiting` gives those that wait."""
+        self.calls.devices.append(waiting)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""

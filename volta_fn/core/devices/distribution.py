@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -57,6 +57,15 @@ class Communicator(Protocol):
         """Send the array by pairs of source and target; others receive zeros."""
 
 
+class DeviceCall(NamedTuple):
+    """A collective that waits on a device."""
+
+    ranks: tuple[int, ...]
+    #: Its number among those of its group that were launched.
+    number: int
+    since: float
+
+
 class World(Protocol):
     """All processes."""
 
@@ -76,6 +85,12 @@ class World(Protocol):
         `driver` is that of the device that this process compiles it for; see `drivers`.
         """
 
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a collective of some processes that a device is about to run."""
+
+    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
+        """Watch over the collectives of a device: `waiting` gives those that wait."""
+
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
 
@@ -93,6 +108,12 @@ class _Alone:
 
     def check_program(self, closed: ClosedJaxpr, driver: str) -> None:
         """Do nothing: there is no other process."""
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Do nothing: there is no watch."""
+
+    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
+        """Do nothing: there is no watch."""
 
     def run_once(self, function: Callable[[], T]) -> T:
         return function()

@@ -30,6 +30,7 @@ from volta_fn.targets.nvidia.graphs import (
     dependences,
     instantiate,
     parameters_of,
+    peers_of,
 )
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
@@ -98,14 +99,18 @@ class EventTimestamps:
 class GraphRecording:
     """A graph of dispatches, launched in the stream."""
 
-    __slots__ = ("__weakref__", "_driver", "_handle")
+    __slots__ = ("__weakref__", "_driver", "_handle", "_peers")
 
-    def __init__(self, driver: NvidiaDriver, handle: int) -> None:
+    def __init__(self, driver: NvidiaDriver, handle: int, peers: Sequence[tuple[int, ...]]) -> None:
         self._driver, self._handle = driver, handle
+        #: The groups of processes of its collectives.
+        self._peers = peers
 
     def write(self) -> None:
         """Write the dispatches."""
         driver = self._driver
+        for ranks in self._peers:
+            driver.peers.launched(ranks)
         with driver.context:
             status = driver.launch_graph(self._handle, driver.stream)
             if status:
@@ -116,10 +121,11 @@ class GraphRecording:
 class LaunchRecording:
     """A few dispatches, whose arguments are ready to be passed."""
 
-    __slots__ = ("_arguments", "_driver", "_launched")
+    __slots__ = ("_arguments", "_driver", "_launched", "_peers")
 
     def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
         self._driver = driver
+        self._peers = peers_of(steps)
         self._launched = [
             (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
             for step in steps
@@ -133,6 +139,8 @@ class LaunchRecording:
         """Write the dispatches."""
         driver = self._driver
         launch = driver.launch_configured
+        for ranks in self._peers:
+            driver.peers.launched(ranks)
         with driver.context:
             driver.progress.is_pending = True
             for arguments in self._arguments:
@@ -333,6 +341,8 @@ class NvidiaDriver:
     def play(self, steps: Sequence[Step]) -> None:
         """Write dispatches."""
         launch, stream = self._launch, self.stream
+        for ranks in peers_of(steps):
+            self.peers.launched(ranks)
         with self.context:
             self.progress.is_pending = True
             for step in steps:
@@ -365,7 +375,7 @@ class NvidiaDriver:
         except OutOfMemoryError:
             return None
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
-        graph = GraphRecording(self, handle)
+        graph = GraphRecording(self, handle, peers_of(steps))
         self._graphs.add(graph, handle)
         return graph
 

@@ -80,8 +80,8 @@ class BindGroup(NamedTuple):
     #: The number of tensor maps among them.
     maps: int
     direct: Parameters
-    #: Whether the kernel reaches memory of other processes, which all of its kind use one after another.
-    has_peers: bool = False
+    #: The ranks of the processes whose memory the kernel reaches, which all such kernels use one after another.
+    peers: tuple[int, ...] = ()
 
 
 #: Bytes of an indirect grid.
@@ -104,7 +104,7 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
         words = parameter_block(header, addresses, 0, encode, table)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
     maps = 0 if header is None else len(header.maps)
-    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), header is not None and bool(header.peers))
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), () if header is None else header.peers)
 
 
 def parameters_of(step: Step) -> Parameters:
@@ -113,6 +113,11 @@ def parameters_of(step: Step) -> Parameters:
     if step.grid_buffer is None:
         return group.direct
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
+
+
+def peers_of(steps: Sequence[Step]) -> list[tuple[int, ...]]:
+    """Return the groups of processes of the collectives among dispatches."""
+    return [step.bind_group.peers for step in steps if step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -147,7 +152,7 @@ def accesses_of(step: Step) -> Accesses:
         start = step.grid_buffer + step.grid_offset
         reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
     writes = [span for number, span in enumerate(spans) if number in written]
-    if step.bind_group.has_peers:
+    if step.bind_group.peers:
         writes.append(_SHARED_BY_PROCESSES)
     return Accesses(tuple(reads), tuple(writes))
 

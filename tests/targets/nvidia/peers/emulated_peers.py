@@ -37,11 +37,12 @@ class _PeerEmulator(Emulator):
             _word(address)[0] = number & 0xFFFFFFFF
             return []
         if code == exchange.ACQUIRE:
-            address, number, failed, limit, report, code_of_peer = a
+            address, number, failed, limit, report, code_of_peer, kernel = a
             start = time.monotonic_ns()
             while (int(_word(address)[0]) - number) & 0x80000000 and not _word(failed)[0]:
                 time.sleep(1e-5)
                 if time.monotonic_ns() - start > limit:
+                    _word(report + memory.REPORTED_NUMBER)[0] = kernel
                     _word(failed)[0] = _word(report)[0] = code_of_peer
             return []
         return super()._do(code, a)
@@ -59,7 +60,7 @@ class Group:
     def __init__(self, size: int, before: int = 0, seconds: float = _TIMEOUT) -> None:
         self.size = size
         self.regions = [np.zeros(exchange.SLOTS + memory.AREAS * exchange.BLOCKS * 2 * exchange.CAPACITY, np.uint8) for _ in range(size)]
-        self.reports = [np.zeros(1, np.uint32) for _ in range(size)]
+        self.reports = [np.zeros(3, np.uint32) for _ in range(size)]
         for position, (region, report) in enumerate(zip(self.regions, self.reports, strict=True)):
             region[exchange.SLOTS :] = 0xFF
             region[memory.COUNTERS : exchange.SLOTS].view(np.uint32)[:] = before

@@ -39,7 +39,10 @@ class Processes:
         for device in devices:
             errors = CallErrors(loaded)
             self.peers.append(Peers(loaded, errors, Context(loaded, device, errors), 0, device))
-        self.world: Any = SimpleNamespace(rank=0, size=2, drivers=drivers, limit=7.5, communicator=lambda ranks: self)
+        self.watched: list[Any] = []
+        self.world: Any = SimpleNamespace(
+            rank=0, size=2, drivers=drivers, limit=7.5, communicator=lambda ranks: self, watch_device=self.watched.append
+        )
 
     @property
     def index(self) -> int:
@@ -96,7 +99,14 @@ def test_a_kernel_that_waited_too_long_is_an_error_that_names_the_missing_proces
     peers = processes.peers[0]
     peers.check()
     report = np.frombuffer(ctypes.string_at(peers.table((0, 1)), 64), np.uint64)[memory.REPORT // 8]
-    ctypes.c_uint32.from_address(int(report)).value = 2
+    words = (ctypes.c_uint32 * 3).from_address(int(report))
+    assert [waiting() for waiting in processes.watched] == [[], []]
+    words[:] = 0, 2, 9
+    (first,), (again,) = peers.waiting(), peers.waiting()
+    assert first == again
+    assert (first.ranks, first.number) == ((0, 1), 9)
+    words[:] = 2, 0, 9
+    assert peers.waiting() == []
     with pytest.raises(DistributedError, match=r"has waited longer than .* of the processes \[0, 1\].*: process 1 has not come"):
         peers.check()
 

@@ -21,6 +21,7 @@ from volta_fn.targets.nvidia.peers.memory import (
     BLOCKS,
     CAPACITY,
     COUNTERS,
+    DONE,
     FAILED,
     FLAGS,
     FLAGS_BYTES,
@@ -30,6 +31,8 @@ from volta_fn.targets.nvidia.peers.memory import (
     POSITION,
     REGIONS,
     REPORT,
+    REPORTED_NUMBER,
+    REPORTED_PEER,
     SLOTS,
 )
 
@@ -39,12 +42,17 @@ POSTS, RESULTS = 0, 1
 #: Stores a number once all stores before are there.
 RELEASE = "st.release.sys.global.u32 [$0], $1;"
 
-#: Waits until a number is there, or for too long: then others need not wait any more, and the host is told for whom it was.
-ACQUIRE = """{
-.reg .pred p;
+#: Nanoseconds after which a kernel tells the host that it waits.
+_LONG = 500_000_000
+
+#: Waits until a number is there. The host is told after a while for whom it waits, and in which kernel, and after too long that it has given
+#: up: then later waits end at once.
+ACQUIRE = f"""{{
+.reg .pred p, long;
 .reg .b32 v;
 .reg .b64 s, e;
 mov.u64 s, %globaltimer;
+setp.ne.u64 long, s, s;
 WAIT:
 ld.acquire.sys.global.u32 v, [$0];
 sub.s32 v, v, $1;
@@ -55,12 +63,17 @@ setp.ne.u32 p, v, 0;
 @p bra DONE;
 mov.u64 e, %globaltimer;
 sub.u64 e, e, s;
+setp.gt.u64 long, e, {_LONG};
+@long st.relaxed.sys.global.u32 [$4+{REPORTED_NUMBER}], $6;
+@long st.relaxed.sys.global.u32 [$4+{REPORTED_PEER}], $5;
 setp.lt.u64 p, e, $3;
 @p bra WAIT;
 st.relaxed.sys.global.u32 [$2], $5;
 st.relaxed.sys.global.u32 [$4], $5;
 DONE:
-}"""
+mov.b32 v, 0;
+@long st.relaxed.sys.global.u32 [$4+{REPORTED_PEER}], v;
+}}"""
 
 
 class Division(NamedTuple):
@@ -92,7 +105,9 @@ class PeerFunction(KernelFunction):
         self.block = self.special("ctaid.x")
         self._region = self.region(self.position)
         self._counter = self._at(self._region, self.plus(self.times(self.block, 4), i32(COUNTERS)))
-        #: The number of exchanges that the block has done in other kernels.
+        self._done = self._at(self._region, i32(DONE))
+        #: The number of this kernel among all of the region, and that of the exchanges that the block has done in others.
+        self._kernel = self.binary("add", self.load("i32", self._done, 4), i32(1))
         self.before = self.load("i32", self._counter, 4)
 
     # addresses
@@ -148,7 +163,7 @@ class PeerFunction(KernelFunction):
             flag = self._flag(self._region, self.thread, kind)
             failed = self.binary("add", self._region, Value("i64", str(FAILED)))
             limit, report = self.load("i64", self._entry_of(LIMIT), 8), self.load("i64", self._entry_of(REPORT), 8)
-            self.ptx(ACQUIRE, flag, self._number(exchange), failed, limit, report, self.plus(self.thread, i32(1)))
+            self.ptx(ACQUIRE, flag, self._number(exchange), failed, limit, report, self.plus(self.thread, i32(1)), self._kernel)
         self.synchronise()
 
     # loops
@@ -215,3 +230,5 @@ class PeerFunction(KernelFunction):
         finished(i32(count - 1))
         with self.only_if(self.equals(self.thread, 0)):
             self.store(self._number(i32(count - 1)), self._counter, 4)
+            with self.only_if(self.equals(self.block, 0)):
+                self.store(self._kernel, self._done, 4)

@@ -32,9 +32,9 @@ BLOCKS, MOST_PROCESSES = 64, 32
 #: Areas, and bytes of a block's slots in an area: the slots of all processes, for each of two kinds of words.
 AREAS, KINDS, CAPACITY = 4, 2, 1 << 17
 
-#: Offsets in a region. In the table: this process's position in its group, nanoseconds that a kernel waits, the address of the host's word
-#: for failures, this GPU's own, and the addresses of all regions.
-POSITION, LIMIT, REPORT, FAILED, REGIONS = 0, 8, 16, 24, 64
+#: Offsets in a region. In the table: this process's position in its group, nanoseconds that a kernel waits, the address of the host's
+#: words, a word that tells kernels of a failure, the number of kernels that are done, and the addresses of all regions.
+POSITION, LIMIT, REPORT, FAILED, DONE, REGIONS = 0, 8, 16, 24, 32, 64
 #: How many exchanges each block has done: 32-bit numbers.
 COUNTERS = 1 << 12
 #: The last exchange of each block that each process has announced, for each kind: 32-bit numbers.
@@ -50,6 +50,10 @@ def slots_offset(area: int, block: int, kind: int) -> int:
     """Return the offset of a block's slots of a kind in an area."""
     return SLOTS + ((area * BLOCKS + block) * KINDS + kind) * CAPACITY
 
+
+#: Offsets in the host's words. Processes are numbered by their positions, from 1: that for which a kernel has waited too long, and that for
+#: which one waits, with the kernel's number.
+REPORTED_FAILURE, REPORTED_PEER, REPORTED_NUMBER = 0, 4, 8
 
 # What processes tell each other: handles of their regions, and who they are.
 
@@ -86,6 +90,8 @@ class Peers:
         self._regions: dict[tuple[int, ...], Region | None] = {}
         #: The host's words for failures, one for each region, with its group.
         self._reports: list[tuple[tuple[int, ...], Any]] = []
+        #: The kernels that have waited for long when that was last asked, by their groups, with their numbers and since when.
+        self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
 
     def connect(self, ranks: tuple[int, ...]) -> bool:
         """Return whether the processes of a group share memory, which they begin to do on first use."""
@@ -100,15 +106,33 @@ class Peers:
             raise DeviceError(f"the GPUs of the processes {list(ranks)} share no memory here")
         return region.address
 
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a kernel of a group that is about to run."""
+        distribution.current().launched(ranks)
+
     def check(self) -> None:
         """Raise `DistributedError` if a kernel has waited too long for another process."""
-        for ranks, word in self._reports:
-            if word.value:
+        for ranks, words in self._reports:
+            if words[REPORTED_FAILURE // 4]:
                 world = distribution.current()
                 raise DistributedError(
                     f"process {world.rank} has waited longer than {world.limit:g} s in a collective of the processes {list(ranks)} on their "
-                    f"GPUs: process {ranks[word.value - 1]} has not come"
+                    f"GPUs: process {ranks[words[REPORTED_FAILURE // 4] - 1]} has not come"
                 )
+
+    def waiting(self) -> list[distribution.DeviceCall]:
+        """Return the kernels that wait for other processes, and have for long.
+
+        Any thread may call it.
+        """
+        before, now = self._waiting, time.monotonic()
+        self._waiting = {}
+        for ranks, words in self._reports:
+            if words[REPORTED_PEER // 4]:
+                number = words[REPORTED_NUMBER // 4]
+                since = before[ranks][1] if ranks in before and before[ranks][0] == number else now
+                self._waiting[ranks] = number, since
+        return [distribution.DeviceCall(ranks, number, since) for ranks, (number, since) in self._waiting.items()]
 
     def forget(self) -> None:
         """Forget all regions, which end with the context."""
@@ -130,6 +154,8 @@ class Peers:
         agreed = communicator.gather(np.array([opened is not None], np.uint8), "the agreement on shared GPU memory")
         if opened is not None and agreed.all():
             log.debug("the processes %s share memory of their GPUs", ranks)
+            if not any(region is not None for region in self._regions.values()):
+                world.watch_device(self.waiting)
             return Region(address, opened)
         log.debug("the GPUs of the processes %s share no memory: collectives go through the host", ranks)
         self._close(address, opened or [])
@@ -182,8 +208,8 @@ class Peers:
             with self._context:
                 host = ctypes.c_void_p()
                 self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(host), _REPORT_BYTES, _MAPPED), "cuMemHostAlloc")
-                word = ctypes.c_uint32.from_address(host.value or 0)
-                word.value = 0
+                words = (ctypes.c_uint32 * 3).from_address(host.value or 0)
+                words[:] = 0, 0, 0
                 table[:REGIONS].view(np.uint64)[:3] = position, _nanoseconds(limit), host.value or 0
                 table[REGIONS:].view(np.uint64)[: len(opened)] = opened
                 address = opened[position]
@@ -193,7 +219,7 @@ class Peers:
         except VoltaError as error:
             log.debug("GPU memory cannot be shared: %s", error)
             return False
-        self._reports.append((ranks, word))
+        self._reports.append((ranks, words))
         return True
 
     def _wait(self) -> None:
