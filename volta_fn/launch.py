@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each (default: processors / processes, at least 1)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="how often to start again after an error (default: 0)")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds that a collective may wait for a process (default: 300)")
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="a module to run as a script, and its arguments")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="a module to run as a script, and its arguments"
+    )
     parser.add_argument("script", nargs="?", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser

@@ -105,7 +105,10 @@ def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
                     have, count = np.asarray(result[name])[0], count + 1
                     if have.dtype != value.dtype or have.tobytes() != np.ascontiguousarray(value).tobytes():
                         wrong += 1
-                        print(f"WRONG: {name} of {length} {dtype} in round {round_}: {have.ravel()[:5]} instead of {value.ravel()[:5]}", flush=True)
+                        print(
+                            f"WRONG: {name} of {length} {dtype} in round {round_}: {have.ravel()[:5]} instead of {value.ravel()[:5]}",
+                            flush=True,
+                        )
     steps = host_steps()
     print(f"{count} results, {wrong} wrong; steps on the host: {steps}", flush=True)
     return wrong + sum(steps.values())
@@ -196,7 +199,9 @@ def has_torch() -> bool:
         return False
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29517")}
     torch.cuda.set_device(int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")) % torch.cuda.device_count())
-    dist.init_process_group("nccl", rank=vf.process_index(), world_size=vf.process_count(), device_id=torch.device("cuda", torch.cuda.current_device()))
+    dist.init_process_group(
+        "nccl", rank=vf.process_index(), world_size=vf.process_count(), device_id=torch.device("cuda", torch.cuda.current_device())
+    )
     return True
 
 

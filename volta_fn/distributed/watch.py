@@ -77,7 +77,9 @@ class Calls:
     def current(self) -> list[Call]:
         """Return the calls under way."""
         on_devices = [
-            Call("a collective on their devices", call.ranks, DEVICE, call.number, call.since) for waiting in self.devices for call in waiting()
+            Call("a collective on their devices", call.ranks, DEVICE, call.number, call.since)
+            for waiting in self.devices
+            for call in waiting()
         ]
         return [*self._current.copy().values(), *on_devices]
 

@@ -400,9 +400,7 @@ psum_done_p = Primitive(
 
 # A sum between processes, or some operands of one, that devices compute among each other when its operands are there.
 
-psum_bucket_p = Primitive(
-    "psum_bucket", lambda *operands, **params: operands, evaluate=on_host.psum, multiple_results=True, listed=False
-)
+psum_bucket_p = Primitive("psum_bucket", lambda *operands, **params: operands, evaluate=on_host.psum, multiple_results=True, listed=False)
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:

@@ -26,7 +26,6 @@ _HANDLE, _INT, _UNSIGNED, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, 
 _ADDRESS, _FLAGS, _RESULT = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p
 
 
-
 class IpcHandle(ctypes.Structure):
     """CUipcMemHandle: memory of a GPU, for other processes."""
 

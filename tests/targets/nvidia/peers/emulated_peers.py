@@ -68,7 +68,9 @@ class Group:
             words[:3] = position, int(seconds * 1e9), report.ctypes.data
             words[memory.REGIONS // 8 :][:size] = [other.ctypes.data for other in self.regions]
 
-    def run(self, dispatch: Dispatch, inputs: Sequence[Sequence[np.ndarray]], outs: Sequence[Sequence[np.ndarray]], absent: int = -1) -> None:
+    def run(
+        self, dispatch: Dispatch, inputs: Sequence[Sequence[np.ndarray]], outs: Sequence[Sequence[np.ndarray]], absent: int = -1
+    ) -> None:
         """Run a kernel in all processes at once, on the arrays of each."""
         emulators = [_PeerEmulator(dispatch.source) for _ in range(self.size)]
         failures: list[BaseException] = []

@@ -45,8 +45,8 @@ RELEASE = "st.release.sys.global.u32 [$0], $1;"
 #: Nanoseconds after which a kernel tells the host that it waits.
 _LONG = 500_000_000
 
-#: Waits until a number is there. The host is told after a while for whom it waits, and in which kernel, and after too long that it has given
-#: up: then later waits end at once.
+#: Waits until a number is there. The host is told after a while for whom it waits, and in which kernel, and after too long that it has
+#: given up: then later waits end at once.
 ACQUIRE = f"""{{
 .reg .pred p, long;
 .reg .b32 v;

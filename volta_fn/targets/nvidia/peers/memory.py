@@ -72,7 +72,7 @@ def _machine() -> bytes:
 
 
 class Region:
-    """This process's region of a group of processes, and where it sees those of the others."""
+    """The region of this process in a group of processes, and where it sees those of the others."""
 
     def __init__(self, address: int, opened: list[int]) -> None:
         self.address, self.opened = address, opened
@@ -116,8 +116,8 @@ class Peers:
             if words[REPORTED_FAILURE // 4]:
                 world = distribution.current()
                 raise DistributedError(
-                    f"process {world.rank} has waited longer than {world.limit:g} s in a collective of the processes {list(ranks)} on their "
-                    f"GPUs: process {ranks[words[REPORTED_FAILURE // 4] - 1]} has not come"
+                    f"process {world.rank} has waited longer than {world.limit:g} s in a collective of the processes {list(ranks)} on "
+                    f"their GPUs: process {ranks[words[REPORTED_FAILURE // 4] - 1]} has not come"
                 )
 
     def waiting(self) -> list[distribution.DeviceCall]:

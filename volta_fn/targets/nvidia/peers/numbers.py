@@ -15,7 +15,8 @@ from volta_fn.targets.nvidia.matmul.function import KernelFunction
 
 #: LLVM's types of numbers in memory, by dtype.
 _STORED = {
-    "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double", "complex64": "float", "complex128": "double", "bool": "i8",
+    "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double", "complex64": "float", "complex128": "double",
+    "bool": "i8",
     **{f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 

@@ -6,8 +6,7 @@ Those of other processes, and of arrays that these kernels do not have, run on t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +15,7 @@ from volta_fn.compiler.passes.dce import arranged_operands
 from volta_fn.core.arrays.array import as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal
 from volta_fn.primitives.collectives.exchanges import axis_index_p, psum_bucket_p, psum_p
 from volta_fn.targets.nvidia.peers.kernels import Rows, moved, permuted, reduction, scattered_sum
 from volta_fn.targets.nvidia.peers.memory import Peers
