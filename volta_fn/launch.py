@@ -74,13 +74,21 @@ def installed_mpiexec() -> str | None:
     return next((path for path in of_packages if path is not None), None) or shutil.which("mpiexec")
 
 
+def _flags(version: str) -> list[str]:
+    """Return the options of `mpiexec` by what it says of its version."""
+    if "Open MPI" in version:
+        return ["--oversubscribe", "--bind-to", "none", "--output", "tag"]
+    if "OpenRTE" in version:  # Open MPI before version 5
+        return ["--oversubscribe", "--bind-to", "none", "--tag-output"]
+    return ["-prepend-rank"]
+
+
 def _command(options: argparse.Namespace) -> list[str]:
     starter = installed_mpiexec()
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
     version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
-    flags = ["--oversubscribe", "--bind-to", "none", "--output", "tag"] if "Open MPI" in version else ["-prepend-rank"]
-    return [starter, *flags, "-n", str(options.processes), sys.executable, *_program(options)]
+    return [starter, *_flags(version), "-n", str(options.processes), sys.executable, *_program(options)]
 
 
 class _Output:

@@ -21,6 +21,7 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import Library, arrays_in, library, map_arrays
@@ -116,7 +117,7 @@ def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
 
 def host_steps() -> dict[str, int]:
     """Return how many steps of programs ran on the host."""
-    return dict(vf.local_devices(backend="gpu")[0].backend.counters.host_steps)
+    return dict(opened_gpu().counters.host_steps)
 
 
 # Speed.

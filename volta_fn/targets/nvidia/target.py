@@ -24,10 +24,11 @@ class NvidiaTarget(WgslTarget):
         """Describe a GPU, with the memory that it shares with those of other processes."""
         super().__init__(capabilities)
         routines = {name: partial(maker, device=self.capabilities) for name, maker in attention.ROUTINES.items()}
+        self.equations = {**self.equations, **routines}
         self._shared = shared if capabilities.matrix_units else None  # collectives have run on GPUs that have some
         if self._shared is not None:
-            routines |= {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
-        self.equations = {**self.equations, **routines}
+            collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
+            self.equations = {**self.equations, **collectives}
 
     def passes(self) -> Sequence[Pass]:
         """Return the passes of GPUs, after one for sums between processes."""

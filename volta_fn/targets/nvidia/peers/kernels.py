@@ -7,7 +7,7 @@ incomplete. What is moved along an axis is moved in words that divide the bytes 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -162,10 +162,7 @@ def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str,
         begin, count = _part(f, division, exchange)
         slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
 
-        def store(word: Value, value: Sequence[Value]) -> None:
-            _store_to_all(f, slots, word, value[0], numbers.wire_size)
-
-        f.words(count, lambda word: [numbers.sent(arrays.load(f.plus(begin, word)))], store)
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), slots, numbers.wire_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
@@ -193,32 +190,44 @@ def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: V
         f.store(value, f.further(slot, offset), size)
 
 
+def _send(f: PeerFunction, count: Value, load: Callable[[Value], Value], slots: Sequence[Value], size: int) -> None:
+    """Append a loop that leaves words of `size` bytes in slots of other processes."""
+    f.words(count, lambda word: [load(word)], lambda word, value: _store_to_all(f, slots, word, value[0], size))
+
+
+def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, Value], None], size: int) -> None:
+    """Append a loop that stores the words of `size` bytes that have arrived in a slot."""
+
+    def load(word: Value) -> list[Value]:
+        return [f.load(word_type(size), f.further(slot, f.binary("mul", f.widened_index(word), Value("i64", str(size)))), size)]
+
+    f.words(count, load, lambda word, value: store(word, value[0]))
+
+
 def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
     """Append a reduction in which each process reduces a share of the words, and sends the result to all others."""
     size = CAPACITY // f.size // WORD * WORD
     division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
     share = -(-division.each // f.size)
     division = division._replace(each=f.size * share)
-    wire = word_type(numbers.wire_size)
+    others = [f.other(distance) for distance in range(1, f.size)]
 
     def part(exchange: Value, owner: Value) -> tuple[Value, Value]:
         return _part(f, division, exchange, f.times(owner, share), share)
 
     def post(exchange: Value) -> None:
-        for distance in range(1, f.size):
-            owner = f.other(distance)
-            begin, count = part(exchange, owner)
-            slot = f.slot(owner, f.position, exchange, POSTS, size)
-            f.words(
-                count,
-                lambda word, begin=begin: [numbers.sent(arrays.load(f.plus(begin, word)))],
-                lambda word, value, slot=slot: _store_to_all(f, [slot], word, value[0], numbers.wire_size),
-            )
+        for owner in others:
+            send(exchange, owner)
+
+    def send(exchange: Value, owner: Value) -> None:
+        begin, count = part(exchange, owner)
+        slot = f.slot(owner, f.position, exchange, POSTS, size)
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), [slot], numbers.wire_size)
 
     def take(exchange: Value) -> None:
         begin, count = part(exchange, f.position)
         slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
-        targets = [f.slot(f.other(distance), f.position, exchange, RESULTS, size) for distance in range(1, f.size)]
+        targets = [f.slot(owner, f.position, exchange, RESULTS, size) for owner in others]
 
         def load(word: Value) -> list[Value]:
             total = numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))
@@ -232,20 +241,17 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
         f.words(count, load, store)
 
     def finish(exchange: Value) -> None:
-        for distance in range(1, f.size):
-            owner = f.other(distance)
-            begin, count = part(exchange, owner)
-            slot = f.slot(f.position, owner, exchange, RESULTS, size)
+        for owner in others:
+            fetch(exchange, owner)
 
-            def load(word: Value, slot: Value = slot) -> list[Value]:
-                offset = f.binary("mul", f.widened_index(word), Value("i64", str(numbers.wire_size)))
-                return [f.load(wire, f.further(slot, offset), numbers.wire_size)]
+    def fetch(exchange: Value, owner: Value) -> None:
+        begin, count = part(exchange, owner)
+        slot = f.slot(f.position, owner, exchange, RESULTS, size)
 
-            f.words(
-                count,
-                load,
-                lambda word, value, begin=begin: arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(value[0]))),
-            )
+        def store(word: Value, value: Value) -> None:
+            arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(value)))
+
+        _fetch(f, count, slot, store, numbers.wire_size)
 
     f.exchanges(division.exchanges, post, take, finish)
     return division
@@ -259,14 +265,14 @@ class Rows(NamedTuple):
 
     #: Bytes behind the axis of rows, and the number of rows; 1 for an array without that axis.
     behind: int
-    count: int
+    rows: int
 
     def offset(self, f: PeerFunction, row: Value, word: Value, size: int) -> Value:
         """Emit the offset of a row's word of `size` bytes, as an i64."""
         each = self.behind // size
         before, rest = f.divided(word, each)
-        row_words = f.binary("mul", f.widened_index(row), Value("i64", str(each))) if self.count > 1 else Value("i64", "0")
-        words = f.binary("add", f.binary("mul", f.widened_index(before), Value("i64", str(self.count * each))), row_words)
+        row_words = f.binary("mul", f.widened_index(row), Value("i64", str(each))) if self.rows > 1 else Value("i64", "0")
+        words = f.binary("add", f.binary("mul", f.widened_index(before), Value("i64", str(self.rows * each))), row_words)
         return f.binary("mul", f.binary("add", words, f.widened_index(rest)), Value("i64", str(size)))
 
 
@@ -289,6 +295,7 @@ def moved(
     size = CAPACITY // f.size // WORD * WORD
     division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
     array, result = f.bindings
+    others = [f.other(distance) for distance in range(1, f.size)]
 
     def loaded(row: Value, word: Value) -> Value:
         return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
@@ -297,16 +304,17 @@ def moved(
         f.store(value, f.further(result, target.offset(f, row, word, word_size)), word_size)
 
     def post(exchange: Value) -> None:
-        begin, count = _part(f, division, exchange)
-        others = [f.other(distance) for distance in range(1, f.size)]
         slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
-        groups = [(i32(0), slots)] if source.count == 1 else [(owner, [slot]) for owner, slot in zip(others, slots, strict=True)]
-        for row, targets in groups if slots else []:
-            f.words(
-                count,
-                lambda word, row=row: [loaded(row, f.plus(begin, word))],
-                lambda word, value, targets=targets: _store_to_all(f, targets, word, value[0], word_size),
-            )
+        if source.rows == 1:
+            send(exchange, i32(0), slots)
+        else:
+            for owner, slot in zip(others, slots, strict=True):
+                send(exchange, owner, [slot])
+
+    def send(exchange: Value, row: Value, slots: Sequence[Value]) -> None:
+        begin, count = _part(f, division, exchange)
+        if slots:
+            _send(f, count, lambda word: loaded(row, f.plus(begin, word)), slots, word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
@@ -315,15 +323,13 @@ def moved(
             lambda word: [loaded(f.position, f.plus(begin, word))],
             lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
         )
-        for distance in range(1, f.size):
-            sender = f.other(distance)
-            slot = f.slot(f.position, sender, exchange, POSTS, size)
+        for sender in others:
+            fetch(exchange, sender)
 
-            def load(word: Value, slot: Value = slot) -> list[Value]:
-                offset = f.binary("mul", f.widened_index(word), Value("i64", str(word_size)))
-                return [f.load(type_, f.further(slot, offset), word_size)]
-
-            f.words(count, load, lambda word, value, sender=sender: stored(sender, f.plus(begin, word), value[0]))
+    def fetch(exchange: Value, sender: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slot = f.slot(f.position, sender, exchange, POSTS, size)
+        _fetch(f, count, slot, lambda word, value: stored(sender, f.plus(begin, word), value), word_size)
 
     f.exchanges(division.exchanges, post, take)
     return _dispatch(f, ranks, buffers, 1, division)
@@ -345,15 +351,13 @@ def scattered_sum(
         return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
 
     def post(exchange: Value) -> None:
-        begin, count = _part(f, division, exchange)
         for distance in range(1, f.size):
-            owner = f.other(distance)
-            slot = f.slot(owner, f.position, exchange, POSTS, size)
-            f.words(
-                count,
-                lambda word, owner=owner: [loaded(owner, f.plus(begin, word))],
-                lambda word, value, slot=slot: _store_to_all(f, [slot], word, value[0], word_size),
-            )
+            send(exchange, f.other(distance))
+
+    def send(exchange: Value, owner: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slot = f.slot(owner, f.position, exchange, POSTS, size)
+        _send(f, count, lambda word: loaded(owner, f.plus(begin, word)), [slot], word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)

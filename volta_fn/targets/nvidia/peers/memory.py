@@ -196,7 +196,7 @@ class Peers:
                 status = self._functions.cuIpcOpenMemHandle_v2(ctypes.byref(result), handle, _LAZY_PEER_ACCESS)
             if status:
                 log.debug("GPU memory of another process cannot be opened: status %d", status)
-                self._close(0, opened)
+                self._close(0, [other for other in opened if other != address])
                 return None
             opened.append(result.value)
         return opened
@@ -209,7 +209,7 @@ class Peers:
                 host = ctypes.c_void_p()
                 self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(host), _REPORT_BYTES, _MAPPED), "cuMemHostAlloc")
                 words = (ctypes.c_uint32 * 3).from_address(host.value or 0)
-                words[:] = 0, 0, 0
+                words[:] = [0, 0, 0]
                 table[:REGIONS].view(np.uint64)[:3] = position, _nanoseconds(limit), host.value or 0
                 table[REGIONS:].view(np.uint64)[: len(opened)] = opened
                 address = opened[position]

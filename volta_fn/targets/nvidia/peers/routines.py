@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.compiler.passes.dce import arranged_operands
-from volta_fn.core.arrays.array import as_value
+from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal
@@ -166,7 +166,7 @@ def bucketed_sums(closed: ClosedJaxpr, shared: Peers) -> ClosedJaxpr:
     for number, eqn in enumerate(eqns):
         if eqn.primitive is axis_index_p and distribution.current().size > 1:
             index = distribution.members_of(eqn.params["axis_names"], None).index(distribution.current().rank)
-            positions[eqn.outvars[0]] = Literal(as_value(np.array(index, np.int32)))
+            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
             dropped.add(number)
         elif eqn.primitive is psum_p and shared.connect(_ranks(eqn.params)):
             for operands, start in arranged_operands(eqn, definitions, _BUCKET):
