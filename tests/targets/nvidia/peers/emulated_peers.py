@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "BLOCKS", 3)
 
 
-class _PeerEmulator(Emulator):
+class PeerEmulator(Emulator):
     """A kernel that talks to others: flags are words of the host's memory."""
 
     def _do(self, code: str, a: list[Any]) -> Sequence[Any]:
@@ -72,7 +72,7 @@ class Group:
         self, dispatch: Dispatch, inputs: Sequence[Sequence[np.ndarray]], outs: Sequence[Sequence[np.ndarray]], absent: int = -1
     ) -> None:
         """Run a kernel in all processes at once, on the arrays of each."""
-        emulators = [_PeerEmulator(dispatch.source) for _ in range(self.size)]
+        emulators = [PeerEmulator(dispatch.source) for _ in range(self.size)]
         failures: list[BaseException] = []
 
         def work(position: int) -> None:
