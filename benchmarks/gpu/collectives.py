@@ -301,11 +301,11 @@ def train(names: Sequence[str]) -> None:
                     loss = call()
                 vf.block_until_ready(loss)
                 samples.append((time.perf_counter() - start) / 30)
-            rows[label] = (losses, statistics.median(samples))
+            rows[label] = statistics.median(samples)
+            if first:
+                print(f"{name} {label:22s} {rows[label] * 1e3:8.3f} ms  " + " ".join(f"{loss:.6f}" for loss in losses), flush=True)
         if first:
-            for label, (losses, seconds) in rows.items():
-                print(f"{name} {label:22s} {seconds * 1e3:8.3f} ms  " + " ".join(f"{loss:.6f}" for loss in losses), flush=True)
-            ratio = n * rows["one"][1] / rows["all"][1]
+            ratio = n * rows["one"] / rows["all"]
             print(f"{name}: {n} GPUs do {ratio:.3f} times the work of one; steps on the host: {host_steps()}", flush=True)
 
 
