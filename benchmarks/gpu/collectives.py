@@ -1,5 +1,6 @@
-"""Collectives between GPUs of one machine: `python -m benchmarks.gpu.collectives` checks and times them, a process for each GPU.
+"""Collectives between GPUs: `python -m benchmarks.gpu.collectives`.
 
+It checks and times them on one machine, with a process for each GPU.
 `check` compares every collective of every dtype with NumPy. `speed` times them beside NCCL (`torch.distributed`), by turns in the same
 processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. `train` trains a GPT by data
 parallelism, on one process and on all, with as many examples for each, and compares losses with those of one process with all examples.
@@ -248,7 +249,10 @@ def speed(kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str]) -> 
 
 
 def training_call(name: str, n: int, examples: int) -> Callable[[], Any]:
-    """Return the training step of a process that has a share of `n * examples` examples; its loss is that of all."""
+    """Return the training step of a process that has a share of the examples.
+
+    Its loss is that of all `n * examples`.
+    """
     workload = named(name)
     case = lambda batch: _in(workload.precision, workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch})))
     local, whole = case(examples), case(n * examples)

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
+from volta_fn.core.devices import distribution
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import attention_p
@@ -20,6 +22,7 @@ from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,
     all_to_all_p,
+    axis_index_p,
     pmax_p,
     pmin_p,
     ppermute_p,
@@ -279,6 +282,44 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
         result += starts.get(number, []) + waits.get(number, [])
         result += replacements.get(number, eqns[number : number + 1])
     return closed.replace(eqns=result)
+
+
+#: Bytes from which on arrays are summed by a kernel of their own where devices sum them among each other.
+_DEVICE_BUCKET = 1 << 22
+
+
+def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
+    """Split sums that devices compute among each other by when operands are computed.
+
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. A process's position becomes a constant.
+    `sums` says whether devices compute a sum.
+    """
+    world = distribution.current()
+    if world.size == 1 or not distribution.names_processes(closed):
+        return closed
+    definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
+    starts: dict[int, list[Equation]] = {}
+    positions: dict[Atom, Atom] = {}
+    replaced: set[int] = set()
+    for number, eqn in enumerate(closed.eqns):
+        if eqn.primitive is axis_index_p:
+            index = distribution.members_of(eqn.params["axis_names"], None).index(world.rank)
+            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
+            replaced.add(number)
+        elif eqn.primitive is psum_p and sums(eqn):
+            for operands, start in arranged_operands(eqn, definitions, _DEVICE_BUCKET):
+                outs = [eqn.outvars[i] for i in operands]
+                part = Equation(psum_bucket_p, [eqn.invars[i] for i in operands], outs, eqn.params, eqn.position)
+                starts.setdefault(start, []).append(part)
+            replaced.add(number)
+    if not replaced:
+        return closed
+    eqns: list[Equation] = []
+    for number in range(len(closed.eqns) + 1):
+        eqns += starts.get(number, [])
+        eqns += [] if number in replaced else closed.eqns[number : number + 1]
+    outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
+    return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
 
 
 def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:

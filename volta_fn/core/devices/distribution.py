@@ -146,7 +146,10 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
 
 
 def same_in_all_processes(closed: ClosedJaxpr, device: process.Device) -> ClosedJaxpr:
-    """Return a program for a device; raise `ProgramMismatchError` unless all processes compile it."""
+    """Return a program for a device.
+
+    Raises `ProgramMismatchError` unless all processes compile it.
+    """
     if _world.size > 1 and names_processes(closed):
         _world.check_program(closed, device.backend.hardware().driver)
     return closed

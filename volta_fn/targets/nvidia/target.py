@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia import attention, matmul, peers
@@ -34,7 +35,7 @@ class NvidiaTarget(WgslTarget):
         """Return the passes of GPUs, after one for sums between processes."""
         if self._shared is None:
             return super().passes()
-        buckets = partial(peers.bucketed_sums, shared=self._shared)
+        buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))
         first = ProgramPass("buckets of sums", "Sum arrays between processes as soon as they are computed.", buckets, simplify_after=True)
         return [first, *super().passes()]
 

@@ -1,6 +1,6 @@
 """A process with an emulated GPU, which shares memory with those of others: `process.py SCRIPT …` runs a script on it.
 
-    python -m volta_fn.launch -n 2 tests/targets/nvidia/peers/process.py tests/distributed/law_cases.py --every 20
+python -m volta_fn.launch -n 2 tests/targets/nvidia/peers/process.py tests/distributed/law_cases.py --every 20
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class PeerFunction(KernelFunction):
         return self.select(self.below(total, self.size), total, self.minus(total, i32(self.size)))
 
     def slot(self, owner: Value, sender: Value, exchange: Value, kind: int, size: int) -> Value:
-        """Emit the pointer to the slot of `size` bytes in a process's memory that is for a sender."""
+        """Emit the pointer to a sender's slot of `size` bytes in a process's memory."""
         area = self.binary("and", self.binary("add", self.before, exchange), i32(AREAS - 1))
         number = self.plus(self.times(self.plus(self.times(area, BLOCKS), self.block), KINDS), i32(kind))
         offset = self.plus(self.times(number, CAPACITY), self.times(sender, size), i32(SLOTS))
@@ -139,7 +139,10 @@ class PeerFunction(KernelFunction):
     # flags
 
     def _peer(self) -> Value:
-        """Emit whether a thread stands for another process: its number is that one's position."""
+        """Emit whether a thread stands for another process.
+
+        Its number is that one's position.
+        """
         return self.binary("and", self.below(self.thread, self.size), self.compare("icmp ne", self.thread, self.position))
 
     def _flag(self, region: Value, sender: Value, kind: int) -> Value:
@@ -158,7 +161,10 @@ class PeerFunction(KernelFunction):
             self.ptx(RELEASE, flag, self._number(exchange))
 
     def wait(self, exchange: Value, kind: int) -> None:
-        """Wait until the same block in all other processes has left the words of an exchange."""
+        """Wait until all other processes have left the words of an exchange.
+
+        It waits for their blocks of the same number.
+        """
         with self.only_if(self._peer()):
             flag = self._flag(self._region, self.thread, kind)
             failed = self.binary("add", self._region, Value("i64", str(FAILED)))

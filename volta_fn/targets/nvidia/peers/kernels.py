@@ -139,7 +139,10 @@ def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | N
 
 
 def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
-    """Emit the numbers of all processes in a word, in their order: this process's, at a pointer, and those in slots."""
+    """Emit the numbers of all processes in a word, in their order.
+
+    Those of this process are at the pointer `mine`, the others in slots.
+    """
     offset = f.binary("mul", f.widened_index(word), Value("i64", str(numbers.wire_size)))
     pointers = [f.further(slot, offset) for slot in slots]
     is_mine = [f.equals(f.position, number) for number in range(len(slots))]
@@ -205,7 +208,10 @@ def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, V
 
 
 def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
-    """Append a reduction in which each process reduces a share of the words, and sends the result to all others."""
+    """Append a reduction in which each process reduces a share of the words.
+
+    It sends the result to all others.
+    """
     size = CAPACITY // f.size // WORD * WORD
     division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
     share = -(-division.each // f.size)
@@ -261,7 +267,7 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
 
 
 class Rows(NamedTuple):
-    """An array with a row for each process, or the rows' own array: (before, rows, behind), in bytes behind."""
+    """An array with an axis of rows, one for each process, or without it."""
 
     #: Bytes behind the axis of rows, and the number of rows; 1 for an array without that axis.
     behind: int
@@ -387,7 +393,10 @@ def permuted(
     ranks: tuple[int, ...],
     schedule: PeerSchedule | None = None,
 ) -> Dispatch:
-    """Return the dispatch that sends an array by pairs of source and target; others get zeros."""
+    """Return the dispatch that sends an array by pairs of source and target.
+
+    Others get zeros.
+    """
     schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes)

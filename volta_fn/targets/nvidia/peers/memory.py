@@ -72,7 +72,7 @@ def _machine() -> bytes:
 
 
 class Region:
-    """The region of this process in a group of processes, and where it sees those of the others."""
+    """The region of this process in a group, and where it sees the others'."""
 
     def __init__(self, address: int, opened: list[int]) -> None:
         self.address, self.opened = address, opened
@@ -94,7 +94,10 @@ class Peers:
         self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
 
     def connect(self, ranks: tuple[int, ...]) -> bool:
-        """Return whether the processes of a group share memory, which they begin to do on first use."""
+        """Return whether the processes of a group share memory.
+
+        They begin to do so on first use.
+        """
         if ranks not in self._regions:
             self._regions[ranks] = self._shared(ranks)
         return self._regions[ranks] is not None
@@ -181,7 +184,10 @@ class Peers:
         return address.value, np.frombuffer(b"\1" + bytes(handle) + _machine() + identity.raw, np.uint8)
 
     def _open(self, offers: np.ndarray, position: int, address: int) -> list[int] | None:
-        """Open the others' regions; None unless all are there, on GPUs of their own in this machine."""
+        """Open the others' regions.
+
+        None unless all are there, on GPUs of their own in this machine.
+        """
         told = [offer.tobytes() for offer in offers]
         machines, devices = {text[-2 * _IDENTITY : -_IDENTITY] for text in told}, {text[-_IDENTITY:] for text in told}
         if not all(text[0] for text in told) or len(machines) > 1 or len(devices) < len(told):

@@ -11,12 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from volta_fn.compiler.passes.dce import arranged_operands
-from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal
-from volta_fn.primitives.collectives.exchanges import axis_index_p, psum_bucket_p, psum_p
+from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.nvidia.peers.kernels import Rows, moved, permuted, reduction, scattered_sum
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.nvidia.peers.numbers import combines
@@ -85,6 +82,11 @@ def pmin(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
     return _reduced("min", avals, params, shared)
 
 
+def sums(eqn: Equation, shared: Peers) -> bool:
+    """Return whether processes share the memory by which kernels compute a sum."""
+    return shared.connect(_ranks(eqn.params))
+
+
 # Rows.
 
 
@@ -139,51 +141,3 @@ ROUTINES = {
     "psum_bucket": psum, "pmax": pmax, "pmin": pmin, "all_gather": all_gather, "all_to_all": all_to_all, "reduce_scatter": reduce_scatter,
     "ppermute": ppermute,
 }  # fmt: skip
-
-
-# Sums as soon as their operands are computed.
-#
-# A graph runs a kernel when those before it on which it depends are done, so that sums overlap with what is computed meanwhile: nothing
-# waits for them but what reads their results.
-
-#: Bytes from which on arrays are summed by a kernel of their own.
-_BUCKET = 1 << 22
-
-
-def bucketed_sums(closed: ClosedJaxpr, shared: Peers) -> ClosedJaxpr:
-    """Replace sums between processes that share memory by sums of arrays that are computed at about the same time.
-
-    A process's position becomes a constant.
-    """
-    if not distribution.names_processes(closed):
-        return closed
-    eqns = closed.eqns
-    definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
-    #: The sums that stand before an equation, by its number.
-    before: dict[int, list[Equation]] = {}
-    positions: dict[Atom, Atom] = {}
-    dropped: set[int] = set()
-    for number, eqn in enumerate(eqns):
-        if eqn.primitive is axis_index_p and distribution.current().size > 1:
-            index = distribution.members_of(eqn.params["axis_names"], None).index(distribution.current().rank)
-            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
-            dropped.add(number)
-        elif eqn.primitive is psum_p and shared.connect(_ranks(eqn.params)):
-            for operands, start in arranged_operands(eqn, definitions, _BUCKET):
-                outs = [eqn.outvars[i] for i in operands]
-                part = Equation(psum_bucket_p, [eqn.invars[i] for i in operands], outs, eqn.params, eqn.position)
-                before.setdefault(start, []).append(part)
-            dropped.add(number)
-    if not dropped:
-        return closed
-    result: list[Equation] = []
-    for number in range(len(eqns) + 1):
-        result += before.get(number, [])
-        result += [] if number in dropped else eqns[number : number + 1]
-    return _replaced(closed, result, positions) if positions else closed.replace(eqns=result)
-
-
-def _replaced(closed: ClosedJaxpr, eqns: Sequence[Equation], atoms: dict[Atom, Atom]) -> ClosedJaxpr:
-    """Return a program of some equations, with variables replaced."""
-    outvars = [atoms.get(v, v) for v in closed.jaxpr.outvars]
-    return closed.replace(eqns=[eqn.replace([atoms.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
