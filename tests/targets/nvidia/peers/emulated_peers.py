@@ -41,9 +41,12 @@ class PeerEmulator(Emulator):
             start = time.monotonic_ns()
             while (int(_word(address)[0]) - number) & 0x80000000 and not _word(failed)[0]:
                 time.sleep(1e-5)
-                if time.monotonic_ns() - start > limit:
+                if time.monotonic_ns() - start > min(exchange._LONG, limit):
                     _word(report + memory.REPORTED_NUMBER)[0] = kernel
+                    _word(report + memory.REPORTED_PEER)[0] = code_of_peer
+                if time.monotonic_ns() - start > limit:
                     _word(failed)[0] = _word(report)[0] = code_of_peer
+            _word(report + memory.REPORTED_PEER)[0] = 0
             return []
         return super()._do(code, a)
 
