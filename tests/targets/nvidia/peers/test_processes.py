@@ -30,7 +30,7 @@ def test_laws_hold() -> None:
         ("too few steps", r"process \d waits for process \d in .*: the processes run different programs"),
         (
             "waiting",
-            r"process 0 .* a collective (of the processes \[0, 1\] on their GPUs: process 1 has not|on their devices: .* \[1\] have not) come",
+            r"process 0 .* collective (of the processes \[0, 1\] on their GPUs: process 1 has|on their devices: .* \[1\] have) not come",
         ),
     ],
 )
