@@ -91,6 +91,11 @@ def test_a_table_tells_where_all_regions_are(fake: FakeCuda) -> None:
         assert words[memory.REGIONS // 8 :][:3].tolist() == [*tables, 0]
         assert not any(ctypes.string_at(table + memory.COUNTERS, memory.SLOTS - memory.COUNTERS)), "counters and flags begin at 0"
     assert processes.gathers == 4, "the second time nothing is exchanged"
+    processes.world.drivers = ("nvidia", "")
+    assert processes.connect() == [False, False], "one of them compiles its program for the CPU"
+    processes.world.drivers = ("nvidia", "nvidia")
+    assert processes.connect() == [True, True]
+    assert processes.gathers == 4
 
 
 def test_a_kernel_that_waited_too_long_is_an_error_that_names_the_missing_process(fake: FakeCuda) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import math
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,17 @@ class Peers:
         self._reports: list[tuple[tuple[int, ...], Any]] = []
         #: The kernels that have waited for long when that was last asked, by their groups, with their numbers and since when.
         self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
+        #: Held while another thread reads the host's words.
+        self._reading = threading.Lock()
 
     def connect(self, ranks: tuple[int, ...]) -> bool:
         """Return whether the processes of a group share memory.
 
-        They begin to do so on first use.
+        They begin to do so on first use. Those that compile the last program for another driver do not.
         """
+        drivers = distribution.current().drivers
+        if len(ranks) > MOST_PROCESSES or any(drivers[rank] != "nvidia" for rank in ranks):
+            return False
         if ranks not in self._regions:
             self._regions[ranks] = self._shared(ranks)
         return self._regions[ranks] is not None
@@ -130,24 +136,24 @@ class Peers:
         """
         before, now = self._waiting, time.monotonic()
         self._waiting = {}
-        for ranks, words in self._reports:
-            if words[REPORTED_PEER // 4]:
-                number = words[REPORTED_NUMBER // 4]
-                since = before[ranks][1] if ranks in before and before[ranks][0] == number else now
-                self._waiting[ranks] = number, since
+        with self._reading:
+            for ranks, words in self._reports:
+                if words[REPORTED_PEER // 4]:
+                    number = words[REPORTED_NUMBER // 4]
+                    since = before[ranks][1] if ranks in before and before[ranks][0] == number else now
+                    self._waiting[ranks] = number, since
         return [distribution.DeviceCall(ranks, number, since) for ranks, (number, since) in self._waiting.items()]
 
     def forget(self) -> None:
         """Forget all regions, which end with the context."""
         self._regions.clear()
-        self._reports.clear()
+        with self._reading:
+            self._reports.clear()
 
     # connecting
 
     def _shared(self, ranks: tuple[int, ...]) -> Region | None:
         world = distribution.current()
-        if len(ranks) > MOST_PROCESSES or any(world.drivers[rank] != "nvidia" for rank in ranks):
-            return None
         communicator = world.communicator(ranks)
         address, offer = self._offer()
         offers = communicator.gather(offer, "the exchange of handles of GPU memory")

@@ -90,16 +90,18 @@ def sums(eqn: Equation, shared: Peers) -> bool:
 # Rows.
 
 
-def _moves(aval: ShapedArray, params: dict[str, Any], shared: Peers) -> bool:
-    """Return whether an array is moved between processes by a kernel."""
-    ranks = _ranks(params)
-    return bool(aval.size) and aval.nbytes * len(ranks) <= _LARGEST * 2 and aval.nbytes <= _LARGEST and shared.connect(ranks)
+def _moves(aval: ShapedArray, params: dict[str, Any], shared: Peers, copies: int = 1) -> bool:
+    """Return whether an array is moved between processes by a kernel.
+
+    The result has so many `copies` of it.
+    """
+    return 0 < aval.nbytes <= _LARGEST and aval.nbytes * copies < 2 * _LARGEST and shared.connect(_ranks(params))
 
 
 def all_gather(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
     """Return the routine of a gather."""
     (aval,) = avals
-    if not _moves(aval, params, shared):
+    if not _moves(aval, params, shared, params["size"]):
         return None
     behind = _bytes(aval.shape[params["axis"] :], aval.dtype)
     target = Rows(behind, params["size"])
