@@ -23,9 +23,6 @@ from volta_fn.targets.nvidia import compilation, library
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.peers import kernels, memory
 
-#: Where regions are files: memory that processes share.
-_FOLDER = Path("/dev/shm")
-
 
 class _Machine(FakeCuda):
     """A library of a machine with a GPU for each process."""
@@ -44,9 +41,9 @@ class _Machine(FakeCuda):
     def do_cuMemAlloc_v2(self, result: int, size: int) -> int:
         if size != memory.SIZE:
             return super().do_cuMemAlloc_v2(result, size)
-        path = _FOLDER / f"volta_fn-{os.getpid()}-{len(self._files)}"
-        path.write_bytes(b"")
-        os.truncate(path, size)
+        number = os.memfd_create("region")  # a file without a folder, which ends with the process
+        os.truncate(number, size)
+        path = Path(f"/proc/{os.getpid()}/fd/{number}")
         at(result, ctypes.c_uint64).value = address = self._mapped(path)
         self.context.memory[address] = path
         return 0
@@ -55,9 +52,7 @@ class _Machine(FakeCuda):
         ctypes.memmove(result, str(self.context.memory[address]).encode().ljust(64, b"\0"), 64)
 
     def do_cuIpcOpenMemHandle_v2(self, result: int, handle: library.IpcHandle, flags: int) -> None:
-        path = Path(bytes(handle).rstrip(b"\0").decode())
-        at(result, ctypes.c_uint64).value = self._mapped(path)
-        path.unlink()  # which both have opened then
+        at(result, ctypes.c_uint64).value = self._mapped(Path(bytes(handle).rstrip(b"\0").decode()))
 
 
 class _Compiler(emulated_gpu._Compiler):
