@@ -214,12 +214,12 @@ def medians(calls: Sequence[Call], chain: int) -> list[float]:
         call()
         call()
     for _ in range(SAMPLES):
-        for call, found in zip(calls, times, strict=True):
+        for call, seconds in zip(calls, times, strict=True):
             call()  # both processes begin together
             start = time.perf_counter()
             call()
-            found.append((time.perf_counter() - start) / chain)
-    return [statistics.median(found) for found in times]
+            seconds.append((time.perf_counter() - start) / chain)
+    return [statistics.median(seconds) for seconds in times]
 
 
 def bus(kind: str, size: int, n: int, seconds: float) -> float:
@@ -238,10 +238,10 @@ def speed(kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str]) -> 
             for size in sizes if kind == "all-reduce" else [s for s in MOVED_SIZES if s in sizes or len(sizes) == len(SIZES)]:
                 chain = 20 if size <= 1 << 24 else 4
                 calls = [ours(kind, size, dtype, chain), *([nccl(kind, size, dtype, chain)] if peer else [])]
-                found = medians(calls, chain)
+                results = medians(calls, chain)
                 if first:
-                    columns = [f"{s * 1e6:9.1f} {bus(kind, size, n, s):7.1f}" for s in found]
-                    ratio = f"{found[0] / found[1]:6.2f}" if peer else ""
+                    columns = [f"{s * 1e6:9.1f} {bus(kind, size, n, s):7.1f}" for s in results]
+                    ratio = f"{results[0] / results[1]:6.2f}" if peer else ""
                     print(f"{kind:15s} {dtype:9s} {size:>11d} {'  '.join(columns)} {ratio}", flush=True)
 
 
@@ -326,10 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shares", action="store_true", help="let each process reduce a share of every array, also of two processes")
     for name in ("blocks", "threads", "unroll"):
         parser.add_argument(f"--{name}", type=int, help=f"{name} of the kernels, to try others")
-    options, given = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
+    options, words = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
     use_gpu()
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
-        command = [sys.executable, "-m", "volta_fn.launch", "-n", str(options.processes), "-m", "benchmarks.gpu.collectives", *given]
+        command = [sys.executable, "-m", "volta_fn.launch", "-n", str(options.processes), "-m", "benchmarks.gpu.collectives", *words]
         return subprocess.run(command, check=False).returncode
     vf.distributed.initialize()
     chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}

@@ -83,11 +83,11 @@ def test_sums_begin_when_their_operands_are_computed() -> None:
 
     plan = planned(gradients, (1200, 1200), (1200, 1200), (1200,))
     assert not plan.on_host
-    found = exchanges(plan)
-    assert len(found) == 2
-    numbers = [list(plan.commands).index(run) for run in found]
+    dispatches = exchanges(plan)
+    assert len(dispatches) == 2
+    numbers = [list(plan.commands).index(run) for run in dispatches]
     assert numbers[0] < len(plan.commands) - 2, "the first sum waits for all gradients"
-    assert sorted(len(run.ranges) for run in found) in ([2, 4], [4, 2])
+    assert sorted(len(run.ranges) for run in dispatches) in ([2, 4], [4, 2])
 
 
 def test_collectives_in_loops_and_branches() -> None:
@@ -99,10 +99,10 @@ def test_collectives_in_loops_and_branches() -> None:
 
     plan = planned(function, (5,))
     assert not plan.on_host
-    found = exchanges(plan)
-    assert found, "collectives are dispatches"
-    assert len(found) % 3 == 0, "an iteration has a sum, and one collective in each branch"
-    assert sum([run.region is not None for run in found]) == len(found) * 2 // 3
+    dispatches = exchanges(plan)
+    assert dispatches, "collectives are dispatches"
+    assert len(dispatches) % 3 == 0, "an iteration has a sum, and one collective in each branch"
+    assert sum([run.region is not None for run in dispatches]) == len(dispatches) * 2 // 3
 
 
 def test_what_has_no_kernel_goes_through_the_host() -> None:

@@ -92,16 +92,16 @@ class _Arrays:
         if not incomplete:
             f.store(value, pointer, WORD)
             return
-        left = i32(WORD)
+        remaining = i32(WORD)
         for last, size in incomplete:
-            left = f.select(f.equals(word, last), i32(size), left)
-        is_whole = f.compare("icmp eq", left, i32(WORD))
+            remaining = f.select(f.equals(word, last), i32(size), remaining)
+        is_whole = f.compare("icmp eq", remaining, i32(WORD))
 
         def store_parts() -> None:
             count = WORD // self._part
             parts = f.cast("bitcast", value, vector_of(f"i{8 * self._part}", count))
             for k in range(count - 1):
-                with f.only_if(f.compare("icmp ugt", left, i32(k * self._part))):
+                with f.only_if(f.compare("icmp ugt", remaining, i32(k * self._part))):
                     f.store(f.shuffle(parts, [k]), f.further(pointer, Value("i64", str(k * self._part))), self._part)
 
         f.branch(is_whole, lambda: f.store(value, pointer, WORD), store_parts)
@@ -134,8 +134,8 @@ def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | N
     """Emit the first word of an exchange, or of a part of it, and how many there are."""
     number = f.plus(f.times(exchange, division.blocks), f.block)
     begin = f.plus(f.times(number, division.each), first or i32(0))
-    left = f.intrinsic("llvm.usub.sat.i32", "i32", i32(division.words), begin)
-    return begin, f.intrinsic("llvm.umin.i32", "i32", left, i32(division.each if size is None else size))
+    remaining = f.intrinsic("llvm.usub.sat.i32", "i32", i32(division.words), begin)
+    return begin, f.intrinsic("llvm.umin.i32", "i32", remaining, i32(division.each if size is None else size))
 
 
 def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
