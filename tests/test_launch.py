@@ -48,6 +48,21 @@ def test_the_command_line_is_checked(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         launch.main(["-n", "0", "script.py"])
     assert "at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        launch.main(["-n", "2"])
+    assert "name a script, or a module" in capsys.readouterr().err
+
+
+def test_every_mpi_tags_the_output() -> None:
+    assert launch._flags("mpiexec (Open MPI) 5.0.3")[-2:] == ["--output", "tag"]
+    assert launch._flags("mpiexec (OpenRTE) 4.1.6")[-1] == "--tag-output"
+    assert launch._flags("HYDRA build details:\n    Version: 4.2.1") == ["-prepend-rank"]
+    assert launch._TAGGED.match("[1,3]<stderr>:text").groups() == ("3", "stderr", "text")
+
+
+def test_a_script_and_a_module_have_arguments_of_their_own() -> None:
+    for words in (["script.py", "-m", "x", "--timeout", "3"], ["-m", "a.module", "-m", "x", "-n", "3"]):
+        assert launch._program(launch._parser().parse_args(["-n", "4", "--timeout", "5", *words])) == words
 
 
 def test_processes_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each (default: processors / processes, at least 1)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="how often to start again after an error (default: 0)")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds that a collective may wait for a process (default: 300)")
-    parser.add_argument("script", help="a Python file, or -m for a module")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="a module to run as a script, and its arguments"
+    )
+    parser.add_argument("script", nargs="?", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser
+
+
+def _program(options: argparse.Namespace) -> list[str]:
+    """Return what Python runs: a file, or a module, with arguments."""
+    return ["-m", *options.module] if options.module else [options.script, *options.arguments]
 
 
 def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
@@ -68,19 +76,21 @@ def installed_mpiexec() -> str | None:
     return next((path for path in of_packages if path is not None), None) or shutil.which("mpiexec")
 
 
+def _flags(version: str) -> list[str]:
+    """Return the options of `mpiexec` that put a process's number before its lines."""
+    if "Open MPI" in version:
+        return ["--oversubscribe", "--bind-to", "none", "--output", "tag"]
+    if "OpenRTE" in version:  # Open MPI before version 5
+        return ["--oversubscribe", "--bind-to", "none", "--tag-output"]
+    return ["-lines"] if "Microsoft MPI" in version else ["-prepend-rank"]
+
+
 def _command(options: argparse.Namespace) -> list[str]:
     starter = installed_mpiexec()
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
     version = subprocess.run([starter, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
-    return [starter, *_flags(version), "-n", str(options.processes), sys.executable, options.script, *options.arguments]
-
-
-def _flags(version: str) -> list[str]:
-    """Return the options of `mpiexec` that put a process's number before its lines."""
-    if "Open MPI" in version:
-        return ["--oversubscribe", "--bind-to", "none", "--output", "tag"]
-    return ["-lines"] if "Microsoft MPI" in version else ["-prepend-rank"]
+    return [starter, *_flags(version), "-n", str(options.processes), sys.executable, *_program(options)]
 
 
 class _Output:
@@ -173,6 +183,8 @@ def _interrupt(number: int, frame: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = _parser().parse_args(arguments)
+    if not options.module and options.script is None:
+        _parser().error("name a script, or a module by -m")
     signal.signal(signal.SIGTERM, _interrupt)
     if options.processes < 1 or options.restarts < 0:
         _parser().error("the number of processes is at least 1, and that of restarts at least 0")

@@ -228,7 +228,7 @@ def run_schedules(problem: Problem) -> None:
     samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():
         for schedule in schedules:
-            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
+            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})  # type: ignore[arg-type]  # one of each kind
             opened_gpu().routines = RoutineCache()
             function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
             samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)

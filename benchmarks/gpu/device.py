@@ -8,7 +8,7 @@ from volta_fn.targets.gpu.device.gpu import Gpu
 
 
 def opened_gpu() -> Gpu:
-    """Open the first GPU, on which programs run; raise `DeviceError` without one."""
-    backend = vf.devices("gpu")[0].backend
+    """Open the GPU on which programs run; raise `DeviceError` without one."""
+    backend = vf.local_devices(backend="gpu")[0].backend
     assert isinstance(backend, GpuBackend), "devices of the platform 'gpu' have this backend"
     return backend.gpu

@@ -141,7 +141,8 @@ def check_overlap(n: int, compression: str | None) -> None:
     on_all = vf.jit(vf.shard_map(step, mesh=vf.make_mesh({"i": n}), in_specs=(P(), P("i")), out_specs=P()))
     before = vf.distributed.statistics().sums
     actual = on_all(params, every[rank : rank + 1])
-    assert vf.distributed.statistics().sums == before + (n > 1), "no sum was started before it was awaited"
+    if _driver() != "nvidia":  # whose GPUs sum by kernels
+        assert vf.distributed.statistics().sums == before + (n > 1), "no sum was started before it was awaited"
     for have, wanted in zip(actual, vf.vmap(gradients, (None, 0))(params, every), strict=True):
         largest = float(np.abs(wanted).max())
         tolerance = 1e-5 if compression is None else 2**-7
@@ -170,6 +171,12 @@ def check_pmap(n: int) -> None:
             raise AssertionError("pmap took two rows for the one device of a process")
 
 
+def _driver() -> str:
+    """Return the driver of a GPU, or nothing for a CPU."""
+    driver: str = vf.local_devices()[0].backend.hardware().driver
+    return driver
+
+
 def typed(dtype: str, n: int) -> np.ndarray:
     """Return numbers of a dtype for every position."""
     numbers = np.random.default_rng(1).integers(-3, 4, (n, 2 * n))
@@ -187,7 +194,7 @@ def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
     for name, function in EXTREMES.items():
         values = draw.normal(size=(n, 5)).astype(np.float32)
         results.append(functools.partial(check, name, function, values, mesh))
-    if vf.default_backend() == "cpu":
+    if _driver() != "wgpu":  # which has not all of these dtypes
         moves = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.psum_scatter(x.astype(lax.psum(x, "i").dtype), "i", tiled=True))
         ends = lambda x: (lax.pmax(x, "i"), lax.pmin(x, "i"), lax.ppermute(x, "i", [(0, n - 1)]))
         for kind in DTYPES:

@@ -235,6 +235,15 @@ def test_calls_are_numbered_by_group() -> None:
     assert not calls.current()
 
 
+def test_collectives_that_wait_on_a_device_are_calls() -> None:
+    calls, waiting = Calls(), [distribution.DeviceCall((0, 1), 7, 1.5)]
+    calls.devices.append(lambda: waiting)
+    assert [calls.begin((0, 1), watch.DEVICE) for _ in range(2)] == [1, 2]
+    (call,) = calls.current()
+    assert (call.ranks, call.thread, call.number, call.since) == ((0, 1), "device", 7, 1.5)
+    assert calls.count((0, 1), "device") == 2
+
+
 def test_one_process_is_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)

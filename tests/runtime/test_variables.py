@@ -33,6 +33,7 @@ WRONG = {
     "VOLTA_NATIVE": ("maybe", "01"),
     "VOLTA_NUMPY_DTYPE_PROMOTION": ("foo",),
     "VOLTA_NUM_THREADS": ("0", "-1", "many", "999999999999999999999", "100000", "1025"),
+    "VOLTA_PEER_MEMORY": ("yes",),
     "VOLTA_TRACEBACK_FILTERING": ("of",),
     "VOLTA_VECTOR_BYTES": ("8", "wide"),
     "VOLTA_VERIFY": ("yes",),

@@ -321,9 +321,9 @@ def span(item: slice, size: Any) -> tuple[Any, Any, int, Any]:
     >>> span(slice(1, 9, 2), 6), span(slice(None, -1), b), span(slice(3), b)
     ((1, 6, 2, 3), (0, b - 1, 1, b - 1), (0, min(b, 3), 1, min(b, 3)))
     """
-    if not is_symbolic((size, item.start, item.stop)):
-        start, stop, step = item.indices(size)
-        return start, stop, step, len(range(start, stop, step))
+    if not is_symbolic((size, item.start, item.stop, item.step)):
+        indices = item.indices(size)
+        return (*indices, len(range(*indices)))
     step: Any = 1 if item.step is None else item.step if isinstance(item.step, Dimension) else operator.index(item.step)
     if step == 0:
         raise ValueError("slice step cannot be zero")

@@ -17,16 +17,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from volta_fn.core.devices.distribution import DeviceCall
 from volta_fn.errors import ArgumentError, DistributedError
 
 # The collectives that this process waits for, read by the thread that watches it.
 
 Group = tuple[int, ...]
+
+#: The sequence of the collectives that a device runs.
+DEVICE = "device"
 
 
 class Call(NamedTuple):
@@ -34,7 +38,8 @@ class Call(NamedTuple):
 
     description: str
     ranks: Group
-    #: The sequence that numbers its calls in each group: the "program", its sums in the "background", or the "control" of all.
+    #: The sequence that numbers its calls in each group: the "program", its sums in the "background", those of its "device", or the
+    #: "control" of all.
     thread: str
     number: int
     since: float
@@ -47,13 +52,19 @@ class Calls:
         self._counts: dict[tuple[Group, str], int] = {}
         self._current: dict[str, Call] = {}
         self._lock = threading.Lock()
+        #: Give the collectives of devices that have waited for long.
+        self.devices: list[Callable[[], list[DeviceCall]]] = []
+
+    def begin(self, ranks: Group, thread: str) -> int:
+        """Count a call of a sequence; return its number."""
+        with self._lock:
+            number = self._counts[ranks, thread] = self._counts.get((ranks, thread), 0) + 1
+        return number
 
     @contextlib.contextmanager
     def waiting(self, ranks: Group, thread: str, description: str) -> Iterator[None]:
         """Count a call, and note that it is under way in a ``with`` block."""
-        with self._lock:
-            number = self._counts[ranks, thread] = self._counts.get((ranks, thread), 0) + 1
-            self._current[thread] = Call(description, ranks, thread, number, time.monotonic())
+        self._current[thread] = Call(description, ranks, thread, self.begin(ranks, thread), time.monotonic())
         try:
             yield
         finally:
@@ -65,7 +76,12 @@ class Calls:
 
     def current(self) -> list[Call]:
         """Return the calls under way."""
-        return list(self._current.copy().values())
+        on_devices = [
+            Call("a collective on their devices", call.ranks, DEVICE, call.number, call.since)
+            for waiting in self.devices
+            for call in waiting()
+        ]
+        return [*self._current.copy().values(), *on_devices]
 
 
 # Reports of failed processes, as files that the launcher reads.

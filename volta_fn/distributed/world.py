@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
-from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
+from volta_fn.distributed.watch import DEVICE, LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
 from volta_fn.lazy_imports import deferred, is_installed, load
 
@@ -35,6 +35,8 @@ class MpiWorld:
         self.background = Background()
         self._communicators: dict[tuple[int, ...], MpiCommunicator] = {}
         self._everyone = tuple(range(self.size))
+        self.drivers = ("",) * self.size
+        self.limit = limit
         self.watch = Watch(self._connected(address), self.calls, limit)
 
     def _connected(self, address: str | None) -> Connection:
@@ -71,17 +73,29 @@ class MpiWorld:
         with self.calls.waiting(self._everyone, "control", description):
             return call()
 
-    def check_program(self, closed: ClosedJaxpr) -> None:
-        """Raise `ProgramMismatchError` unless all processes compile the same program now."""
+    def check_program(self, closed: ClosedJaxpr, driver: str) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile the same program now.
+
+        It tells the others which driver this process's device has.
+        """
         text = text_of(closed)
         description = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
-        digests = self._wait_for_all(description, lambda: self.comm.allgather(digest(text)))
-        if len({*digests}) > 1:
+        told = self._wait_for_all(description, lambda: self.comm.allgather((digest(text), driver)))
+        self.drivers = tuple([of_process for _, of_process in told])
+        if len({program for program, _ in told}) > 1:
             texts = self._wait_for_all(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
             raise ProgramMismatchError(
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "
                 "arguments of the same types, in the same order. What depends on the process is data, or follows from lax.axis_index"
             )
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a collective of some processes that a device is about to run."""
+        self.calls.begin(ranks, DEVICE)
+
+    def watch_device(self, waiting: Callable[[], list[distribution.DeviceCall]]) -> None:
+        """Watch over the collectives of a device: `waiting` gives those that wait."""
+        self.calls.devices.append(waiting)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""

@@ -58,7 +58,7 @@ def set_compile_hook(function: Callable[[TracedProgram, Device], Callable[..., A
 def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     """Compile a program as a function of all its inputs, those in 64 bits included."""
     with gc_paused():
-        hook, closed = compile_hook, same_in_all_processes(traced.jaxpr)
+        hook, closed = compile_hook, same_in_all_processes(traced.jaxpr, device)
         executable = device.backend.compile(closed, traced.donated, PIPELINE) if hook is None else Executable(hook(traced, device))
     run_flat = executable.run
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]

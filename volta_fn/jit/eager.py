@@ -121,7 +121,9 @@ def eager_kernel(
     if primitive is not jit_p:
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
     else:
-        compute = partial(device.backend.compile(same_in_all_processes(params["jaxpr"]), (False,) * len(avals), PIPELINE).run, False)
+        compute = partial(
+            device.backend.compile(same_in_all_processes(params["jaxpr"], device), (False,) * len(avals), PIPELINE).run, False
+        )
     if settings.sees_results:
         compute = _refusing_nonfinite(compute, primitive, device)
     several = primitive.multiple_results

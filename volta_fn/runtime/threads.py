@@ -62,6 +62,7 @@ _KINDS = {
     "VOLTA_NATIVE": _FLAG,
     "VOLTA_NUMPY_DTYPE_PROMOTION": _one_of("standard", "strict"),
     "VOLTA_NUM_THREADS": _count("threads", 1, _MOST_THREADS),
+    "VOLTA_PEER_MEMORY": _FLAG,
     "VOLTA_TRACEBACK_FILTERING": _one_of("on", "off"),
     "VOLTA_VECTOR_BYTES": _one_of("16", "32", "64"),
     "VOLTA_VERIFY": _FLAG,

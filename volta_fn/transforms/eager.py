@@ -464,7 +464,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(same_in_all_processes(program), (False,) * len(avals), _PIPELINE).run, False)
+    return partial(backend.compile(same_in_all_processes(program, trace.device), (False,) * len(avals), _PIPELINE).run, False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

@@ -221,6 +221,22 @@ class FakeCuda:
     def do_cuMemFreeHost(self, address: int) -> None:
         del self.context.host_memory[address]
 
+    def do_cuDeviceGetUuid(self, result: int, device: int) -> None:
+        ctypes.memmove(result, f"GPU {device:<12d}".encode(), 16)
+
+    def do_cuIpcGetMemHandle(self, result: int, address: int) -> None:
+        assert address in self.context.memory
+        library.IpcHandle.from_address(result).bytes[:8] = list(address.to_bytes(8, "little"))
+
+    def do_cuIpcOpenMemHandle_v2(self, result: int, handle: library.IpcHandle, flags: int) -> None:
+        assert flags == 1
+        address = int.from_bytes(bytes(handle)[:8], "little")
+        assert address not in self.context.memory, "a process cannot open its own memory"
+        at(result, ctypes.c_uint64).value = address
+
+    def do_cuIpcCloseMemHandle(self, address: int) -> None:
+        assert address not in self.context.memory
+
     def do_cuMemcpyHtoDAsync_v2(self, target: int, source: int, size: int, stream: int) -> None:
         data = ctypes.string_at(source, size)
         self._enqueue(lambda: ctypes.memmove(target, data, size) and None)

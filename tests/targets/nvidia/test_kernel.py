@@ -35,9 +35,12 @@ def test_parameters_are_maps_then_pointers_then_the_grid() -> None:
         encoded.append((map_, address))
         return bytes([len(encoded)]) * 128
 
-    block = parameter_block(HEADER, [1 << 40, 1 << 41, 1 << 42], 7, encode)
+    tables = {(0, 2): 1 << 43}
+    block = parameter_block(HEADER, [1 << 40, 1 << 41, 1 << 42], 7, encode, tables.__getitem__)
     assert encoded == [(MAP, (1 << 41) + 32), (HEADER.maps[1], 1 << 40)]
     assert block == b"\1" * 128 + b"\2" * 128 + struct.pack("<4Q", 1 << 40, 1 << 41, 1 << 42, 7)
+    shared = parameter_block(KernelHeader(32, 0, (), (0, 2)), [1 << 40], 7, encode, tables.__getitem__)
+    assert shared == struct.pack("<3Q", 1 << 40, 1 << 43, 7)
 
 
 def test_a_module_has_bindings_and_is_never_fused() -> None:

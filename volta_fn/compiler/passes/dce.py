@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
+from volta_fn.core.devices import distribution
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import attention_p
@@ -20,9 +22,11 @@ from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,
     all_to_all_p,
+    axis_index_p,
     pmax_p,
     pmin_p,
     ppermute_p,
+    psum_bucket_p,
     psum_done_p,
     psum_p,
     psum_start_p,
@@ -38,7 +42,9 @@ from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 # Effects: whether a pass may remove, move or merge an equation.
 
 #: Collectives between processes, all of which have to come to each in the same order.
-COLLECTIVES = frozenset([psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p])
+COLLECTIVES = frozenset(
+    [psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, psum_bucket_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p]
+)
 #: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 
@@ -278,6 +284,44 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     return closed.replace(eqns=result)
 
 
+#: Bytes from which on arrays are summed by a kernel of their own where devices sum them among each other.
+_DEVICE_BUCKET = 1 << 22
+
+
+def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
+    """Split sums that devices compute among each other by when operands are computed.
+
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. A process's position becomes a constant.
+    `sums` says whether devices compute a sum.
+    """
+    world = distribution.current()
+    if world.size == 1 or not distribution.names_processes(closed):
+        return closed
+    definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
+    starts: dict[int, list[Equation]] = {}
+    positions: dict[Atom, Atom] = {}
+    replaced: set[int] = set()
+    for number, eqn in enumerate(closed.eqns):
+        if eqn.primitive is axis_index_p:
+            index = distribution.members_of(eqn.params["axis_names"], None).index(world.rank)
+            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
+            replaced.add(number)
+        elif eqn.primitive is psum_p and sums(eqn):
+            for operands, start in arranged_operands(eqn, definitions, _DEVICE_BUCKET):
+                outs = [eqn.outvars[i] for i in operands]
+                part = Equation(psum_bucket_p, [eqn.invars[i] for i in operands], outs, eqn.params, eqn.position)
+                starts.setdefault(start, []).append(part)
+            replaced.add(number)
+    if not replaced:
+        return closed
+    eqns: list[Equation] = []
+    for number in range(len(closed.eqns) + 1):
+        eqns += starts.get(number, [])
+        eqns += [] if number in replaced else closed.eqns[number : number + 1]
+    outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
+    return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
+
+
 def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
     """Return the number of the equation that reads each variable first."""
     first_reads: dict[Atom, int] = {}
@@ -290,16 +334,25 @@ def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
 
 def _sums(eqn: Equation, definitions: dict[Var, int], first_reads: dict[Atom, int], end: int) -> list[_Sum]:
     """Group operands by when they are computed."""
+    arranged = arranged_operands(eqn, definitions, _BUCKET)
+    return [_Sum(group, start, min([first_reads.get(eqn.outvars[i], end) for i in group])) for group, start in arranged]
+
+
+def arranged_operands(eqn: Equation, definitions: dict[Var, int], bucket: int) -> list[tuple[list[int], int]]:
+    """Group the operands of a sum by when they are computed.
+
+    Groups have `bucket` bytes or more, but for the last; each comes with the number of the equation before which all of it is computed.
+    """
     positions = [definitions.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
     groups: list[list[int]] = []
     size = 0
     for i in sorted(range(len(positions)), key=positions.__getitem__):
-        if not groups or size >= _BUCKET:
+        if not groups or size >= bucket:
             groups.append([])
             size = 0
         groups[-1].append(i)
         size += eqn.invars[i].aval.size * eqn.invars[i].aval.dtype.itemsize
-    return [_Sum(g, max([positions[i] for i in g]), min([first_reads.get(eqn.outvars[i], end) for i in g])) for g in groups]
+    return [(group, max([positions[i] for i in group])) for group in groups]
 
 
 def _is_long(eqns: Sequence[Equation]) -> bool:

@@ -5,8 +5,9 @@ Without `distributed.initialize`, and with one process, the world is this proces
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -56,17 +57,39 @@ class Communicator(Protocol):
         """Send the array by pairs of source and target; others receive zeros."""
 
 
+class DeviceCall(NamedTuple):
+    """A collective that waits on a device."""
+
+    ranks: tuple[int, ...]
+    #: Its number among those of its group that were launched.
+    number: int
+    since: float
+
+
 class World(Protocol):
     """All processes."""
 
     rank: int
     size: int
+    #: The driver of each process's device that the last program was compiled for: "nvidia", "wgpu", or "" for a CPU.
+    drivers: tuple[str, ...]
+    #: Seconds that a collective waits for a process.
+    limit: float
 
     def communicator(self, ranks: tuple[int, ...]) -> Communicator:
         """Return the communicator of some processes, in this order."""
 
-    def check_program(self, closed: ClosedJaxpr) -> None:
-        """Raise `ProgramMismatchError` unless all processes compile the same program now."""
+    def check_program(self, closed: ClosedJaxpr, driver: str) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile the same program now.
+
+        `driver` is that of the device that this process compiles it for; see `drivers`.
+        """
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a collective of some processes that a device is about to run."""
+
+    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
+        """Watch over the collectives of a device: `waiting` gives those that wait."""
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
@@ -76,13 +99,21 @@ class _Alone:
     """The world of one process."""
 
     rank, size = 0, 1
+    drivers: tuple[str, ...] = ("",)
+    limit = math.inf
 
     def communicator(self, ranks: tuple[int, ...]) -> Communicator:
         """Fail: meshes of one process have no axes of processes."""
         raise NotImplementedError
 
-    def check_program(self, closed: ClosedJaxpr) -> None:
+    def check_program(self, closed: ClosedJaxpr, driver: str) -> None:
         """Do nothing: there is no other process."""
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Do nothing: there is no watch."""
+
+    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
+        """Do nothing: there is no watch."""
 
     def run_once(self, function: Callable[[], T]) -> T:
         return function()
@@ -114,10 +145,13 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
-def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
+def same_in_all_processes(closed: ClosedJaxpr, device: process.Device) -> ClosedJaxpr:
+    """Return a program for a device.
+
+    Raises `ProgramMismatchError` unless all processes compile it.
+    """
     if _world.size > 1 and names_processes(closed):
-        _world.check_program(closed)
+        _world.check_program(closed, device.backend.hardware().driver)
     return closed
 
 

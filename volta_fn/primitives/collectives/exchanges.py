@@ -398,6 +398,10 @@ psum_done_p = Primitive(
     "psum_done", lambda ticket, *, result_avals: result_avals, evaluate=on_host.psum_done, multiple_results=True, listed=False
 )
 
+# A sum between processes, or some operands of one, that devices compute among each other when its operands are there.
+
+psum_bucket_p = Primitive("psum_bucket", lambda *operands, **params: operands, evaluate=on_host.psum, multiple_results=True, listed=False)
+
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """Return the sum of `x`, a pytree, over all positions of one or more named axes.

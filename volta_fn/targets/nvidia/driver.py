@@ -30,9 +30,11 @@ from volta_fn.targets.nvidia.graphs import (
     dependences,
     instantiate,
     parameters_of,
+    peers_of,
 )
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
+from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.nvidia.readbacks import HostReadbacks, Progress
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
@@ -97,14 +99,18 @@ class EventTimestamps:
 class GraphRecording:
     """A graph of dispatches, launched in the stream."""
 
-    __slots__ = ("__weakref__", "_driver", "_handle")
+    __slots__ = ("__weakref__", "_driver", "_handle", "_peers")
 
-    def __init__(self, driver: NvidiaDriver, handle: int) -> None:
+    def __init__(self, driver: NvidiaDriver, handle: int, peers: Sequence[tuple[int, ...]]) -> None:
         self._driver, self._handle = driver, handle
+        #: The groups of processes of its collectives.
+        self._peers = peers
 
     def write(self) -> None:
         """Write the dispatches."""
         driver = self._driver
+        for ranks in self._peers:
+            driver.peers.launched(ranks)
         with driver.context:
             status = driver.launch_graph(self._handle, driver.stream)
             if status:
@@ -115,10 +121,11 @@ class GraphRecording:
 class LaunchRecording:
     """A few dispatches, whose arguments are ready to be passed."""
 
-    __slots__ = ("_arguments", "_driver", "_launched")
+    __slots__ = ("_arguments", "_driver", "_launched", "_peers")
 
     def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
         self._driver = driver
+        self._peers = peers_of(steps)
         self._launched = [
             (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
             for step in steps
@@ -132,6 +139,8 @@ class LaunchRecording:
         """Write the dispatches."""
         driver = self._driver
         launch = driver.launch_configured
+        for ranks in self._peers:
+            driver.peers.launched(ranks)
         with driver.context:
             driver.progress.is_pending = True
             for arguments in self._arguments:
@@ -180,6 +189,8 @@ class NvidiaDriver:
         self.stream = stream.value or 0
         self._copies = HostReadbacks(loaded, self.call_errors, self.context, self.stream, self.progress)
         self.readbacks: Readbacks = self._copies
+        #: The memory that it shares with GPUs of other processes.
+        self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
         ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
         linker = f"{driver_version(loaded)} {model.capability}"
         self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
@@ -199,7 +210,7 @@ class NvidiaDriver:
 
     def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
         """Return the target of NVIDIA's GPUs."""
-        return NvidiaTarget(capabilities)
+        return NvidiaTarget(capabilities, self.peers)
 
     # memory
 
@@ -293,7 +304,7 @@ class NvidiaDriver:
 
     def bind(self, layout: KernelHeader | None, ranges: Sequence[BoundRange]) -> BindGroup:
         """Return the bind group of some ranges of blocks."""
-        return bind_group(layout, ranges, self._encode)
+        return bind_group(layout, ranges, self._encode, self.peers.table)
 
     def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
         rank, dims, box = len(tensor_map.dims), tensor_map.dims, tensor_map.box
@@ -333,6 +344,8 @@ class NvidiaDriver:
     def play(self, steps: Sequence[Step]) -> None:
         """Write dispatches."""
         launch, stream = self._launch, self.stream
+        for ranks in peers_of(steps):
+            self.peers.launched(ranks)
         with self.context:
             self.progress.is_pending = True
             for step in steps:
@@ -365,7 +378,7 @@ class NvidiaDriver:
         except OutOfMemoryError:
             return None
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
-        graph = GraphRecording(self, handle)
+        graph = GraphRecording(self, handle, peers_of(steps))
         self._graphs.add(graph, handle)
         return graph
 
@@ -388,6 +401,7 @@ class NvidiaDriver:
 
     def poll(self) -> int:
         """Return the number of the last batch that is done."""
+        self.peers.check()
         batches, query = self._batches, self.functions.cuEventQuery
         if not batches:
             return self.progress.done
@@ -426,6 +440,7 @@ class NvidiaDriver:
     def destroy(self) -> None:
         """Close the device, and release everything that is left in its context."""
         self.call_errors.device_lost = True
+        self.peers.forget()
         with self._copies.reading:
             self.context.destroy()
         for pending in (self._batches, self._retired, self._sources):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
 from volta_fn.targets.gpu.device.driver import BoundRange, Step
-from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, parameter_block
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
 
 # Kernels and the parameters of their launches.
@@ -80,28 +80,31 @@ class BindGroup(NamedTuple):
     #: The number of tensor maps among them.
     maps: int
     direct: Parameters
+    #: The ranks of the processes whose memory the kernel reaches, which all such kernels use one after another.
+    peers: tuple[int, ...] = ()
 
 
 #: Bytes of an indirect grid.
 _GRID_BYTES = 12
 
 
-def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode: MapEncoder) -> BindGroup:
+def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode: MapEncoder, table: TableFinder) -> BindGroup:
     """Return the bind group of some ranges of blocks.
 
     Args:
         header: the header of a kernel that is no WGSL; None for a shader.
         ranges: a range for each binding.
         encode: encodes a tensor map.
+        table: gives the address of the table of a group of processes.
     """
     addresses = [block.handle + offset for block, offset, _ in ranges]
     if header is None:
         words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *[size for _, _, size in ranges], 0)
     else:
-        words = parameter_block(header, addresses, 0, encode)
+        words = parameter_block(header, addresses, 0, encode, table)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
     maps = 0 if header is None else len(header.maps)
-    return BindGroup(tuple(spans), words, maps, Parameters(words, maps))
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), () if header is None else header.peers)
 
 
 def parameters_of(step: Step) -> Parameters:
@@ -110,6 +113,11 @@ def parameters_of(step: Step) -> Parameters:
     if step.grid_buffer is None:
         return group.direct
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
+
+
+def peers_of(steps: Sequence[Step]) -> list[tuple[int, ...]]:
+    """Return the groups of processes of the collectives among dispatches."""
+    return [step.bind_group.peers for step in steps if step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -143,8 +151,14 @@ def accesses_of(step: Step) -> Accesses:
     if step.grid_buffer is not None:
         start = step.grid_buffer + step.grid_offset
         reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
-    return Accesses(tuple(reads), tuple([span for number, span in enumerate(spans) if number in written]))
+    writes = [span for number, span in enumerate(spans) if number in written]
+    if step.bind_group.peers:
+        writes.append(_SHARED_BY_PROCESSES)
+    return Accesses(tuple(reads), tuple(writes))
 
+
+#: Memory of all processes, as a range of a block: kernels that reach it run one after another, in the same order in all processes.
+_SHARED_BY_PROCESSES = Range(0, 0, 1)
 
 #: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.
 _COMPARISONS, _COMPARISONS_EACH = 4096, 256

@@ -1,7 +1,8 @@
 """Kernels that are no WGSL: their modules, and the parameters of a launch.
 
 The text of such a module is LLVM IR whose first line is a comment that tells how it is launched. Parameters are, in this order, the tensor
-maps of 128 bytes, a pointer for each binding, and a pointer to the grid of a conditional dispatch, or null.
+maps of 128 bytes, a pointer for each binding, a pointer to the table of shared memory if the kernel reaches that of other processes, and
+a pointer to the grid of a conditional dispatch, or null.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ class KernelHeader(NamedTuple):
     #: Bytes of dynamic shared memory.
     shared: int
     maps: tuple[TensorMap, ...] = ()
+    #: The ranks of the processes whose memory it reaches; empty for a kernel of this process alone.
+    peers: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        fields = {"threads": self.threads, "shared": self.shared, "maps": [each._asdict() for each in self.maps]}
+        fields = {"threads": self.threads, "shared": self.shared, "maps": [each._asdict() for each in self.maps], "peers": self.peers}
         return f"{_MARK}{json.dumps(fields)}\n"
 
 
@@ -72,7 +75,7 @@ def header_of(text: str) -> KernelHeader | None:
     if not text.startswith(_MARK):
         return None
     fields = json.loads(text[len(_MARK) : text.index("\n")])
-    return KernelHeader(fields["threads"], fields["shared"], tuple(map(_tensor_map, fields["maps"])))
+    return KernelHeader(fields["threads"], fields["shared"], tuple(map(_tensor_map, fields["maps"])), tuple(fields["peers"]))
 
 
 def _tensor_map(fields: dict[str, Any]) -> TensorMap:
@@ -94,7 +97,11 @@ def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], l
 MapEncoder = Callable[[TensorMap, int], bytes]
 
 
-def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, encode: MapEncoder) -> bytes:
+#: Gives the address of this process's table in a group of processes that share memory, by their ranks.
+TableFinder = Callable[[tuple[int, ...]], int]
+
+
+def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, encode: MapEncoder, table: TableFinder) -> bytes:
     """Return the parameters of a launch as one block.
 
     The block must be aligned to 64 bytes.
@@ -104,7 +111,10 @@ def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, e
         addresses: the device's address of each binding.
         grid: the address of the three words of a conditional dispatch's grid; 0 if the dispatch is unconditional.
         encode: encodes a tensor map.
+        table: gives the address of a table.
     """
+    if header.peers:
+        addresses = [*addresses, table(header.peers)]
     maps = [encode(each, addresses[each.binding] + each.offset) for each in header.maps]
     assert all(len(each) == MAP_BYTES for each in maps)
     return b"".join(maps) + struct.pack(f"<{len(addresses) + 1}Q", *addresses, grid)

@@ -25,6 +25,13 @@ _HANDLE, _INT, _UNSIGNED, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, 
 #: An address in the GPU's memory, flags of 64 bits, and an address of the result of a function.
 _ADDRESS, _FLAGS, _RESULT = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p
 
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle: memory of a GPU, for other processes."""
+
+    _fields_ = (("bytes", ctypes.c_uint8 * 64),)
+
+
 #: The parameters of each function. All return a status.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_UNSIGNED,),
@@ -34,6 +41,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetCount": (_RESULT,),
     "cuDeviceGet": (_RESULT, _INT),
     "cuDeviceGetName": (_RESULT, _INT, _INT),
+    "cuDeviceGetUuid": (_RESULT, _INT),
     "cuDeviceTotalMem_v2": (_RESULT, _INT),
     "cuDeviceGetAttribute": (_RESULT, _INT, _INT),
     "cuCtxCreate_v2": (_RESULT, _UNSIGNED, _INT),
@@ -42,6 +50,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (_RESULT,),
     "cuMemAlloc_v2": (_RESULT, _SIZE),
     "cuMemFree_v2": (_ADDRESS,),
+    "cuIpcGetMemHandle": (_RESULT, _ADDRESS),
+    "cuIpcOpenMemHandle_v2": (_RESULT, IpcHandle, _UNSIGNED),
+    "cuIpcCloseMemHandle": (_ADDRESS,),
     "cuMemHostAlloc": (_RESULT, _SIZE, _UNSIGNED),
     "cuMemFreeHost": (_HANDLE,),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _HANDLE, _SIZE, _HANDLE),

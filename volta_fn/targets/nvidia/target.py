@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
 from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, convolution, matmul
+from volta_fn.targets.nvidia import attention, convolution, matmul, peers
+from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -20,10 +22,15 @@ class NvidiaTarget(WgslTarget):
 
     name = "nvidia"
 
-    def __init__(self, capabilities: TargetCapabilities) -> None:
+    def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
+        """Describe a GPU, with the memory that it shares with those of other processes."""
         super().__init__(capabilities._replace(scatters_rows=False))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         self.equations = {**self.equations, **routines}
+        self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
+        if self._shared is not None:
+            collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
+            self.equations = {**self.equations, **collectives}
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
@@ -44,11 +51,16 @@ class NvidiaTarget(WgslTarget):
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
     def passes(self) -> Sequence[Pass]:
-        """Return the passes that GPUs add, and one for convolutions' operands."""
+        """Return the passes that GPUs add: before them, those for sums between processes and for convolutions' operands."""
         orders = partial(convolution.operand_orders, device=self.capabilities)
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
-        return [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        if self._shared is None:
+            return passes
+        buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))
+        description = "Sum arrays between processes as soon as they are computed."
+        return [ProgramPass("buckets of sums", description, buckets, simplify_after=True), *passes]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)

@@ -1,0 +1,111 @@
+"""Programs of one of two processes whose GPUs share memory, planned without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.targets.nvidia.planning import HOPPER
+from volta_fn import P, lax
+from volta_fn.compiler import pipeline
+from volta_fn.core.devices import distribution
+from volta_fn.targets.nvidia.kernel import header_of
+from volta_fn.targets.nvidia.target import NvidiaTarget
+from volta_fn.targets.wgsl.plans.commands import Run, runs
+from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.target import RoutineCache
+
+
+@pytest.fixture(autouse=True)
+def two_processes() -> Iterator[None]:
+    """Be the second of two processes."""
+    world: Any = SimpleNamespace(rank=1, size=2, drivers=("nvidia", "nvidia"), limit=300.0, check_program=lambda closed, driver: None)
+    distribution.set_current(world)
+    yield
+    distribution.set_current(distribution.ALONE)
+
+
+def planned(f: Callable[..., Any], *shapes: tuple[int, ...], connects: bool = True, dtype: str = "float32") -> ProgramPlan:
+    """Return the plan of a function of a process's arrays."""
+    shared: Any = SimpleNamespace(connect=lambda ranks: connects)
+    mapped = vf.shard_map(f, mesh=vf.make_mesh({"i": 2}), in_specs=P(), out_specs=P("i"), check_vma=False)
+    traced = vf.jit(mapped).trace(*[vf.ShapeDtypeStruct(shape, dtype) for shape in shapes]).jaxpr
+    return plan_program(traced, [False] * len(shapes), pipeline, NvidiaTarget(HOPPER, shared), RoutineCache())
+
+
+def exchanges(plan: ProgramPlan) -> list[Run]:
+    """Return the dispatches that talk to other processes."""
+    headers = [(run, header_of(run.source)) for run in runs(plan.commands)]
+    return [run for run, header in headers if header is not None and header.peers == (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lax.psum(x, "i"),
+        lambda x: lax.pmax(x, "i"),
+        lambda x: lax.pmin(x, "i"),
+        lambda x: lax.all_gather(x, "i", axis=1),
+        lambda x: lax.psum_scatter(x, "i"),
+        lambda x: lax.all_to_all(x, "i", 0, 1),
+        lambda x: lax.ppermute(x, "i", [(0, 1)]),
+    ],
+)
+def test_every_collective_is_a_dispatch(function: Callable[..., Any]) -> None:
+    plan = planned(function, (2, 24))
+    assert len(exchanges(plan)) == 1
+    assert not plan.on_host
+
+
+def test_processes_without_shared_memory_go_through_the_host() -> None:
+    plan = planned(lambda x: lax.psum(x, "i") + lax.axis_index("i"), (3,), connects=False)
+    assert not exchanges(plan)
+    assert [item.node.primitive.name for item in plan.on_host] == ["psum"]  # type: ignore[union-attr]
+
+
+def test_a_position_is_a_constant() -> None:
+    plan = planned(lambda x: x + lax.axis_index("i"), (3,))
+    assert not plan.on_host
+    assert "1.0f" in "".join(plan.shaders())
+
+
+def test_sums_begin_when_their_operands_are_computed() -> None:
+    """Large arrays are summed one by one, the last one of the program first, and small ones together."""
+
+    def gradients(w: Any, v: Any, b: Any) -> Any:
+        return lax.psum(vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(vnp.ones((8, 1200)) @ p[0]) @ p[1] + p[2])))((w, v, b)), "i")
+
+    plan = planned(gradients, (1200, 1200), (1200, 1200), (1200,))
+    assert not plan.on_host
+    dispatches = exchanges(plan)
+    assert len(dispatches) == 2
+    numbers = [list(plan.commands).index(run) for run in dispatches]
+    assert numbers[0] < len(plan.commands) - 2, "the first sum waits for all gradients"
+    assert sorted(len(run.ranges) for run in dispatches) in ([2, 4], [4, 2])
+
+
+def test_collectives_in_loops_and_branches() -> None:
+    def function(x: Any) -> Any:
+        def step(c: Any, k: Any) -> Any:
+            return lax.cond(lax.psum(k, "i") > 0, lambda y: lax.psum(y, "i"), lambda y: lax.pmax(y, "i"), c), k
+
+        return lax.scan(step, x, vnp.arange(100.0))[0]
+
+    plan = planned(function, (5,))
+    assert not plan.on_host
+    dispatches = exchanges(plan)
+    assert dispatches, "collectives are dispatches"
+    assert len(dispatches) % 3 == 0, "an iteration has a sum, and one collective in each branch"
+    assert sum([run.region is not None for run in dispatches]) == len(dispatches) * 2 // 3
+
+
+def test_what_has_no_kernel_goes_through_the_host() -> None:
+    plan = planned(lambda x: lax.psum(x, "i"), (0, 3))
+    assert not exchanges(plan)
+    assert np.prod([aval.size for aval in plan.computed]) == 0

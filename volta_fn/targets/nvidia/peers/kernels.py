@@ -1,0 +1,443 @@
+"""The collectives as kernels: reductions, gathers, exchanges and permutations.
+
+Arrays are contiguous. A reduction of several arrays numbers their words of 16 bytes one after another; the last word of an array may be
+incomplete. What is moved along an axis is moved in words that divide the bytes behind that axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.runtime.llvm.text import Value, vector_of
+from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
+from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
+from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, Division, PeerFunction, divided
+from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
+from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
+from volta_fn.targets.wgsl.routine import Dispatch
+
+#: Bytes of the largest word, and the fewest bytes of a block.
+WORD, _FEWEST = 16, 1 << 13
+
+
+class PeerSchedule(NamedTuple):
+    """How a collective's kernel runs."""
+
+    threads: int = 512
+    #: The most blocks.
+    blocks: int = BLOCKS
+    #: Words that a thread loads before it stores the first.
+    unroll: int = 4
+    #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
+    #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
+    whole: int = 1 << 18
+
+
+#: The schedule of all collectives.
+SCHEDULE = PeerSchedule()
+
+
+def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
+    """Return the dispatch of a finished kernel, of whose buffers the last are results."""
+    header = KernelHeader(f.threads, 0, (), ranks)
+    written = range(len(buffers) - results, len(buffers))
+    return Dispatch(kernel_module(header, len(buffers), written, f.text()), tuple(buffers), (division.blocks, 1, 1))
+
+
+# Reductions of arrays.
+
+
+class _Arrays:
+    """The words of several arrays of a dtype, numbered one after another."""
+
+    def __init__(self, f: PeerFunction, sizes: Sequence[int], itemsize: int) -> None:
+        self.f = f
+        #: Bytes of numbers that are stored one by one, and the number of the first word of each array.
+        self._part = min(itemsize, 8)
+        self._ends = np.cumsum([-(-size // WORD) for size in sizes]).tolist()
+        self._sizes = sizes
+        self.words = self._ends[-1]
+        starts = [0, *self._ends[:-1]]
+        self._sources, self._targets = [
+            [
+                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), Value("i64", str(WORD * start)))
+                for pointer, start in zip(pointers, starts, strict=True)
+            ]
+            for pointers in (f.bindings[: len(sizes)], f.bindings[len(sizes) :])
+        ]
+
+    def source(self, word: Value) -> Value:
+        """Emit the pointer to a word that is combined."""
+        return self._pointer(self._sources, word)
+
+    def _pointer(self, bases: Sequence[Value], word: Value) -> Value:
+        f, base = self.f, bases[-1]
+        for end, other in zip(self._ends[-2::-1], bases[-2::-1], strict=True):
+            base = f.select(f.below(word, end), other, base)
+        offset = f.binary("mul", f.widened_index(word), Value("i64", str(WORD)))
+        return f.let(GLOBAL, f"inttoptr {f.binary('add', base, offset)} to {GLOBAL}")
+
+    def load(self, word: Value) -> Value:
+        """Emit a word; what is behind an array in its last word is undefined."""
+        return self.f.load(word_type(WORD), self.source(word), WORD)
+
+    def store(self, word: Value, value: Value) -> None:
+        """Emit a store of a word, or of the part of it that belongs to an array."""
+        f, pointer = self.f, self._pointer(self._targets, word)
+        incomplete = [(end - 1, size % WORD) for end, size in zip(self._ends, self._sizes, strict=True) if size % WORD]
+        if not incomplete:
+            f.store(value, pointer, WORD)
+            return
+        remaining = i32(WORD)
+        for last, size in incomplete:
+            remaining = f.select(f.equals(word, last), i32(size), remaining)
+        is_whole = f.compare("icmp eq", remaining, i32(WORD))
+
+        def store_parts() -> None:
+            count = WORD // self._part
+            parts = f.cast("bitcast", value, vector_of(f"i{8 * self._part}", count))
+            for k in range(count - 1):
+                with f.only_if(f.compare("icmp ugt", remaining, i32(k * self._part))):
+                    f.store(f.shuffle(parts, [k]), f.further(pointer, Value("i64", str(k * self._part))), self._part)
+
+        f.branch(is_whole, lambda: f.store(value, pointer, WORD), store_parts)
+
+
+def reduction(
+    step: str,
+    dtype: np.dtype,
+    sizes: Sequence[int],
+    buffers: Sequence[int],
+    ranks: tuple[int, ...],
+    wire: np.dtype | None = None,
+    schedule: PeerSchedule | None = None,
+) -> Dispatch:
+    """Return the dispatch that combines arrays of so many bytes over processes.
+
+    Buffers are the arrays, then the results. Numbers are combined in the order of the processes.
+    """
+    schedule = schedule or SCHEDULE
+    f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
+    arrays = _Arrays(f, sizes, dtype.itemsize)
+    numbers = Numbers(f, dtype, WORD, wire)
+    # Two processes send each other as much in either way.
+    whole = len(ranks) <= 2 or sum(sizes) <= schedule.whole
+    division = (_reduce_whole if whole else _reduce_shares)(f, arrays, numbers, step, schedule)
+    return _dispatch(f, ranks, buffers, len(sizes), division)
+
+
+def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | None = None, size: int | None = None) -> tuple[Value, Value]:
+    """Emit the first word of an exchange, or of a part of it, and how many there are."""
+    number = f.plus(f.times(exchange, division.blocks), f.block)
+    begin = f.plus(f.times(number, division.each), first or i32(0))
+    remaining = f.intrinsic("llvm.usub.sat.i32", "i32", i32(division.words), begin)
+    return begin, f.intrinsic("llvm.umin.i32", "i32", remaining, i32(division.each if size is None else size))
+
+
+def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
+    """Emit the numbers of all processes in a word, in their order.
+
+    Those of this process are at the pointer `mine`, the others in slots.
+    """
+    offset = f.binary("mul", f.widened_index(word), Value("i64", str(numbers.wire_size)))
+    pointers = [f.further(slot, offset) for slot in slots]
+    is_mine = [f.equals(f.position, number) for number in range(len(slots))]
+    if numbers.wire == numbers.dtype:
+        pointers = [f.select(condition, mine, pointer) for condition, pointer in zip(is_mine, pointers, strict=True)]
+        return [numbers.decoded(f.load(word_type(numbers.size), pointer, numbers.size)) for pointer in pointers]
+    sent = numbers.arrived(numbers.sent(f.load(word_type(numbers.size), mine, numbers.size)))
+    # This process's own slot has old words, which are not used.
+    arrived = [numbers.arrived(f.load(word_type(numbers.wire_size), pointer, numbers.wire_size)) for pointer in pointers]
+    return [f.select(condition, sent, part) for condition, part in zip(is_mine, arrived, strict=True)]
+
+
+def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
+    """Append a reduction in which each process sends all of its words to all others."""
+    size = CAPACITY // f.size // WORD * WORD
+    division = divided(arrays.words, size // numbers.wire_size, _FEWEST // WORD, schedule.blocks)
+    others = [f.other(distance) for distance in range(1, f.size)]
+
+    def post(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
+
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), slots, numbers.wire_size)
+
+    def take(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+
+        def load(word: Value) -> list[Value]:
+            return [numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))]
+
+        f.words(count, load, lambda word, total: arrays.store(f.plus(begin, word), _rounded(numbers, total[0])))
+
+    f.exchanges(division.exchanges, post, take)
+    return division
+
+
+def _rounded(numbers: Numbers, total: Value) -> Value:
+    """Emit the word of a result, rounded as one that has travelled."""
+    if numbers.wire == numbers.dtype:
+        return numbers.encoded(total)
+    return numbers.encoded(numbers.arrived(numbers.sent(numbers.encoded(total))))
+
+
+def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: Value, size: int) -> None:
+    offset = f.binary("mul", f.widened_index(word), Value("i64", str(size)))
+    for slot in slots:
+        f.store(value, f.further(slot, offset), size)
+
+
+def _send(f: PeerFunction, count: Value, load: Callable[[Value], Value], slots: Sequence[Value], size: int) -> None:
+    """Append a loop that leaves words of `size` bytes in slots of other processes."""
+    f.words(count, lambda word: [load(word)], lambda word, value: _store_to_all(f, slots, word, value[0], size))
+
+
+def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, Value], None], size: int) -> None:
+    """Append a loop that stores the words of `size` bytes that have arrived in a slot."""
+
+    def load(word: Value) -> list[Value]:
+        return [f.load(word_type(size), f.further(slot, f.binary("mul", f.widened_index(word), Value("i64", str(size)))), size)]
+
+    f.words(count, load, lambda word, value: store(word, value[0]))
+
+
+def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
+    """Append a reduction in which each process reduces a share of the words.
+
+    It sends the result to all others.
+    """
+    size = CAPACITY // f.size // WORD * WORD
+    division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
+    share = -(-division.each // f.size)
+    division = division._replace(each=f.size * share)
+    others = [f.other(distance) for distance in range(1, f.size)]
+
+    def part(exchange: Value, owner: Value) -> tuple[Value, Value]:
+        return _part(f, division, exchange, f.times(owner, share), share)
+
+    def post(exchange: Value) -> None:
+        for owner in others:
+            send(exchange, owner)
+
+    def send(exchange: Value, owner: Value) -> None:
+        begin, count = part(exchange, owner)
+        slot = f.slot(owner, f.position, exchange, POSTS, size)
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), [slot], numbers.wire_size)
+
+    def take(exchange: Value) -> None:
+        begin, count = part(exchange, f.position)
+        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+        targets = [f.slot(owner, f.position, exchange, RESULTS, size) for owner in others]
+
+        def load(word: Value) -> list[Value]:
+            total = numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))
+            return [numbers.encoded(total)]
+
+        def store(word: Value, value: Sequence[Value]) -> None:
+            sent = numbers.sent(value[0])
+            arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(sent)))
+            _store_to_all(f, targets, word, sent, numbers.wire_size)
+
+        f.words(count, load, store)
+
+    def finish(exchange: Value) -> None:
+        for owner in others:
+            fetch(exchange, owner)
+
+    def fetch(exchange: Value, owner: Value) -> None:
+        begin, count = part(exchange, owner)
+        slot = f.slot(f.position, owner, exchange, RESULTS, size)
+
+        def store(word: Value, value: Value) -> None:
+            arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(value)))
+
+        _fetch(f, count, slot, store, numbers.wire_size)
+
+    f.exchanges(division.exchanges, post, take, finish)
+    return division
+
+
+# Rows along an axis of processes: gathers, exchanges, sums of rows.
+
+
+class Rows(NamedTuple):
+    """An array with an axis of rows, one for each process, or without it."""
+
+    #: Bytes behind the axis of rows, and the number of rows; 1 for an array without that axis.
+    behind: int
+    rows: int
+
+    def offset(self, f: PeerFunction, row: Value, word: Value, size: int) -> Value:
+        """Emit the offset of a row's word of `size` bytes, as an i64."""
+        each = self.behind // size
+        before, rest = f.divided(word, each)
+        row_words = f.binary("mul", f.widened_index(row), Value("i64", str(each))) if self.rows > 1 else Value("i64", "0")
+        words = f.binary("add", f.binary("mul", f.widened_index(before), Value("i64", str(self.rows * each))), row_words)
+        return f.binary("mul", f.binary("add", words, f.widened_index(rest)), Value("i64", str(size)))
+
+
+def _word_of(*sizes: int) -> int:
+    """Return the bytes of the largest word that divides sizes."""
+    return math.gcd(WORD, *sizes)
+
+
+def moved(
+    row_bytes: int, source: Rows, target: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
+) -> Dispatch:
+    """Return the dispatch that sends each process its row of an array.
+
+    Rows of `row_bytes` arrive as rows of the result. An array of one row is sent to all.
+    """
+    schedule = schedule or SCHEDULE
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    word_size = _word_of(row_bytes, source.behind, target.behind)
+    type_ = word_type(word_size)
+    size = CAPACITY // f.size // WORD * WORD
+    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    array, result = f.bindings
+    others = [f.other(distance) for distance in range(1, f.size)]
+
+    def loaded(row: Value, word: Value) -> Value:
+        return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
+
+    def stored(row: Value, word: Value, value: Value) -> None:
+        f.store(value, f.further(result, target.offset(f, row, word, word_size)), word_size)
+
+    def post(exchange: Value) -> None:
+        slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
+        if source.rows == 1:
+            send(exchange, i32(0), slots)
+        else:
+            for owner, slot in zip(others, slots, strict=True):
+                send(exchange, owner, [slot])
+
+    def send(exchange: Value, row: Value, slots: Sequence[Value]) -> None:
+        begin, count = _part(f, division, exchange)
+        if slots:
+            _send(f, count, lambda word: loaded(row, f.plus(begin, word)), slots, word_size)
+
+    def take(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        f.words(
+            count,
+            lambda word: [loaded(f.position, f.plus(begin, word))],
+            lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
+        )
+        for sender in others:
+            fetch(exchange, sender)
+
+    def fetch(exchange: Value, sender: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slot = f.slot(f.position, sender, exchange, POSTS, size)
+        _fetch(f, count, slot, lambda word, value: stored(sender, f.plus(begin, word), value), word_size)
+
+    f.exchanges(division.exchanges, post, take)
+    return _dispatch(f, ranks, buffers, 1, division)
+
+
+def scattered_sum(
+    dtype: np.dtype, row_bytes: int, source: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
+) -> Dispatch:
+    """Return the dispatch that sums arrays, of whose sum each process keeps its row."""
+    schedule = schedule or SCHEDULE
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    word_size = _word_of(row_bytes, source.behind)
+    numbers, type_ = Numbers(f, dtype, word_size), word_type(word_size)
+    size = CAPACITY // f.size // WORD * WORD
+    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    array, result = f.bindings
+
+    def loaded(row: Value, word: Value) -> Value:
+        return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
+
+    def post(exchange: Value) -> None:
+        for distance in range(1, f.size):
+            send(exchange, f.other(distance))
+
+    def send(exchange: Value, owner: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slot = f.slot(owner, f.position, exchange, POSTS, size)
+        _send(f, count, lambda word: loaded(owner, f.plus(begin, word)), [slot], word_size)
+
+    def take(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+
+        def load(word: Value) -> list[Value]:
+            mine = f.further(array, source.offset(f, f.position, f.plus(begin, word), word_size))
+            return [numbers.encoded(numbers.combined("sum", _parts(f, numbers, word, mine, slots)))]
+
+        def store(word: Value, value: Sequence[Value]) -> None:
+            offset = f.binary("mul", f.widened_index(f.plus(begin, word)), Value("i64", str(word_size)))
+            f.store(value[0], f.further(result, offset), word_size)
+
+        f.words(count, load, store)
+
+    f.exchanges(division.exchanges, post, take)
+    return _dispatch(f, ranks, buffers, 1, division)
+
+
+# Permutations.
+
+
+def permuted(
+    row_bytes: int,
+    pairs: Sequence[tuple[int, int]],
+    buffers: Sequence[int],
+    ranks: tuple[int, ...],
+    schedule: PeerSchedule | None = None,
+) -> Dispatch:
+    """Return the dispatch that sends an array by pairs of source and target.
+
+    Others get zeros.
+    """
+    schedule = schedule or SCHEDULE
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    word_size = _word_of(row_bytes)
+    type_ = word_type(word_size)
+    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks)
+    array, result = f.bindings
+    nobody = i32(f.size)
+    target, source = nobody, nobody
+    for sender, receiver in pairs:
+        target = f.select(f.equals(f.position, sender), i32(receiver), target)
+        source = f.select(f.equals(f.position, receiver), i32(sender), source)
+
+    def at(pointer: Value, word: Value) -> Value:
+        return f.further(pointer, f.binary("mul", f.widened_index(word), Value("i64", str(word_size))))
+
+    def is_other(position: Value) -> Value:
+        return f.binary("and", f.below(position, f.size), f.compare("icmp ne", position, f.position))
+
+    def post(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        with f.only_if(is_other(target)):
+            slot = f.slot(target, i32(0), exchange, POSTS, 0)
+            f.words(
+                count,
+                lambda word: [f.load(type_, at(array, f.plus(begin, word)), word_size)],
+                lambda word, value: f.store(value[0], at(slot, word), word_size),
+            )
+
+    def take(exchange: Value) -> None:
+        begin, count = _part(f, division, exchange)
+        slot = f.slot(f.position, i32(0), exchange, POSTS, 0)
+        # An array that stays is read where it is.
+        begins = f.select(f.equals(source, f.size), Value("i1", "false"), f.compare("icmp eq", source, f.position))
+        origin = f.select(begins, at(array, begin), slot)
+        is_sent = f.compare("icmp ne", source, nobody)
+        zero = Value(type_, "zeroinitializer")
+        f.words(
+            count,
+            lambda word: [f.select(is_sent, f.load(type_, at(origin, word), word_size), zero)],
+            lambda word, value: f.store(value[0], at(result, f.plus(begin, word)), word_size),
+        )
+
+    f.exchanges(division.exchanges, post, take)
+    return _dispatch(f, ranks, buffers, 1, division)

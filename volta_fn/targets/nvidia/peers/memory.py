@@ -1,0 +1,264 @@
+"""Memory that the processes of a machine share, each with a GPU of its own.
+
+Every process of a group allocates a region of the same layout, and opens those of the others by handles (`cuIpc…`), which the processes
+exchange by their usual collectives. A region begins with a table, which tells a kernel where the other regions are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import math
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.devices import distribution
+from volta_fn.errors import DeviceError, DistributedError, VoltaError
+from volta_fn.runtime.threads import value_of
+from volta_fn.targets.gpu.device.driver import log
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, IpcHandle
+
+# The layout of a region.
+#
+# A kernel's block talks to the blocks of the same number in the other processes only. Each block has memory of its own, in several areas,
+# which its exchanges take in turns: while one process leaves words of the next exchange, another may still read those of the last.
+
+#: The most blocks of a kernel, and the most processes of a group.
+BLOCKS, MOST_PROCESSES = 64, 32
+#: Areas, and bytes of a block's slots in an area: the slots of all processes, for each of two kinds of words.
+AREAS, KINDS, CAPACITY = 4, 2, 1 << 17
+
+#: Offsets in a region. In the table: this process's position in its group, nanoseconds that a kernel waits, the address of the host's
+#: words, a word that tells kernels of a failure, the number of kernels that are done, and the addresses of all regions.
+POSITION, LIMIT, REPORT, FAILED, DONE, REGIONS = 0, 8, 16, 24, 32, 64
+#: How many exchanges each block has done: 32-bit numbers.
+COUNTERS = 1 << 12
+#: The last exchange of each block that each process has announced, for each kind: 32-bit numbers.
+FLAGS, FLAGS_BYTES = 1 << 13, 4 * BLOCKS * MOST_PROCESSES
+SLOTS = 1 << 16
+SIZE = SLOTS + AREAS * BLOCKS * KINDS * CAPACITY
+
+assert FLAGS + KINDS * FLAGS_BYTES <= SLOTS
+assert REGIONS + 8 * MOST_PROCESSES <= COUNTERS
+
+
+def slots_offset(area: int, block: int, kind: int) -> int:
+    """Return the offset of a block's slots of a kind in an area."""
+    return SLOTS + ((area * BLOCKS + block) * KINDS + kind) * CAPACITY
+
+
+#: Offsets in the host's words. Processes are numbered by their positions, from 1: that for which a kernel has waited too long, and that for
+#: which one waits, with the kernel's number.
+REPORTED_FAILURE, REPORTED_PEER, REPORTED_NUMBER = 0, 4, 8
+
+# What processes tell each other: handles of their regions, and who they are.
+
+#: Bytes of an identity: of a machine, and of a GPU.
+_IDENTITY = 16
+#: Whether a region could be allocated, its handle, the machine, and the GPU.
+_OFFER = 1 + ctypes.sizeof(IpcHandle) + 2 * _IDENTITY
+
+
+def _machine() -> bytes:
+    """Return an identity of this machine since it was started."""
+    text = socket.gethostname()
+    with contextlib.suppress(OSError):
+        text += Path("/proc/sys/kernel/random/boot_id").read_text()
+    return hashlib.sha256(text.encode()).digest()[:_IDENTITY]
+
+
+class Region:
+    """The region of this process in a group, and where it sees the others'."""
+
+    def __init__(self, address: int, opened: list[int]) -> None:
+        self.address, self.opened = address, opened
+
+
+class Peers:
+    """The regions that an open GPU shares with those of other processes.
+
+    Methods that talk to other processes are called by all processes of a group, in the same order.
+    """
+
+    def __init__(self, loaded: Functions, errors: CallErrors, context: Context, stream: int, device: int) -> None:
+        self._functions, self._errors, self._context, self._stream, self._device = loaded, errors, context, stream, device
+        #: By the ranks of a group; None for one whose processes do not all reach each other's memory.
+        self._regions: dict[tuple[int, ...], Region | None] = {}
+        #: The host's words for failures, one for each region, with its group.
+        self._reports: list[tuple[tuple[int, ...], Any]] = []
+        #: The kernels that have waited for long when that was last asked, by their groups, with their numbers and since when.
+        self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
+        #: Held while another thread reads the host's words.
+        self._reading = threading.Lock()
+
+    def connect(self, ranks: tuple[int, ...]) -> bool:
+        """Return whether the processes of a group share memory.
+
+        They begin to do so on first use. Those that compile the last program for another driver do not.
+        """
+        drivers = distribution.current().drivers
+        if len(ranks) > MOST_PROCESSES or any(drivers[rank] != "nvidia" for rank in ranks):
+            return False
+        if ranks not in self._regions:
+            self._regions[ranks] = self._shared(ranks)
+        return self._regions[ranks] is not None
+
+    def table(self, ranks: tuple[int, ...]) -> int:
+        """Return the address of this process's table in a connected group."""
+        region = self._regions.get(ranks)
+        if region is None:
+            raise DeviceError(f"the GPUs of the processes {list(ranks)} share no memory here")
+        return region.address
+
+    def launched(self, ranks: tuple[int, ...]) -> None:
+        """Count a kernel of a group that is about to run."""
+        distribution.current().launched(ranks)
+
+    def check(self) -> None:
+        """Raise `DistributedError` if a kernel has waited too long for another process."""
+        for ranks, words in self._reports:
+            if words[REPORTED_FAILURE // 4]:
+                world = distribution.current()
+                raise DistributedError(
+                    f"process {world.rank} has waited longer than {world.limit:g} s in a collective of the processes {list(ranks)} on "
+                    f"their GPUs: process {ranks[words[REPORTED_FAILURE // 4] - 1]} has not come"
+                )
+
+    def waiting(self) -> list[distribution.DeviceCall]:
+        """Return the kernels that wait for other processes, and have for long.
+
+        Any thread may call it.
+        """
+        before, now = self._waiting, time.monotonic()
+        self._waiting = {}
+        with self._reading:
+            for ranks, words in self._reports:
+                if words[REPORTED_PEER // 4]:
+                    number = words[REPORTED_NUMBER // 4]
+                    since = before[ranks][1] if ranks in before and before[ranks][0] == number else now
+                    self._waiting[ranks] = number, since
+        return [distribution.DeviceCall(ranks, number, since) for ranks, (number, since) in self._waiting.items()]
+
+    def forget(self) -> None:
+        """Forget all regions, which end with the context."""
+        self._regions.clear()
+        with self._reading:
+            self._reports.clear()
+
+    # connecting
+
+    def _shared(self, ranks: tuple[int, ...]) -> Region | None:
+        world = distribution.current()
+        communicator = world.communicator(ranks)
+        address, offer = self._offer()
+        offers = communicator.gather(offer, "the exchange of handles of GPU memory")
+        opened = self._open(offers, communicator.index, address)
+        if not address or opened is None or not self._fill(ranks, communicator.index, opened, world.limit):
+            opened = None
+        agreed = communicator.gather(np.array([opened is not None], np.uint8), "the agreement on shared GPU memory")
+        if opened is not None and agreed.all():
+            log.debug("the processes %s share memory of their GPUs", ranks)
+            if not any(region is not None for region in self._regions.values()):
+                world.watch_device(self.waiting)
+            return Region(address, opened)
+        log.debug("the GPUs of the processes %s share no memory: collectives go through the host", ranks)
+        self._close(address, opened or [])
+        return None
+
+    def _offer(self) -> tuple[int, np.ndarray]:
+        """Allocate a region, if that is asked for; return its address, or 0, and what to tell the others."""
+        if value_of("VOLTA_PEER_MEMORY") != "1":
+            return 0, np.zeros(_OFFER, np.uint8)
+        address, handle = ctypes.c_uint64(), IpcHandle()
+        loaded, identity = self._functions, ctypes.create_string_buffer(_IDENTITY)
+        try:
+            with self._context:
+                self._errors.check(loaded.cuDeviceGetUuid(identity, self._device), "cuDeviceGetUuid")
+                self._errors.check(loaded.cuMemAlloc_v2(ctypes.byref(address), SIZE), "cuMemAlloc")
+                zeros = np.zeros(SLOTS, np.uint8)
+                self._errors.check(loaded.cuMemcpyHtoDAsync_v2(address, zeros.ctypes.data, zeros.nbytes, self._stream), "cuMemcpyHtoDAsync")
+                self._wait()
+                self._errors.check(loaded.cuIpcGetMemHandle(ctypes.byref(handle), address), "cuIpcGetMemHandle")
+        except VoltaError as error:
+            log.debug("GPU memory cannot be shared: %s", error)
+            if address.value and not self._errors.device_lost:
+                self._close(address.value, [])
+            return 0, np.zeros(_OFFER, np.uint8)
+        return address.value, np.frombuffer(b"\1" + bytes(handle) + _machine() + identity.raw, np.uint8)
+
+    def _open(self, offers: np.ndarray, position: int, address: int) -> list[int] | None:
+        """Open the others' regions.
+
+        None unless all are there, on GPUs of their own in this machine.
+        """
+        told = [offer.tobytes() for offer in offers]
+        machines, devices = {text[-2 * _IDENTITY : -_IDENTITY] for text in told}, {text[-_IDENTITY:] for text in told}
+        if not all(text[0] for text in told) or len(machines) > 1 or len(devices) < len(told):
+            return None
+        opened: list[int] = []
+        for number, text in enumerate(told):
+            if number == position:
+                opened.append(address)
+                continue
+            result, handle = ctypes.c_uint64(), IpcHandle.from_buffer_copy(text[1:])
+            with self._context:
+                status = self._functions.cuIpcOpenMemHandle_v2(ctypes.byref(result), handle, _LAZY_PEER_ACCESS)
+            if status:
+                log.debug("GPU memory of another process cannot be opened: status %d", status)
+                self._close(0, [other for other in opened if other != address])
+                return None
+            opened.append(result.value)
+        return opened
+
+    def _fill(self, ranks: tuple[int, ...], position: int, opened: list[int], limit: float) -> bool:
+        """Write the table of a region; return whether that was possible."""
+        table = np.zeros(COUNTERS, np.uint8)
+        try:
+            with self._context:
+                host = ctypes.c_void_p()
+                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(host), _REPORT_BYTES, _MAPPED), "cuMemHostAlloc")
+                words = (ctypes.c_uint32 * 3).from_address(host.value or 0)
+                words[:] = [0, 0, 0]
+                table[:REGIONS].view(np.uint64)[:3] = position, _nanoseconds(limit), host.value or 0
+                table[REGIONS:].view(np.uint64)[: len(opened)] = opened
+                address = opened[position]
+                status = self._functions.cuMemcpyHtoDAsync_v2(address, table.ctypes.data, table.nbytes, self._stream)
+                self._errors.check(status, "cuMemcpyHtoDAsync")
+                self._wait()
+        except VoltaError as error:
+            log.debug("GPU memory cannot be shared: %s", error)
+            return False
+        self._reports.append((ranks, words))
+        return True
+
+    def _wait(self) -> None:
+        """Wait for the stream."""
+        while (status := self._functions.cuStreamQuery(self._stream)) == NOT_READY:
+            time.sleep(0)
+        self._errors.check(status, "cuStreamQuery")
+
+    def _close(self, address: int, opened: list[int]) -> None:
+        """Close the regions of others, and release this process's."""
+        with contextlib.suppress(DeviceError), self._context:
+            for other in opened:
+                if other != address:
+                    self._functions.cuIpcCloseMemHandle(other)
+            if address:
+                self._functions.cuMemFree_v2(address)
+
+
+#: The flag by which opened memory can be accessed from this GPU, and those of memory of the host that all contexts reach.
+_LAZY_PEER_ACCESS = 1
+_MAPPED = 3
+_REPORT_BYTES = 4096
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Return seconds as nanoseconds that fit in 62 bits."""
+    return int(min(seconds * 1e9, float(1 << 62))) if math.isfinite(seconds) else 1 << 62
