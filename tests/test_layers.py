@@ -130,7 +130,7 @@ def imports_other_targets(module: str) -> list[str]:
     """List a target's imports of another one.
 
     Exceptions are NumPy's, which computes what others have no code for, the target of GPUs, whose plans `gpu` runs, and the interface of
-    drivers; the scalars of NVIDIA's further kernels are those of machine code.
+    drivers; the scalars of NVIDIA's further kernels are those of machine code, and so are the routines of WebAssembly.
     """
     package = ".".join(module.split(".")[:3])
     if not package.startswith("volta_fn.targets.") or module == "volta_fn.targets.cpu_device":
@@ -140,6 +140,8 @@ def imports_other_targets(module: str) -> list[str]:
         allowed.append("volta_fn.targets.wgsl.")
     if package.split(".")[-1] in DRIVERS:
         allowed += ["volta_fn.targets.gpu.device.", "volta_fn.targets.wgsl."]
+    if package == "volta_fn.targets.wasm":
+        allowed.append("volta_fn.targets.cpu.")
     if package == "volta_fn.targets.nvidia":
         allowed += ["volta_fn.targets.cpu.scalars.", "volta_fn.targets.cpu.loops.emit_values."]
     return [name for name in run_time_imports(module) if name.startswith("volta_fn.targets.") and not f"{name}.".startswith(tuple(allowed))]

@@ -1,4 +1,6 @@
-"""Write the runtime of exported pages as a package for npm: `python tools/npm_package.py FOLDER`, then `npm pack FOLDER`.
+"""Write the runtime of exported pages as a package for npm.
+
+`python tools/npm_package.py FOLDER`, then `npm pack FOLDER`.
 
 Pages hold the runtime themselves. The package is for pages that a bundler builds, which load a model that `vf.export_web` wrote as a
 module:

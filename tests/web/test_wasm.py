@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import numpy as np
-import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.web.chromium import Chromium
 from tests.web.pages import open_application, results_of
 from volta_fn import lax, nn, random
-from volta_fn.errors import ExportError
-from volta_fn.targets.wasm.module import FEATURES, MACHINE, compile_module
-from volta_fn.targets.wasm.program import compile_programs
 from volta_fn.web.export import Function
 
 X = np.linspace(-3, 3, 35, dtype=np.float32).reshape(5, 7)
@@ -89,25 +84,3 @@ def test_state_is_updated_in_place_and_swapped() -> None:
         x, y = y * 2, x + y
     assert sums == expected
     assert (a, b) == (x.tolist(), y.tolist())
-
-
-def test_what_needs_a_library_is_refused_with_the_line() -> None:
-    matrix = vf.ShapeDtypeStruct((3, 3), "float32")
-    lowered = vf.jit(jnp.linalg.cholesky).lower(matrix)
-    with pytest.raises(Exception, match=r"in 'f', .*cholesky.*, and a page has no Python"):
-        compile_programs({"f": (lowered.jaxpr, [False])})
-    with pytest.raises(ExportError, match=r"wasm=True: .*cholesky.*export without it, and the page needs WebGPU"):
-        vf.export_web("unwritten.html", state={}, functions={"f": Function(jnp.linalg.cholesky, [matrix], ["r"])}, wasm=True)
-
-
-def test_a_module_exports_its_functions_and_needs_no_linker() -> None:
-    assert all(MACHINE.has(feature) for feature in FEATURES)
-    empty = compile_module([])
-    assert empty.code[:8] == b"\0asm\1\0\0\0"
-    assert empty.missing == ()
-    lowered = vf.jit(lambda x: x * 2).lower(jnp.ones(5))
-    programs = compile_programs({"f": (lowered.jaxpr, [False]), "g": (lowered.jaxpr, [False])})
-    names = {name for program in programs.programs.values() for name in program.launches.values()}
-    assert len(names) == 1, "equal routines are compiled once"
-    assert all(name.encode() in programs.code for name in names)
-    assert base64.b64encode(programs.code)

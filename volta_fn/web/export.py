@@ -345,7 +345,7 @@ class Manifest(NamedTuple):
 def make_manifest(
     state: Mapping[str, Any], functions: Mapping[str, Function], profile: DeviceProfile, storage: str, wasm: bool = False
 ) -> Manifest:
-    """Plan the functions of a page, and compile them to WebAssembly as well if `wasm` says so.
+    """Plan the functions of a page; with `wasm`, compile them to WebAssembly, too.
 
     Raises `ExportError` for what a page cannot do, naming the function and the user's line.
     """
@@ -378,10 +378,10 @@ class _Builder:
         self.lowered: dict[str, Lowered] = {}
 
     def add_wasm(self, manifest: dict[str, Any]) -> None:
-        """Add the functions as WebAssembly: the module's place in the data, and a program for each."""
+        """Add the functions as WebAssembly: a module, and a program for each."""
         traced = {name: (lowered.jaxpr, lowered._traced.donated) for name, lowered in self.lowered.items()}
         try:
-            compiled = compile_programs(traced)
+            compiled = compile_programs(traced, pipeline)
         except CompilerError as error:
             raise ExportError(f"export_web: wasm=True: {error.message}; export without it, and the page needs WebGPU") from error
         manifest["wasm"] = self.writer.data.add(np.frombuffer(compiled.code, np.uint8)) | {"length": len(compiled.code)}

@@ -93,12 +93,18 @@ _other_machine: ContextVar[Host | None] = ContextVar("other_machine", default=No
 
 
 def host() -> Host:
-    """Return the machine that code is generated for: this CPU, unless `generating_for` names another."""
+    """Return the machine that code is generated for.
+
+    That is this CPU, unless `generating_for` names another.
+    """
     return _other_machine.get() or this_cpu()
 
 
 def is_this_cpu() -> bool:
-    """Return True if code is generated for this CPU, where it may call functions of this process."""
+    """Return True if code is generated for this CPU.
+
+    Then it may call functions of this process.
+    """
     return _other_machine.get() is None
 
 

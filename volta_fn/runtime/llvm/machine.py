@@ -43,7 +43,7 @@ _SORT_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_ssize_
 
 @functools.cache
 def sort_address(dtype: np.dtype) -> int | None:
-    """Return the address of the sort of a dtype in this process; None where it is not known."""
+    """Return the address of the sort of a dtype; None where it is not known."""
     try:
         table = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(numpy_function(_TABLE_OF))(dtype)
     except (AttributeError, LookupError, TypeError, ValueError):
@@ -96,7 +96,7 @@ _INTEGERS = b"int *"
 
 @functools.cache
 def has_lapack() -> bool:
-    """Return True if SciPy is installed in this process and its functions take 32-bit integers."""
+    """Return True if SciPy is installed and its functions take 32-bit integers."""
     return is_installed("scipy") and _INTEGERS in _signature(_capsule("dgetrf"))
 
 

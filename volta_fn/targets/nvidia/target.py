@@ -51,7 +51,10 @@ class NvidiaTarget(WgslTarget):
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
     def passes(self) -> Sequence[Pass]:
-        """Return the passes that GPUs add: before them, those for sums between processes and for convolutions' operands."""
+        """Return the passes that GPUs add.
+
+        Before them come those for sums between processes and for operands of convolutions.
+        """
         orders = partial(convolution.operand_orders, device=self.capabilities)
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."

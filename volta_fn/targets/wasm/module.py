@@ -139,11 +139,11 @@ def _written(number: int) -> bytes:
     return result + bytes([number])
 
 
-def _functions(linking: bytes) -> tuple[list[tuple[str, int]], list[str]]:
-    """Return the functions of a symbol table with their numbers, and the names of those that are not defined."""
+def _functions(linking: bytes) -> list[tuple[str, int]]:
+    """Return the functions of a symbol table, with their numbers."""
     reader = _Reader(linking)
     assert (reader.name(), reader.number()) == ("linking", 2), "a version of the section that is not known"
-    defined, undefined = [], []
+    functions = []
     while reader.at < len(linking):
         kind, size = reader.byte(), reader.number()
         if kind != _SYMBOL_TABLE:
@@ -162,10 +162,8 @@ def _functions(linking: bytes) -> tuple[list[tuple[str, int]], list[str]]:
                 number, is_named = reader.number(), not flags & _UNDEFINED or bool(flags & _EXPLICIT_NAME)
                 name = reader.name() if is_named else ""
                 if symbol == _FUNCTION and not flags & _UNDEFINED:
-                    defined.append((name, number))
-                elif symbol == _FUNCTION:
-                    undefined.append(name)
-    return defined, undefined
+                    functions.append((name, number))
+    return functions
 
 
 def _imported_functions(content: bytes) -> list[str]:
@@ -189,10 +187,10 @@ def _imported_functions(content: bytes) -> list[str]:
 
 def _with_exports(sections: Sequence[_Section]) -> tuple[bytes, tuple[str, ...]]:
     linking = next(s.content for s in sections if s.kind == _CUSTOM and _Reader(s.content).name() == "linking")
-    functions, _ = _functions(linking)
+    functions = _functions(linking)
     entries = b"".join(_written(len(name)) + name.encode() + b"\0" + _written(number) for name, number in functions)
-    kept = [s for s in sections if s.kind != _CUSTOM] + [_Section(_EXPORT, _written(len(functions)) + entries)]
-    kept.sort(key=lambda section: _ORDER.index(section.kind))
-    code = b"\0asm\1\0\0\0" + b"".join(bytes([s.kind]) + _written(len(s.content)) + s.content for s in kept)
-    missing = [name for s in kept if s.kind == 2 for name in _imported_functions(s.content)]
+    remaining = [s for s in sections if s.kind != _CUSTOM] + [_Section(_EXPORT, _written(len(functions)) + entries)]
+    remaining.sort(key=lambda section: _ORDER.index(section.kind))
+    code = b"\0asm\1\0\0\0" + b"".join(bytes([s.kind]) + _written(len(s.content)) + s.content for s in remaining)
+    missing = [name for s in remaining if s.kind == 2 for name in _imported_functions(s.content)]
     return code, tuple(missing)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.ir.program import KernelCall
@@ -23,6 +22,9 @@ from volta_fn.targets.cpu.runtime.executor import Mode
 from volta_fn.targets.cpu.target import CpuTarget
 from volta_fn.targets.wasm.module import MACHINE, compile_module
 
+if TYPE_CHECKING:
+    from volta_fn.compiler.target import Pipeline
+
 
 class WasmTarget(CpuTarget):
     """The CPU of a browser."""
@@ -37,7 +39,10 @@ LIBRARY = frozenset(f"{name}{suffix}" for name in ("fmax", "fmin", "fmod", "roun
 
 
 class _CommandWriter(CommandWriter):
-    """Writes the commands of a program. What is computed of empty arrays, for which there are no routines, is a constant."""
+    """Writes the commands of a program.
+
+    What is computed of empty arrays, for which there are no routines, is a constant.
+    """
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -78,7 +83,7 @@ class WasmPrograms(NamedTuple):
     code: bytes
 
 
-def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]]) -> WasmPrograms:
+def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], pipeline: Pipeline) -> WasmPrograms:
     """Compile programs, each with its flags of donated arguments, to one module.
 
     Raises:
@@ -86,14 +91,16 @@ def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]]) -
     """
     routines: dict[Any, tuple[str, Routine]] = {}
     with generating_for(MACHINE):
-        programs = {name: _program(name, *program, routines) for name, program in traced.items()}
+        programs = {name: _program(name, *program, pipeline, routines) for name, program in traced.items()}
         module = compile_module(routines.values())
     if missing := [name for name in module.missing if name not in LIBRARY]:
         raise CompilerError.of("code generation", f"WebAssembly has no {', '.join(missing)}")
     return WasmPrograms(programs, module.code)
 
 
-def _program(name: str, closed: ClosedJaxpr, donated: Sequence[bool], routines: dict[Any, tuple[str, Routine]]) -> WasmProgram:
+def _program(
+    name: str, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, routines: dict[Any, tuple[str, Routine]]
+) -> WasmProgram:
     lowered = pipeline.lower(closed, TARGET)
     loaded: dict[Any, LoadedRoutine | None] = {}
     for key in lowered.routine_keys():
@@ -127,7 +134,10 @@ def _program(name: str, closed: ClosedJaxpr, donated: Sequence[bool], routines: 
 
 
 def _loaded(suffix: str, routine: Routine) -> LoadedRoutine:
-    """Return a routine as the writer of commands takes it; functions have names in place of addresses."""
+    """Return a routine as the writer of commands takes it.
+
+    Functions have names in place of addresses.
+    """
     launches = [LoadedLaunch(0, launch.tasks, Mode(0), launch.symbol + suffix, "", LoadedCode([])) for launch in routine.launches]
     return LoadedRoutine(tuple(launches), routine.workspace, 0.0)
 

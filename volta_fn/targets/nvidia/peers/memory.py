@@ -172,7 +172,10 @@ class Peers:
         return None
 
     def _offer(self) -> tuple[int, np.ndarray]:
-        """Allocate a region, if that is asked for; return its address, or 0, and what to tell the others."""
+        """Allocate a region, if that is asked for.
+
+        Return its address, or 0, and what to tell the others.
+        """
         if value_of("VOLTA_PEER_MEMORY") != "1":
             return 0, np.zeros(_OFFER, np.uint8)
         address, handle = ctypes.c_uint64(), IpcHandle()

@@ -1,0 +1,33 @@
+"""Programs as WebAssembly: what they are made of. `tests/web/test_wasm.py` runs some."""
+
+from __future__ import annotations
+
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.compiler import pipeline
+from volta_fn.errors import CompilerError, ExportError
+from volta_fn.targets.wasm.module import FEATURES, MACHINE, compile_module
+from volta_fn.targets.wasm.program import compile_programs
+
+
+def test_what_needs_a_library_is_refused_with_the_line() -> None:
+    matrix = vf.ShapeDtypeStruct((3, 3), "float32")
+    lowered = vf.jit(jnp.linalg.cholesky).lower(matrix)
+    with pytest.raises(CompilerError, match=r"in 'f', .*cholesky.*, and a page has no Python"):
+        compile_programs({"f": (lowered.jaxpr, [False])}, pipeline)
+    with pytest.raises(ExportError, match=r"wasm=True: .*cholesky.*export without it, and the page needs WebGPU"):
+        vf.export_web("unwritten.html", state={}, functions={"f": vf.web.Function(jnp.linalg.cholesky, [matrix], ["r"])}, wasm=True)
+
+
+def test_a_module_exports_its_functions_and_needs_no_linker() -> None:
+    assert all(MACHINE.has(feature) for feature in FEATURES)
+    empty = compile_module([])
+    assert empty.code[:8] == b"\0asm\1\0\0\0"
+    assert empty.missing == ()
+    lowered = vf.jit(lambda x: x * 2).lower(jnp.ones(5))
+    programs = compile_programs({"f": (lowered.jaxpr, [False]), "g": (lowered.jaxpr, [False])}, pipeline)
+    names = {name for program in programs.programs.values() for name in program.launches.values()}
+    assert len(names) == 1, "equal routines are compiled once"
+    assert all(name.encode() in programs.code for name in names)
