@@ -183,3 +183,9 @@ def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, mo
         assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier" in code
         assert "wgmma.mma_async" in code
         assert ".local" not in code
+
+
+def test_tiles_hold_boxes_of_windows_that_sums_are_over() -> None:
+    """A box that is larger than its tile brings more bytes than the kernel waits for."""
+    for schedule in convolution.schedules(HOPPER):
+        assert schedule.copies(False, False)

@@ -42,6 +42,9 @@ _FLOAT32 = np.dtype(np.float32)
 #: The fewest multiplications, and the fewest channels, outputs and windows, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
 
+#: The least columns of a tile: boxes of windows that sums are over have 64, and would not end within a narrower tile.
+_FEWEST_COLUMNS = 64
+
 #: Schedules besides those of matrix products: for few outputs and many windows.
 _FURTHER = (Schedule(256, 2, stages=5, turns=True),)
 
@@ -194,7 +197,8 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
 
 def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
     """Return the schedules that fit a device."""
-    return (*candidates(device), *[s for s in _FURTHER if s.shared <= device.block_memory])
+    of_products = [s for s in candidates(device) if s.columns >= _FEWEST_COLUMNS]
+    return (*of_products, *[s for s in _FURTHER if s.shared <= device.block_memory])
 
 
 class _Arrays:
