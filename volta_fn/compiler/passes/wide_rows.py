@@ -31,7 +31,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum_p
 
 #: Elements of a product from which on it is divided.
-_LARGE = 1 << 25
+_LARGE = 1 << 26
 #: Chunks, at least; rows of a product, at least: gradients of weights are read and written for each chunk.
 _CHUNKS, _FEWEST_ROWS = 16, 256
 #: Sums into elements of arrays.
