@@ -114,6 +114,7 @@ def test_signs_that_a_code_page_lacks_are_replaced() -> None:
     assert (completed.returncode, completed.stdout.strip()) == (0, b"a ? b")
 
 
+@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning", r"ignore:.*use of fork\(\):DeprecationWarning")  # as by others
 def test_processes_load_batches_without_a_resource_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     def ensure_running() -> None:
         raise ModuleNotFoundError("No module named '_posixsubprocess'")

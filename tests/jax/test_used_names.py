@@ -12,9 +12,7 @@ NAMES = USED.read_text().split()
 
 #: What is left: steps of JAX's tracing, which Oryx repeats, and attributes of refused names.
 ABSENT = """
-jax._src.ad_checkpoint.remat_p.bind_with_trace jax._src.core.call_p.call_primitive jax._src.lax.control_flow.scan_p.bind_with_trace
-jax._src.lax.control_flow.while_p.bind_with_trace jax.lax.cond_p.bind_with_trace jax.lax.scan_p.bind_with_trace
-jax.lax.while_p.bind_with_trace jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
+jax._src.core.call_p.call_primitive jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
 jax._src.config.enable_checks.value jax._src.config.numpy_rank_promotion.value jax._src.config.threefry_partitionable.value
 jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
 jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info jax.experimental.ode.api_util jax.experimental.ode.api_util.debug_info

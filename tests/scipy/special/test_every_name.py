@@ -49,6 +49,7 @@ ARGUMENTS: dict[str, tuple[np.ndarray, ...]] = {
     "erf": (REAL,),
     "erfc": (between(-5, 5),),
     "erfcx": (between(-5, 30),),
+    "erfcinv": (between(0.05, 1.95),),
     "erfinv": (between(-0.95, 0.95),),
     "exp1": (between(0.05, 20),),
     "expi": (between(0.8, 30),),

@@ -31,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 class PeerEmulator(Emulator):
     """A kernel that talks to others: flags are words of the host's memory."""
 
-    def _do(self, code: str, a: list[Any]) -> Sequence[Any]:
+    def _do(self, code: str, a: list[Any], count: int) -> Sequence[Any]:
         if code == exchange.RELEASE:
             address, number = a
             _word(address)[0] = number & 0xFFFFFFFF
@@ -48,7 +48,7 @@ class PeerEmulator(Emulator):
                     _word(failed)[0] = _word(report)[0] = code_of_peer
             _word(report + memory.REPORTED_PEER)[0] = 0
             return []
-        return super()._do(code, a)
+        return super()._do(code, a, count)
 
 
 def _word(address: int) -> np.ndarray:
