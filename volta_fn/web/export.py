@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,19 +23,32 @@ from volta_fn.compiler.target import HostStep
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import ArgumentError, CompilerError, DTypeError, ExportError, OutOfMemoryError, SerializationError
+from volta_fn.errors import (
+    ArgumentError,
+    CompilerError,
+    DTypeError,
+    ExportError,
+    MissingDependencyError,
+    OutOfMemoryError,
+    SerializationError,
+)
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
 from volta_fn.jit.device_plan import plan_for
 from volta_fn.jit.stages import Lowered
-from volta_fn.targets.wasm.program import WasmProgram, compile_programs
+from volta_fn.lazy_imports import deferred, is_installed
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 from volta_fn.web.layouts import Layout, Plain
+
+if TYPE_CHECKING:
+    from volta_fn.targets.wasm.program import WasmProgram
+
+_WASM = deferred("volta_fn.targets.wasm.program")  # not every page has any
 
 # Collect the bytes of constants and parameters, each once.
 
@@ -379,9 +392,11 @@ class _Builder:
 
     def add_wasm(self, manifest: dict[str, Any]) -> None:
         """Add the functions as WebAssembly: a module, and a program for each."""
+        if not is_installed("llvmlite"):
+            raise MissingDependencyError("export_web: wasm=True needs llvmlite, a compiler: pip install 'volta-fn[native]'")
         traced = {name: (lowered.jaxpr, lowered._traced.donated) for name, lowered in self.lowered.items()}
         try:
-            compiled = compile_programs(traced, pipeline)
+            compiled = _WASM.compile_programs(traced, pipeline)
         except CompilerError as error:
             raise ExportError(f"export_web: wasm=True: {error.message}; export without it, and the page needs WebGPU") from error
         manifest["wasm"] = self.writer.data.add(np.frombuffer(compiled.code, np.uint8)) | {"length": len(compiled.code)}
@@ -548,6 +563,7 @@ def export_web(
     Raises:
         ExportError: a function has a step on the host (`eig`, callbacks) or an array of a dtype that WebGPU lacks, does not fit the limits,
             or returns a state that differs from what it takes; with `wasm`, it has a step that WebAssembly cannot do.
+        MissingDependencyError: `wasm`, and llvmlite is not installed.
         ArgumentError: an option is unknown, or the page needs a function, an input or a result that is not there.
         SerializationError: a file cannot be read or written.
 
