@@ -7,7 +7,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.compiler import pipeline
-from volta_fn.errors import CompilerError, ExportError
+from volta_fn.errors import CompilerError, ExportError, MissingDependencyError
 from volta_fn.targets.wasm.module import FEATURES, MACHINE, compile_module
 from volta_fn.targets.wasm.program import compile_programs
 
@@ -19,6 +19,13 @@ def test_what_needs_a_library_is_refused_with_the_line() -> None:
         compile_programs({"f": (lowered.jaxpr, [False])}, pipeline)
     with pytest.raises(ExportError, match=r"wasm=True: .*cholesky.*export without it, and the page needs WebGPU"):
         vf.export_web("unwritten.html", state={}, functions={"f": vf.web.Function(jnp.linalg.cholesky, [matrix], ["r"])}, wasm=True)
+
+
+def test_without_llvmlite_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("volta_fn.web.export.is_installed", lambda name: name != "llvmlite")
+    functions = {"f": vf.web.Function(lambda x: x + 1, [vf.ShapeDtypeStruct((3,), "float32")], ["r"])}
+    with pytest.raises(MissingDependencyError, match=r"wasm=True needs llvmlite.*pip install"):
+        vf.export_web("unwritten.html", state={}, functions=functions, wasm=True)
 
 
 def test_a_module_exports_its_functions_and_needs_no_linker() -> None:
