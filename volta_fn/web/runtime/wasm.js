@@ -1,5 +1,7 @@
 // The CPU instead of the GPU: programs as WebAssembly, for browsers without WebGPU.
 
+import {Memory} from './memory.js';
+
 /** Where a module's constants begin and end, and its stack after them, which grows downwards. */
 const DATA_BYTES = 1 << 20, STACK_BYTES = 1 << 20, PAGE = 1 << 16, LINE = 64;
 
@@ -30,13 +32,12 @@ export async function openWasm({wasm}, data) {
   return {memory, functions: instance.exports, name: 'the CPU, without WebGPU'};
 }
 
-/** Arrays in the module's memory, with the methods that `Memory` has for the GPU. */
-export class WasmMemory {
+/** Arrays in the module's memory, instead of buffers of the GPU. */
+export class WasmMemory extends Memory {
   constructor({memory}, data) {
+    super(null, data);
     this.memory = memory;
-    this.data = data;
     this.end = DATA_BYTES + STACK_BYTES;
-    this.constants = new Map();
     this.arena = {address: 0, size: 0};
   }
 
@@ -47,15 +48,6 @@ export class WasmMemory {
     const missing = Math.ceil((this.end - this.memory.buffer.byteLength) / PAGE);
     if (missing > 0) this.memory.grow(missing);
     return {address, size};
-  }
-
-  constant(offset, size) {
-    const key = `${offset}:${size}`;
-    if (!this.constants.has(key)) {
-      this.constants.set(key, this.buffer(size));
-      this.write(this.constants.get(key), this.data.subarray(offset, offset + size));
-    }
-    return this.constants.get(key);
   }
 
   /** The address of memory for values in between, which all programs share. */
