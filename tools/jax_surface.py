@@ -289,8 +289,8 @@ def beyond(newer: dict[str, list[Name]], older: dict[str, list[Name]]) -> dict[s
         is_compared = name.kind in ("function", "method") and not name.path.endswith("sort")
         return name.path, name.signature if is_compared else ""
 
-    known = {path: {row(name) for name in names} for path, names in older.items()}
-    rows = {path: [name for name in names if row(name) not in known.get(path, ())] for path, names in newer.items()}
+    older_rows = {path: {row(name) for name in names} for path, names in older.items()}
+    rows = {path: [name for name in names if row(name) not in older_rows.get(path, ())] for path, names in newer.items()}
     return {path: names for path, names in rows.items() if names or path not in older}
 
 
@@ -446,8 +446,8 @@ def page(
     text += "".join(_section(title, what, differences) for what, title in _SECTIONS.items())
     missing = [d for d in newer_differences if d.what in ("module", "name")]
     added = [f"{path}.{name.path}" for path, rows in newer.items() for name in rows if "." not in name.path]
-    known = {f"{path}.{name.path}" for path, rows in surface.items() for name in rows}
-    count = len({*added} - known)
+    public = {f"{path}.{name.path}" for path, rows in surface.items() for name in rows}
+    count = len({*added} - public)
     text += f"\n## JAX {NEWER_VERSION}\n\nThis release has {count} names that {VERSION} lacks, of which {len(missing)} are missing here; "
     text += "most serve kernels and\nMLIR, and are refused. Below is what it changed and is not so here.\n"
     return text + "".join(_section(title, what, newer_differences).replace("## ", "### ") for what, title in _SECTIONS.items())
