@@ -14,7 +14,7 @@ def test_the_examples_give_what_the_page_says(capsys: Any) -> None:
     names: dict[str, Any] = {"__name__": "inside"}
     exec(compile(PROGRAM, "inside.md", "exec"), names)
     printed = capsys.readouterr().out
-    assert names["found"].steps
+    assert names["explanation"].steps
     assert "invalid value (nan) encountered in mul in 3 of 3 elements of the result, first at index (0,)" in printed
     assert "in the backward pass: the line below is that of the forward computation whose gradient this is" in printed
     assert "it became infinite in div at inside.md" in printed
