@@ -79,6 +79,7 @@ def _machine() -> Any:
 
 
 def _parsed(text: str, machine: Any) -> Any:
+    # Modules that are linked belong to one context, llvmlite's own; those of machine code have a context each.
     text = _POINTER_STORE.sub(r"\1, align 4", _POINTER_LOAD.sub(r"\1, align 4", text))
     try:
         module = llvm().parse_assembly(text)
