@@ -249,7 +249,12 @@ def test_dynamic_quantize_lstm(direction: str, dtype: str) -> None:
         domain="com.microsoft", hidden_size=hidden, direction=direction,
     )  # fmt: skip
     outputs = dict.fromkeys(["y", "h", "c"], TensorProto.FLOAT)
-    ours, theirs = both(build([node], {"x": x}, outputs, weights), {"x": x})
+    model = build([node], {"x": x}, outputs, weights)
+    ours, theirs = both(model, {"x": x})
+    f, params = vf.onnx.load(model)
+    text = str(vf.make_jaxpr(f)(params, x))
+    assert text.count("preferred_element_type=int32") == 2 * n  # no product of floats: inputs and states of each direction
+    assert text.count("dot_general") == 2 * n
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, atol=0.01)  # a state between two codes, 1 / 255 apart, may be rounded to either
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax, nn
+from volta_fn import lax, nn, tree
 from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.operators.registry import Node, as_array, is_float, operator, per_channel
@@ -374,10 +374,13 @@ class Layer:
         limit = self.node.get("clip")
         return (lambda x: function(x, a, b)) if limit is None else (lambda x: function(vnp.clip(x, -limit, limit), a, b))
 
-    def run(self, cell: Cell, x: Any, lengths: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
+    def run(
+        self, cell: Cell, x: Any, lengths: Any, states: list[Any], w: Any, weights: list[Any], multiply: Callable[[Any, Any], Any]
+    ) -> tuple[Any, list[Any]]:
         """Run all directions; return the outputs, and the last states.
 
-        Their axes are (time, directions, batch, hidden), without the first for states.
+        Their axes are (time, directions, batch, hidden), without the first for states. The inputs of all times are multiplied with the
+        weights `w` at once; the cell gets the products.
         """
         x = as_array(x)
         if self.node.get("layout", 0):
@@ -387,10 +390,11 @@ class Layer:
         initial = [vnp.zeros((self.directions, batch, self.hidden), x.dtype) if s is None else as_array(s) for s in states]
         outputs, lasts = [], []
         for d in range(self.directions):
-            chosen = [None if w is None else as_array(w)[d] for w in weights]
+            chosen = [_of_direction(each, d) for each in weights]
+            inputs = multiply(x, _of_direction(w, d))
             functions = self.functions[d * self.per_direction : (d + 1) * self.per_direction]
             backward = self.direction == "reverse" or d == 1
-            output, last = _scan_direction(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
+            output, last = _scan_direction(cell, functions, inputs, lengths, tuple([s[d] for s in initial]), chosen, backward)
             outputs.append(output)
             lasts.append(last)
         stacked = [vnp.stack(column) for column in zip(*lasts, strict=True)]
@@ -400,20 +404,30 @@ class Layer:
         return result, stacked
 
 
+def _of_direction(weights: Any, direction: int) -> Any:
+    """Return the part of the arrays of a tree that belongs to a direction."""
+    return tree.map(lambda values: as_array(values)[direction], weights)
+
+
+def _multiply(x: Any, weights: Any) -> Any:
+    """Multiply with a matrix (out, in)."""
+    return x @ weights.T
+
+
 def _scan_direction(
-    cell: Cell, functions: Any, x: Any, lengths: Any, start: tuple[Any, ...], weights: list[Any], backward: bool
+    cell: Cell, functions: Any, inputs: Any, lengths: Any, start: tuple[Any, ...], weights: list[Any], backward: bool
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run one direction; where a sequence has ended, states stay and outputs are zero."""
 
-    def step(states: tuple[Any, ...], inputs: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
-        time, now = inputs
+    def step(states: tuple[Any, ...], slices: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        time, now = slices
         new = cell(functions, now, states, *weights)
         if lengths is None:
             return new, new[0]
         alive = (time < as_array(lengths))[:, None]
         return tuple([vnp.where(alive, n, s) for n, s in zip(new, states, strict=True)]), vnp.where(alive, new[0], 0)
 
-    last, outputs = lax.scan(step, start, (vnp.arange(x.shape[0], dtype=np.int32), x), reverse=backward)
+    last, outputs = lax.scan(step, start, (vnp.arange(inputs.shape[0], dtype=np.int32), inputs), reverse=backward)
     return outputs, last
 
 
@@ -430,11 +444,11 @@ def rnn(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = Non
     """Run simple recurrent layers."""
     layer = Layer(node, 1, ["Tanh"])
 
-    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any) -> tuple[Any, ...]:
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], r: Any, b: Any) -> tuple[Any, ...]:
         (h,), (on_input, on_state) = states, _bias(b, 1, layer.hidden, now)
-        return (functions[0](now @ w.T + on_input + h @ r.T + on_state),)
+        return (functions[0](now + on_input + h @ r.T + on_state),)
 
-    result, (last,) = layer.run(cell, x, lengths, [initial], [w, r, bias])
+    result, (last,) = layer.run(cell, x, lengths, [initial], w, [r, bias], _multiply)
     return result, last
 
 
@@ -444,11 +458,11 @@ def gru(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = Non
     layer = Layer(node, 3, ["Sigmoid", "Tanh"])
     linear_first = bool(node.get("linear_before_reset", 0))
 
-    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any) -> tuple[Any, ...]:
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], r: Any, b: Any) -> tuple[Any, ...]:
         (h,), (on_input, on_state) = states, _bias(b, 3, layer.hidden, now)
         n = layer.hidden
         f, g = functions
-        inputs, moved = now @ w.T + on_input, h @ r[: 2 * n].T + on_state[: 2 * n]
+        inputs, moved = now + on_input, h @ r[: 2 * n].T + on_state[: 2 * n]
         update, reset = f(inputs[:, :n] + moved[:, :n]), f(inputs[:, n : 2 * n] + moved[:, n:])
         if linear_first:
             new = reset * (h @ r[2 * n :].T + on_state[2 * n :])
@@ -456,7 +470,7 @@ def gru(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = Non
             new = (reset * h) @ r[2 * n :].T + on_state[2 * n :]
         return ((1 - update) * g(inputs[:, 2 * n :] + new) + update * h,)
 
-    result, (last,) = layer.run(cell, x, lengths, [initial], [w, r, bias])
+    result, (last,) = layer.run(cell, x, lengths, [initial], w, [r, bias], _multiply)
     return result, last
 
 
@@ -473,7 +487,7 @@ def lstm(
     peepholes: Any = None,
 ) -> tuple[Any, ...]:
     """Run long short-term memories."""
-    return run_lstm(node, x, w, r, bias, lengths, initial, initial_cell, peepholes, lambda state: state)
+    return run_lstm(node, x, w, r, bias, lengths, initial, initial_cell, peepholes)
 
 
 def run_lstm(
@@ -486,16 +500,16 @@ def run_lstm(
     initial: Any,
     initial_cell: Any,
     peepholes: Any,
-    rounded: Callable[[Any], Any],
+    multiply: Callable[[Any, Any], Any] = _multiply,
 ) -> tuple[Any, ...]:
-    """Run long short-term memories; states pass `rounded` before they are multiplied."""
+    """Run long short-term memories; `multiply` multiplies inputs and states with the weights `w` and `r` of a direction."""
     layer = Layer(node, 4, ["Sigmoid", "Tanh", "Tanh"])
     coupled = bool(node.get("input_forget", 0))
 
-    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any, p: Any) -> tuple[Any, ...]:
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], r: Any, b: Any, p: Any) -> tuple[Any, ...]:
         (h, c), (on_input, on_state), n = states, _bias(b, 4, layer.hidden, now), layer.hidden
         f, g, last = functions
-        gates = now @ w.T + on_input + rounded(h) @ r.T + on_state
+        gates = now + on_input + multiply(h, r) + on_state
         peephole = vnp.zeros(3 * n, now.dtype) if p is None else p
         input_gate = f(gates[:, :n] + peephole[:n] * c)
         forget = 1 - input_gate if coupled else f(gates[:, 2 * n : 3 * n] + peephole[2 * n :] * c)
@@ -503,7 +517,7 @@ def run_lstm(
         output_gate = f(gates[:, n : 2 * n] + peephole[n : 2 * n] * new)
         return output_gate * last(new), new
 
-    result, (last, last_cell) = layer.run(cell, x, lengths, [initial, initial_cell], [w, r, bias, peepholes])
+    result, (last, last_cell) = layer.run(cell, x, lengths, [initial, initial_cell], w, [r, bias, peepholes], multiply)
     return result, last, last_cell
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -316,10 +316,20 @@ def matmul_nbits(node: Node, x: Any, data: Any, scales: Any, zeros: Any = None, 
     return out if bias is None else out + bias
 
 
-def _rounded_to_8_bits(x: Any) -> Any:
-    """Return numbers rounded as `DynamicQuantizeLinear` does, as floats."""
+class _Weights(NamedTuple):
+    """A matrix (in, out) of 8-bit integers with its scales and zero points; one of each, or one for each column."""
+
+    codes: Any
+    scale: Any
+    zero: Any
+
+
+def _dynamic_product(x: Any, weights: _Weights) -> Any:
+    """Multiply floats, quantised by their range as `DynamicQuantizeLinear` does, in integers."""
     codes, scale, zero = _dynamic_codes(x)
-    return (codes.astype(np.float32) - zero.astype(np.float32)) * scale
+    rows = codes.reshape(-1, codes.shape[-1])
+    sums = _integer_product(rows, zero, weights.codes, weights.zero).astype(np.float32)
+    return (sums * (scale * weights.scale)).reshape(*codes.shape[:-1], -1)
 
 
 @operator("com.microsoft.DynamicQuantizeLSTM")
@@ -339,10 +349,8 @@ def dynamic_quantize_lstm(
     r_zero: Any,
 ) -> tuple[Any, ...]:
     """Run long short-term memories of 8 bits: weights, inputs and states."""
-    weights = []
-    for codes, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
-        values = as_array(codes).astype(np.float32)  # (directions, in, 4 hidden)
-        by_column = [as_array(each).astype(np.float32).reshape(values.shape[0], 1, -1) for each in (scale, zero)]
-        weights.append(vnp.swapaxes((values - by_column[1]) * by_column[0], -1, -2))
-    rounded = _rounded_to_8_bits(as_array(x))
-    return run_lstm(node, rounded, weights[0], weights[1], bias, lengths, initial, initial_cell, peepholes, _rounded_to_8_bits)
+    by_input, by_state = (
+        _Weights(as_array(codes), *[as_array(each).reshape(codes.shape[0], -1) for each in (scale, zero)])
+        for codes, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    )
+    return run_lstm(node, x, by_input, by_state, bias, lengths, initial, initial_cell, peepholes, _dynamic_product)
