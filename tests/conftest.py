@@ -14,6 +14,7 @@ import pytest
 #: Tests whose jitted functions become machine code, where llvmlite is installed. All others run on the NumPy target: compiling takes far
 #: longer than computing a handful of numbers, and that machine code computes the same is what the CPU target's own tests are about.
 COMPILED = (
+    "compiler/emission",
     "targets/cpu",
     "runtime",
     "models",

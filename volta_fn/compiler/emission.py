@@ -22,6 +22,8 @@ from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings
 
 _MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
@@ -174,7 +176,13 @@ def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Va
     """Return True if item `number` may store a result in an operand's memory."""
     item = program.items[number]
     positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and program.root(v) is operand]
-    return len(positions) == 1 and positions[0] in program.target.overwritable(item, item.results.index(result))
+    if len(positions) != 1:
+        return False
+    position = item.results.index(result)
+    if item.programs and isinstance(item.node, Equation) and item.node.primitive in (scan_p, while_p):
+        carries = _CarryPositions.of(item)
+        return position < carries.count and positions[0] == carries.operand + position and _updates_in_place(item, position)
+    return positions[0] in program.target.overwritable(item, position)
 
 
 def may_share(program: LoweredProgram, argument: Var, output: Atom) -> bool:
@@ -270,6 +278,22 @@ class CarriedValue(NamedTuple):
 Rows = tuple[Slot, ShapedArray]
 
 
+class _CarryPositions(NamedTuple):
+    """The first operand of a loop, and the first input of its body, that are carries; and how many carries there are."""
+
+    operand: int
+    variable: int
+    count: int
+
+    @classmethod
+    def of(cls, item: Item) -> _CarryPositions:
+        """Return the positions of the carries of a `scan` or `while`."""
+        params = params_of(item)
+        if "num_carry" in params:
+            return cls(params["num_consts"], params["num_consts"], params["num_carry"])
+        return cls(params["cond_nconsts"] + params["body_nconsts"], params["body_nconsts"], len(item.results))
+
+
 class ScanSlots(NamedTuple):
     """The slots of a `scan`: steps read rows of `xs`, and write rows of `ys`."""
 
@@ -286,7 +310,7 @@ def scan_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) ->
     """Return the slots of a scan's operands and results."""
     (body,), params = item.programs, params_of(item)
     consts, first_row = params["num_consts"], params["num_consts"] + params["num_carry"]
-    carries = _carries(body, consts, operands[consts:first_row], results[: params["num_carry"]])
+    carries = _carries(item, operands, results)
     jaxpr = body.closed.jaxpr
     xs = [(slot, v.aval) for slot, v in zip(operands[first_row:], jaxpr.invars[first_row:], strict=True)]
     ys = [(slot, v.aval) for slot, v in zip(results[len(carries) :], jaxpr.outvars[len(carries) :], strict=True)]
@@ -307,18 +331,27 @@ def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -
     """Return the slots of a while loop's operands and results."""
     (condition, body), params = item.programs, params_of(item)
     first, carry = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    carries = _carries(body, params["body_nconsts"], operands[carry:], results)
-    return WhileSlots(condition, body, operands[:first], operands[first:carry], carries)
+    return WhileSlots(condition, body, operands[:first], operands[first:carry], _carries(item, operands, results))
 
 
-def _carries(body: LoweredProgram, first: int, starts: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
-    """Return the values that a loop carries, which begin at the body's input `first`."""
-    variables = body.closed.jaxpr.invars[first : first + len(starts)]
-    nexts = body.closed.jaxpr.outvars[: len(starts)]
+def _carries(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
+    """Return the values that a loop carries."""
+    first, first_variable, count = _CarryPositions.of(item)
+    jaxpr = item.programs[-1].closed.jaxpr
+    variables = jaxpr.invars[first_variable : first_variable + count]
     return [
-        CarriedValue(var, next_var, start, result, next_var is var or may_share(body, var, next_var))
-        for var, next_var, start, result in zip(variables, nexts, starts, results, strict=True)
+        CarriedValue(var, next_var, start, result, _updates_in_place(item, n))
+        for n, (var, next_var, start, result) in enumerate(
+            zip(variables, jaxpr.outvars[:count], operands[first : first + count], results[:count], strict=True)
+        )
     ]
+
+
+def _updates_in_place(item: Item, carry: int) -> bool:
+    """Return True if a step of a loop may compute the next value of a carry in the memory of the one that it reads."""
+    body = item.programs[-1]
+    variable, next_value = body.closed.jaxpr.invars[_CarryPositions.of(item).variable + carry], body.closed.jaxpr.outvars[carry]
+    return next_value is variable or may_share(body, variable, next_value)
 
 
 def params_of(item: Item) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification import describe, fail_item
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.errors import CompilerError
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 
 # Plans: registers and buffers.
 
@@ -261,7 +263,12 @@ def _name(item: Item) -> str:
 def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, int]) -> bool:
     """Return True if an item may store a result in the memory of an operand."""
     if isinstance(item.node, Equation):
-        return result == 0 and item.key is not None and in_place.get(item.node.primitive.name) == operand
+        params, primitive = item.node.params, item.node.primitive
+        if primitive is scan_p and item.programs:  # the steps of the body are verified by themselves
+            return result < params["num_carry"] and operand == params["num_consts"] + result
+        if primitive is while_p and item.programs:
+            return operand == params["cond_nconsts"] + params["body_nconsts"] + result
+        return result == 0 and item.key is not None and in_place.get(primitive.name) == operand
     kernel = item.node.kernel
     passes = stages(kernel)
     return passes[kernel.stores[result].value] == max(passes) and all(  # no pass over a row follows that reads it
