@@ -181,7 +181,7 @@ def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Va
     position = item.results.index(result)
     if item.programs and isinstance(item.node, Equation) and item.node.primitive in (scan_p, while_p):
         carries = _CarryPositions.of(item)
-        return position < carries.count and positions[0] == carries.operand + position and _updates_in_place(item, position)
+        return position < carries.number and positions[0] == carries.operand + position and _updates_in_place(item, position)
     return positions[0] in program.target.overwritable(item, position)
 
 
@@ -283,7 +283,7 @@ class _CarryPositions(NamedTuple):
 
     operand: int
     variable: int
-    count: int
+    number: int
 
     @classmethod
     def of(cls, item: Item) -> _CarryPositions:
@@ -336,13 +336,13 @@ def while_slots(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -
 
 def _carries(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> list[CarriedValue]:
     """Return the values that a loop carries."""
-    first, first_variable, count = _CarryPositions.of(item)
+    first, first_variable, number = _CarryPositions.of(item)
     jaxpr = item.programs[-1].closed.jaxpr
-    variables = jaxpr.invars[first_variable : first_variable + count]
+    variables = jaxpr.invars[first_variable : first_variable + number]
     return [
-        CarriedValue(var, next_var, start, result, _updates_in_place(item, n))
-        for n, (var, next_var, start, result) in enumerate(
-            zip(variables, jaxpr.outvars[:count], operands[first : first + count], results[:count], strict=True)
+        CarriedValue(var, next_var, start, result, _updates_in_place(item, carry))
+        for carry, (var, next_var, start, result) in enumerate(
+            zip(variables, jaxpr.outvars[:number], operands[first : first + number], results[:number], strict=True)
         )
     ]
 
