@@ -12,7 +12,6 @@ import numpy as np
 
 from tests.fuzz.kernels import Run
 from volta_fn import dtypes
-from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
@@ -208,7 +207,7 @@ def placements_of(kernel: Kernel) -> Iterator[dict[int, int]]:
     """Yield which results may lie in which operands' memory: each by itself, and as many as possible together."""
     together: dict[int, int] = {}
     for output in range(len(kernel.stores)):
-        for operand in overwritable(kernel, output):
+        for operand in TARGET.overwritable_inputs(kernel, output):
             yield {output: operand}
             if output not in together and operand not in together.values():
                 together[output] = operand

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from tests.fuzz import kernel_machine_code
 from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
 from volta_fn.compiler.contractions import contraction_of
@@ -23,6 +22,7 @@ from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
+from volta_fn.targets.cpu.target import CpuTarget
 from volta_fn.targets.wgsl import routine
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
 from volta_fn.targets.wgsl.loops import rows as squares
@@ -50,11 +50,11 @@ def _dropped_axis() -> Planting:
 def _early_overwrite() -> Planting:
     """A result lies in the memory of an operand that is read elsewhere, too."""
 
-    def overwritable(kernel: Any, output: int) -> list[int]:
+    def overwritable_inputs(target: Any, kernel: Any, output: int) -> list[int]:
         result = kernel.outputs[output]
         return [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
 
-    return patch.object(kernel_machine_code, "overwritable", overwritable)
+    return patch.object(CpuTarget, "overwritable_inputs", overwritable_inputs)
 
 
 def _whole_last_vector() -> Planting:

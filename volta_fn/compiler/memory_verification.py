@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Kernel, Load, stages
@@ -281,7 +282,9 @@ def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, 
 def _offset(kernel: Kernel, result: int) -> Any:
     store = kernel.stores[result]
     axes = {axis for affine in store.index for axis in affine.axes}
-    is_own = all(size == 1 or axis in axes for axis, size in enumerate(kernel.sizes))  # no other iteration writes the element
+    # A contraction reads what is no operand of its products, and writes results, once for each of its sums.
+    iterated = kernel.sizes if contraction_of(kernel) is None else kernel.sizes[: kernel.parallel]
+    is_own = all(size == 1 or axis in axes for axis, size in enumerate(iterated))  # no other iteration writes the element
     return row_major(store.index, store.shape) if is_own else None
 
 

@@ -194,9 +194,13 @@ class Target:
     def overwritable(self, item: Item, result: int) -> list[int]:
         """Return the operands read for the last time, whose memory may hold a result."""
         if isinstance(item.node, KernelCall):
-            return overwritable(item.node.kernel, result)
+            return self.overwritable_inputs(item.node.kernel, result)
         name = item.node.primitive.name
         return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
+
+    def overwritable_inputs(self, kernel: Kernel, output: int) -> list[int]:
+        """Return the inputs of a kernel whose memory may hold an output."""
+        return overwritable(kernel, output)
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""

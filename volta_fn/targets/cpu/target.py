@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from volta_fn.compiler.contractions import accumulators
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import (
@@ -54,6 +55,10 @@ class CpuTarget(Target):
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a product is worth being a kernel that reads through its views."""
         return matmul.computes_product(kernel)
+
+    def overwritable_inputs(self, kernel: Kernel, output: int) -> list[int]:
+        """Return the inputs of a kernel whose memory may hold an output: of a product, those to which the sums are added, too."""
+        return accumulators(kernel, output) if matmul.computes_product(kernel) else super().overwritable_inputs(kernel, output)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Contraction, Walk
+from volta_fn.compiler.contractions import Contraction, Walk, accumulators
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Kernel, PendingStores
@@ -211,12 +211,13 @@ class FusedEpilogue:
         self.holds_sums = self._holder()
 
     def _holder(self) -> int | None:
-        """Return an output that has the sums' type and order."""
+        """Return an output that has the sums' type and order, and never lies where an operand of the epilogue does."""
         c, kernel = self.contraction, self.contraction.kernel
         order = (*c.batch, *c.rows, *c.columns)
         wanted = row_major(tuple(map(along, order)), tuple([kernel.sizes[a] for a in order]))
         for number, (store, output) in enumerate(zip(kernel.stores, kernel.outputs, strict=True)):
-            if row_major(store.index, store.shape) == wanted and is_itself(self.work, output.dtype):
+            in_order = row_major(store.index, store.shape) == wanted and is_itself(self.work, output.dtype)
+            if in_order and not accumulators(kernel, number):
                 return len(kernel.inputs) + number
         return None
 
