@@ -328,7 +328,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=int, help=f"{name} of the kernels, to try others")
     options, words = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
     use_gpu()
-    os.environ["VOLTA_PEER_MEMORY"] = "1"
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
         command = [sys.executable, "-m", "volta_fn.launch", "-n", str(options.processes), "-m", "benchmarks.gpu.collectives", *words]
         return subprocess.run(command, check=False).returncode

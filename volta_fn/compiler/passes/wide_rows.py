@@ -33,7 +33,7 @@ from volta_fn.primitives.reduction import reduce_sum_p
 #: Elements of a product from which on it is divided.
 _LARGE = 1 << 26
 #: Chunks, at least; rows of a product, at least: gradients of weights are read and written for each chunk.
-_CHUNKS, _FEWEST_ROWS = 16, 256
+_CHUNKS, _FEWEST_ROWS = 32, 128
 #: Sums into elements of arrays.
 _SCATTERS = ("scatter_add", "wrapped_scatter_add")
 #: A value with so large a part of the product's elements is wide.

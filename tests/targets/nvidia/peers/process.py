@@ -23,8 +23,6 @@ from volta_fn.targets.nvidia import compilation, library
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.peers import kernels, memory
 
-os.environ["VOLTA_PEER_MEMORY"] = "1"
-
 
 class _Machine(FakeCuda):
     """A library of a machine with a GPU for each process."""

@@ -141,6 +141,12 @@ def test_a_refusal_in_one_process_lets_all_go_through_the_host(fake: FakeCuda, f
     assert fake.live_memory() == 0
 
 
+def test_a_variable_sends_collectives_through_the_host(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLTA_PEER_MEMORY", "0")
+    assert Processes().connect() == [False, False]
+    assert fake.live_memory() == 0
+
+
 def test_seconds_fit_in_a_word() -> None:
     assert memory._nanoseconds(1.5) == 1_500_000_000
     assert memory._nanoseconds(float("inf")) == memory._nanoseconds(1e30) == 1 << 62

@@ -172,11 +172,11 @@ class Peers:
         return None
 
     def _offer(self) -> tuple[int, np.ndarray]:
-        """Allocate a region, if that is asked for.
+        """Allocate a region, unless VOLTA_PEER_MEMORY=0 forbids it.
 
         Return its address, or 0, and what to tell the others.
         """
-        if value_of("VOLTA_PEER_MEMORY") != "1":
+        if value_of("VOLTA_PEER_MEMORY") == "0":
             return 0, np.zeros(_OFFER, np.uint8)
         address, handle = ctypes.c_uint64(), IpcHandle()
         loaded, identity = self._functions, ctypes.create_string_buffer(_IDENTITY)
