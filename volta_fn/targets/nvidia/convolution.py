@@ -2,7 +2,8 @@
 
 A correlation (`compiler.correlations`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
 memory accelerator gathers windows while the product is computed. Images are copied before where their channels are not contiguous, and taps
-where those of an output are not.
+where those of an output are not. Numbers of float32 are rounded to TensorFloat-32 if their precision allows it: then cotangents are copied
+where positions are not contiguous.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from volta_fn.compiler.ir.index import Affine, Range, along, undecided
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.contraction import TENSORFLOAT32
 from volta_fn.targets.nvidia.matmul.contract import dispatch_of
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
@@ -31,7 +33,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowOperand,
 )
 from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, candidates, estimated
+from volta_fn.targets.nvidia.matmul.schedule import Schedule, candidates, estimated
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
@@ -46,7 +48,13 @@ _FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
 _FEWEST_COLUMNS = 64
 
 #: Schedules besides those of matrix products: for few outputs and many windows.
-_FURTHER = (Schedule(256, 2, stages=5, turns=True),)
+_FURTHER = (
+    Schedule(256, 2, stages=5, turns=True),
+    Schedule(128, 3, stages=5),
+    Schedule(64, 3, stages=6),
+    Schedule(128, 2, blocks=2, stages=4),
+    Schedule(64, 2, blocks=2, stages=5),
+)
 
 #: Chunks of long sums, as in gradients by the weights.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -69,6 +77,8 @@ class Arrangement(NamedTuple):
     """A correlation as a product for matrix units, up to where its operands lie."""
 
     c: Correlation
+    #: Of the operands.
+    dtype: np.dtype
     #: Whether sums are over taps and channels, or else over windows, as in gradients by the weights.
     along_k: bool
     #: The axes with several results for each position (`with_phases`), by their numbers.
@@ -97,6 +107,14 @@ class Arrangement(NamedTuple):
         return self.c.products * prod([each.phases for _, each in self.phases])
 
     @property
+    def in_registers(self) -> bool:
+        """Whether windows are the left operand, in registers, and the right one contiguous along the sums.
+
+        That is so where `wgmma` cannot transpose them: if sums are over windows, of other than 16 bits.
+        """
+        return not self.along_k and self.dtype not in HALVES
+
+    @property
     def outer(self) -> list[int]:
         """The strides of images and channels in x."""
         _, image, channel, *_ = self.c.x.strides
@@ -113,7 +131,7 @@ class Arrangement(NamedTuple):
         sizes = [*[each.phases for _, each in self.phases], c.outputs]
         (outputs,) = merged(sizes, [[*[space[axis] // each.phases for axis, each in self.phases], output]])
         stack = walk_of(c.groups, group)
-        across = _last(windows) < _last(outputs)
+        across = not self.in_registers and _last(windows) < _last(outputs)
         rows, columns = (outputs, windows) if across else (windows, outputs)
         return ResultMap(dtype, elements, c.y.offset, stack, rows, columns), across
 
@@ -122,18 +140,20 @@ def _last(walk: Walk) -> int:
     return walk.strides[-1] if walk.strides else 1 << 62
 
 
-def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabilities) -> Arrangement | None:
+def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute a correlation; None if they do not."""
     x, w, y = dtypes
-    if device.matrix_units != "wgmma" or x != w or x not in HALVES or len(c.axes) > _MOST_AXES:
+    operands = HALVES | {_FLOAT32} if params.get("precision") == TENSORFLOAT32 else HALVES
+    if device.matrix_units != "wgmma" or x != w or x not in operands or len(c.axes) > _MOST_AXES:
         return None
     if y != _FLOAT32 and y not in HALVES:
         return None
     if min(c.x.strides + c.w.strides + c.y.strides) < 0:
         return None
-    a = Arrangement(c, c.positions >= c.taps)
+    a = Arrangement(c, x, c.positions >= c.taps)
     unit, atom = UNIT // x.itemsize, ROW // x.itemsize
-    if min(a.channels, c.outputs) < _NARROWEST or a.images * prod([axis.windows for axis in a.axes]) < _FEWEST_WINDOWS:
+    windows = a.images * prod([axis.windows for axis in a.axes])
+    if min(a.channels, c.outputs) < _NARROWEST or windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
         return None
     if not all(axis.fits(len(a.axes)) for axis in a.axes):
         return None
@@ -151,7 +171,7 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     summed = [c for c in problems if c.taps * c.channels]
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
-    chosen = [arrangement(c, dtypes, device) for c in summed]
+    chosen = [arrangement(c, dtypes, params, device) for c in summed]
     together = _with_phases((lhs, rhs), params, device) if len(problems) > 1 else None
     if together is not None and together.products <= _MOST_ZEROS * sum(c.products for c in summed):
         return [together]
@@ -161,7 +181,7 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
 def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute all phases of a convolution together."""
     pair = with_phases(avals[0].shape, avals[1].shape, params)
-    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
+    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, params, device)
     if pair is None or a is None or not a.along_k or a.c.groups > 1:
         return None
     return a._replace(phases=tuple([(axis, each) for axis, each in enumerate(pair[1]) if each.phases > 1]))
@@ -186,18 +206,21 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
     chosen = arrangements(avals, params, device)
     if not chosen or chosen[0].c.groups > 1:
         return []
-    along_k, orders = chosen[0].along_k, []
-    for aval, spec, multiple in zip(avals, params["dimension_numbers"], (UNIT, ROW if along_k else UNIT), strict=False):
+    a, orders = chosen[0], []
+    for number, (aval, spec) in enumerate(zip(avals, params["dimension_numbers"], strict=False)):
         outer, inner, *space = spec
-        order = (outer, *space, inner) if along_k else (inner, *space, outer)
-        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % multiple
+        if number == 1 and a.in_registers:
+            orders.append((outer, inner, *space))
+            continue
+        order = (outer, *space, inner) if a.along_k else (inner, *space, outer)
+        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % (ROW if number == 1 and a.along_k else UNIT)
         orders.append(tuple(range(aval.ndim)) if is_padded else order)
     return orders
 
 
-def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
+def schedules(device: TargetCapabilities) -> tuple[Schedule, ...]:
     """Return the schedules that fit a device."""
-    of_products = [s for s in candidates(device) if s.columns >= _FEWEST_COLUMNS]
+    of_products = [s for s in candidates(device) if isinstance(s, Schedule) and s.columns >= _FEWEST_COLUMNS]
     return (*of_products, *[s for s in _FURTHER if s.shared <= device.block_memory])
 
 
@@ -285,7 +308,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
     splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
-    schedule = estimated(product, device, schedules(device), splits)
+    schedule = estimated(product, device, [s for s in schedules(device) if not (a.in_registers and s.turns)], splits)
     assert isinstance(schedule, Schedule)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
@@ -321,6 +344,10 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
         w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
         terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
         other = MatrixOperand(1, dtype, True, rows, terms, terms, walk_of(c.groups, rows * terms), w.start, w.is_copy)
+    elif a.in_registers:
+        w = arrays.arranged(1, c.w.offset, [*grouped, outputs, inner, *taps], taps[-1][0])
+        terms = windows.windows
+        other = MatrixOperand(1, dtype, True, c.outputs, terms, terms, walk_of(c.groups, c.outputs * terms), w.start, w.is_copy)
     else:
         width = -(-c.outputs // unit) * unit
         w = arrays.arranged(1, c.w.offset, [inner, *taps, *grouped, outputs], width)

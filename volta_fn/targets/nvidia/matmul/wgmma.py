@@ -23,20 +23,22 @@ _ROWS, _STEP = 64, 32
 class _Side:
     """A slice of an operand in shared memory, as copies and `wgmma` see it.
 
-    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise, of 16-bit operands, the
-    slice is a sequence of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
+    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise the slice is a sequence
+    of boxes of rows or columns, whose rows of 128 bytes have one term each. Of these, `wgmma` transposes those of 16 bits alone: the left
+    operand may have others, which lanes load to registers.
     """
 
     def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
         self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
         self.bytes = tile * ROW
         #: The box of a copy, in rows or columns.
-        self.box = tile if operand.along_k else ROW // 2
+        self.box = tile if operand.along_k else ROW // operand.dtype.itemsize
         self.tensor_map = operand.tensor_map(self.box)
         #: The bytes between boxes, in its descriptors.
         self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
         self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
+        self.in_registers = not operand.along_k and operand.dtype not in HALVES
 
 
 def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: Value, group: Value) -> tuple[list[Value], list[Value]]:
@@ -66,6 +68,9 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        assert not self.sides[1].in_registers, "registers are for the left operand"
+        #: Slices under way: registers may not change while `wgmma` reads them.
+        self.ahead = 0 if left.in_registers else schedule.ahead
         #: What sums begin with.
         self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
@@ -181,6 +186,7 @@ class WarpGroupKernel:
         if schedule.registers is not None:
             f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {schedule.registers[1]};")
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
+        self.elements = self._element_offsets() if self.sides[0].in_registers else []
         if not schedule.turns:
             f.repeat(self.first, i32(self.total), self.count, [i32(0)], self._multiply_tile)
             return
@@ -208,7 +214,7 @@ class WarpGroupKernel:
             stage, parity, last = values[:3]
             self._wait(self.full, stage, parity)
             sums = self._multiply_slice(stage, part, values[3:])
-            if schedule.ahead:  # what the slice before was read from is free now
+            if self.ahead:  # what the slice before was read from is free now
                 with f.only_if(f.compare("icmp ne", k, i32(0))):
                     self._release(last)
             else:
@@ -220,7 +226,7 @@ class WarpGroupKernel:
         last, sums = values[2], values[3:]
         if schedule.turns:
             f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
-        if schedule.ahead:
+        if self.ahead:
             sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
             self._release(last)
         number, row, column = self._position(tile)
@@ -233,25 +239,62 @@ class WarpGroupKernel:
         left, right = self.sides
         each = schedule.columns // 2
         start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
-        rows = [f.plus(start, f.times(f.plus(f.times(part, schedule.blocks), i32(r)), _ROWS * ROW)) for r in range(schedule.blocks)]
-        operands = [self._descriptor(left, address) for address in rows]
-        operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
-        dtype = left.operand.dtype
+        blocks = [f.plus(f.times(part, schedule.blocks), i32(r)) for r in range(schedule.blocks)]
+        dtype, steps = left.operand.dtype, ROW // _STEP
+        operands = [self._descriptor(right, f.plus(start, i32(right.offset)))]
+        if left.in_registers:
+            offset = f.times(stage, schedule.slice_bytes)
+            operands += [word for block in blocks for word in self._fragments(f.plus(offset, f.times(block, _ROWS * ROW)))]
+        else:
+            operands += [self._descriptor(left, f.plus(start, f.times(block, _ROWS * ROW))) for block in blocks]
         first, kind, terms = 2 * len(sums), FORMATS[dtype], _STEP // dtype.itemsize
         total, flags = ("f32", "adds, 1, 1") if self.zero.type == "float" else ("s32", "adds")
         if dtype in HALVES:
             flags += f", {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
         names = [f"a{r}" for r in range(schedule.blocks)]
         code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
-        for step in range(ROW // _STEP):
-            code.append(f"add.s64 b, ${first + schedule.blocks}, {step * right.step};")
+        for step in range(steps):
+            code.append(f"add.s64 b, ${first}, {step * right.step};")
             for r, name in enumerate(names):
                 registers = ", ".join(f"${r * each + i}" for i in range(each))
-                code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
+                if left.in_registers:
+                    words = first + 1 + 4 * (r * steps + step)
+                    name = f"{{{', '.join(f'${word}' for word in range(words, words + 4))}}}"
+                else:
+                    code.append(f"add.s64 {name}, ${first + 1 + r}, {step * left.step};")
                 shape = f"m64n{schedule.columns}k{terms}.{total}.{kind}.{kind}"
                 code.append(f"wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {name}, b, {flags};")
-        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
+        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {self.ahead};", "}"]
         return f.ptx("\n".join(code), *operands, tied=sums)
+
+    # Rows in registers: of 64 rows and 8 terms, lane 4g + t of a warp has terms t and t + 4 of its rows g and g + 8. A box has 32 rows, a
+    # term of which is a row of 128 bytes, whose unit of 16 bytes has its number changed by that of the term, by exclusive or. Lanes with g
+    # below 4 load term t first, the others term t + 4, so that all 32 load from different banks.
+
+    def _element_offsets(self) -> list[Value]:
+        """Emit the offsets of a lane's first elements in a block of rows.
+
+        They are those of row g, of the term that is loaded first and the other one, then of row g + 8.
+        """
+        f = self.f
+        g, t = f.divided(f.lane, 4)
+        box, half = f.divided(f.remainder(f.warp, 4), 2)
+        self.swaps, column = f.divided(g, 4)
+        term = f.plus(t, f.times(self.swaps, 4))
+        unit = f.exclusive_or(f.plus(f.times(half, 4), self.swaps), term)
+        first = f.plus(f.times(box, _ROWS // 2 * ROW), f.times(term, ROW), f.times(unit, 16), f.times(column, 4))
+        return [f.exclusive_or(first, change) for change in (0, 4 * ROW | 4 * 16, 2 * 16, 4 * ROW | 4 * 16 | 2 * 16)]
+
+    def _fragments(self, block: Value) -> list[Value]:
+        """Load this lane's elements of a block of rows: four registers for each `wgmma`."""
+        f, words = self.f, []
+        places = [f.plus(element, block) for element in self.elements]
+        swaps = f.equals(self.swaps, 1)
+        for step in range(ROW // _STEP):
+            loaded = [f.load("i32", f.shared(f.plus(place, i32(step * 8 * ROW))), 4) for place in places]
+            pairs = [(f.select(swaps, b, a), f.select(swaps, a, b)) for a, b in (loaded[:2], loaded[2:])]
+            words += [pair[k] for k in range(2) for pair in pairs]
+        return words
 
     def _descriptor(self, side: _Side, address: Value) -> Value:
         """Emit the descriptor of a matrix in shared memory."""
