@@ -62,10 +62,6 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Copies, and sums of partial sums, number elements by 32 bits.
 _MOST_ELEMENTS = 1 << 31
 
-#: How many times as many multiplications phases may take together: the others are with zeros, so that a number that is not finite makes
-#: NaN of results of other phases, too.
-_MOST_ZEROS = 2
-
 #: Columns of results that are so far apart are stored one by one, rather than as partial sums.
 _NEAR = 2
 
@@ -81,8 +77,8 @@ class Arrangement(NamedTuple):
     dtype: np.dtype
     #: Whether sums are over taps and channels, or else over windows, as in gradients by the weights.
     along_k: bool
-    #: The axes with several results for each position (`with_phases`), by their numbers.
-    phases: tuple[tuple[int, PhasesAxis], ...] = ()
+    #: By axis, the phases of positions (`with_phases`), each of which is a product of some taps; empty if all have all taps.
+    phases: tuple[PhasesAxis, ...] = ()
 
     @property
     def images(self) -> int:
@@ -102,9 +98,15 @@ class Arrangement(NamedTuple):
         return tuple([WindowAxis(a.size, a.taps, a.dilation, a.positions, a.stride, a.low) for a in self.c.axes])
 
     @property
-    def products(self) -> int:
-        """The number of multiplications, those with zeros included."""
-        return self.c.products * prod([each.phases for _, each in self.phases])
+    def phase_axes(self) -> list[tuple[int, PhasesAxis]]:
+        """The axes with several phases, by their numbers."""
+        return [(number, axis) for number, axis in enumerate(self.phases) if axis.phases > 1]
+
+    def stack(self, group: int, phases: Sequence[int]) -> Walk:
+        """Return a walk over the stack of products: groups, or phases, which lie so far apart."""
+        if self.phases:
+            return Walk(tuple([axis.phases for _, axis in self.phase_axes]), tuple(phases))
+        return walk_of(self.c.groups, group)
 
     @property
     def in_registers(self) -> bool:
@@ -128,9 +130,8 @@ class Arrangement(NamedTuple):
             (windows,) = merged([c.images, *counts], [[image, *space]])
         else:
             (windows,) = merged([*counts, c.images], [[*space, image]])
-        sizes = [*[each.phases for _, each in self.phases], c.outputs]
-        (outputs,) = merged(sizes, [[*[space[axis] // each.phases for axis, each in self.phases], output]])
-        stack = walk_of(c.groups, group)
+        outputs = walk_of(c.outputs, output)
+        stack = self.stack(group, [space[number] // axis.phases for number, axis in self.phase_axes])
         across = not self.in_registers and _last(windows) < _last(outputs)
         rows, columns = (outputs, windows) if across else (windows, outputs)
         return ResultMap(dtype, elements, c.y.offset, stack, rows, columns), across
@@ -172,19 +173,19 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
     chosen = [arrangement(c, dtypes, params, device) for c in summed]
-    together = _with_phases((lhs, rhs), params, device) if len(problems) > 1 else None
-    if together is not None and together.products <= _MOST_ZEROS * sum(c.products for c in summed):
+    together = _with_phases((lhs, rhs), params, device) if len(summed) == len(problems) > 1 else None
+    if together is not None:
         return [together]
     return [a for a in chosen if a is not None] if None not in chosen else []
 
 
 def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
-    """Return how matrix units compute all phases of a convolution together."""
+    """Return how matrix units compute all phases of a convolution in one dispatch."""
     pair = with_phases(avals[0].shape, avals[1].shape, params)
     a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, params, device)
     if pair is None or a is None or not a.along_k or a.c.groups > 1:
         return None
-    return a._replace(phases=tuple([(axis, each) for axis, each in enumerate(pair[1]) if each.phases > 1]))
+    return a._replace(phases=pair[1])
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -307,8 +308,8 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     if across:
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
-    splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
-    schedule = estimated(product, device, [s for s in schedules(device) if not (a.in_registers and s.turns)], splits)
+    splits = [n for n in _SPLITS if n == 1 or (finish and not a.phases and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
+    schedule = estimated(product, device, [s for s in schedules(device) if not (s.turns and (a.in_registers or a.phases))], splits)
     assert isinstance(schedule, Schedule)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
@@ -333,17 +334,19 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
     padded = -(-a.channels // unit) * unit
     x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded, 1 + len(space))
     strides = x.strides[: 1 + len(space)]
-    stack = walk_of(c.groups, a.channels)
-    windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy)
+    stack = a.stack(a.channels, [0] * len(a.phase_axes))
+    windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy, a.phases)
     taps = [(axis.taps, stride) for axis, stride in zip(c.axes, c.w.strides[3:], strict=True)]
     grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
     if a.along_k:
-        phases = [(each.phases, -c.w.strides[3 + axis] // each.phases) for axis, each in a.phases]
+        phases = [(axis.phases, -c.w.strides[3 + number] // axis.phases) for number, axis in a.phase_axes]
         axes = [*grouped, *phases, outputs, *taps, inner]
         w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
-        terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
-        other = MatrixOperand(1, dtype, True, rows, terms, terms, walk_of(c.groups, rows * terms), w.start, w.is_copy)
+        terms = windows.features
+        matrix = c.outputs * terms
+        stack = a.stack(matrix, [matrix * stride for stride in contiguous_strides([count for count, _ in phases])])
+        other = MatrixOperand(1, dtype, True, c.outputs, terms, terms, stack, w.start, w.is_copy)
     elif a.in_registers:
         w = arrays.arranged(1, c.w.offset, [*grouped, outputs, inner, *taps], taps[-1][0])
         terms = windows.windows
@@ -358,9 +361,9 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
 
 def _tap_ranges(a: Arrangement) -> list[Range]:
     """Return where taps of phases exist, by the axes of the arranged taps."""
-    first = len(a.phases) + 1  # after phases and outputs
+    first = len(a.phase_axes) + 1  # after phases and outputs
     ranges = []
-    for number, (axis, each) in enumerate(a.phases):
+    for number, (axis, each) in enumerate(a.phase_axes):
         tap = Affine(tuple(sorted([(number, -1), (first + axis, each.phases)])), each.start)
         ranges.append(Range(tap, 0, each.taps))
     return ranges

@@ -7,6 +7,9 @@ persistent: each computes several tiles of the results, one after another.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value
@@ -51,10 +54,43 @@ def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: V
     number, channel = f.divided(feature, operand.padded)
     exists = f.below(feature, operand.features)  # else there are zeros
     taps = f.coordinates(number, [axis.taps for axis in operand.axes])
-    channel = f.select(exists, f.plus(channel, f.times(group, operand.channels)), i32(operand.channels * operand.stack.size))
+    channel = f.select(exists, f.plus(channel, f.times(group, operand.channels)), i32(operand.channels * operand.groups))
     starts = [f.plus(f.times(p, axis.step), i32(-axis.low)) for p, axis in zip(positions, operand.axes, strict=True)]
     offsets = [f.select(exists, f.times(tap, axis.dilation), i32(0)) for tap, axis in zip(taps, operand.axes, strict=True)]
     return [channel, *starts[::-1], image], [f.cast("trunc", offset, "i16") for offset in offsets[::-1]]
+
+
+class _Slices(NamedTuple):
+    """The slices of a tile: their number, and the first term of each."""
+
+    count: Value
+    term: Callable[[Value], Value]
+
+
+def _phase_slices(f: KernelFunction, operand: WindowOperand, positions: Sequence[Value]) -> _Slices:
+    """Emit the slices of a phase: those of its taps, which are consecutive along every axis."""
+    digits, ranges = iter(positions), []
+    for axis in operand.phases:
+        r = next(digits) if axis.phases > 1 else i32(0)
+        shift = -(-axis.start // axis.phases)  # so that numbers are not negative
+        first = f.quotient(f.plus(r, i32((shift + 1) * axis.phases - 1 - axis.start)), axis.phases)
+        end = f.quotient(f.plus(r, i32((shift + 1) * axis.phases + axis.taps - 1 - axis.start)), axis.phases)
+        ranges.append((f.minus(first, i32(shift)), f.minus(end, first)))
+    each = operand.padded // operand.atom
+    total = i32(each)
+    for _, count in ranges:
+        total = f.binary("mul", total, count)
+
+    def term(k: Value) -> Value:
+        tap, part = f.divided(k, each)
+        number, size = i32(0), 1
+        for axis, (first, count) in zip(operand.axes[::-1], ranges[::-1], strict=True):
+            at = f.plus(first, f.binary("urem", tap, count))
+            number, tap = f.plus(number, f.times(at, size)), f.binary("udiv", tap, count)
+            size *= axis.taps
+        return f.plus(f.times(number, operand.padded), f.times(part, operand.atom))
+
+    return _Slices(total, term)
 
 
 class WarpGroupKernel:
@@ -68,6 +104,9 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        #: The operand whose taps are divided among phases, if any.
+        self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
+        assert self.phased is None or (schedule.splits == 1 and not schedule.turns), "tiles have different numbers of slices"
         assert not self.sides[1].in_registers, "registers are for the left operand"
         #: Slices under way: registers may not change while `wgmma` reads them.
         self.ahead = 0 if left.in_registers else schedule.ahead
@@ -136,7 +175,19 @@ class WarpGroupKernel:
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
         row, column = f.raster(rest, self.down, self.across, schedule.band)
+        if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
+            number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, schedule.columns)
+
+    def _slices(self, number: Value) -> tuple[list[Value], _Slices]:
+        """Return the place in the stack of the product of a number, and its slices."""
+        f, terms = self.f, self.terms
+        split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
+        positions = f.coordinates(stack, self.product.stack)
+        if self.phased is not None:
+            return positions, _phase_slices(f, self.phased, positions)
+        begin = f.times(split, self.slices * terms)
+        return positions, _Slices(i32(self.slices), lambda k: f.plus(begin, f.times(k, terms)))
 
     # the warp group that copies
 
@@ -150,9 +201,7 @@ class WarpGroupKernel:
     def _copy_tile(self, tile: Value, state: list[Value]) -> list[Value]:
         f = self.f
         number, row, column = self._position(tile)
-        split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
-        positions = f.coordinates(stack, self.product.stack)
-        begin = f.times(split, self.slices * self.terms)
+        positions, slices = self._slices(number)
 
         def copy_slice(k: Value, state: list[Value]) -> list[Value]:
             stage, parity = state
@@ -160,12 +209,12 @@ class WarpGroupKernel:
             barrier = self._of_stage(self.full, stage)
             f.expect_bytes(barrier, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
-            term = f.plus(begin, f.times(k, self.terms))
+            term = slices.term(k)
             for side, first in zip(self.sides, (row, column), strict=True):
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
             return self._next(stage, parity)
 
-        return f.repeat(i32(0), i32(self.slices), i32(1), state, copy_slice)
+        return f.repeat(i32(0), slices.count, i32(1), state, copy_slice)
 
     def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
@@ -173,7 +222,8 @@ class WarpGroupKernel:
         for offset in range(0, side.tile, side.box):
             outer, at = f.plus(first, i32(offset)), f.plus(to, i32(offset * ROW))
             if isinstance(operand, WindowOperand):
-                box, taps = _window_box(f, operand, outer, term, positions[0] if positions else i32(0))
+                group = positions[0] if operand.groups > 1 else i32(0)
+                box, taps = _window_box(f, operand, outer, term, group)
                 f.copy_box(at, side.pointer, box, barrier, taps)
             else:
                 stack = [positions[axis] for axis, _, _ in operand.steps()]
@@ -222,16 +272,17 @@ class WarpGroupKernel:
             return [*self._next(stage, parity), stage, *sums]
 
         state = [stage, f.remainder(round_, 2), i32(0), *sums]
-        values = f.repeat(i32(0), i32(self.slices), i32(1), state, multiply_slice)
+        number, row, column = self._position(tile)
+        count = self._slices(number)[1].count
+        values = f.repeat(i32(0), count, i32(1), state, multiply_slice)
         last, sums = values[2], values[3:]
         if schedule.turns:
             f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
         if self.ahead:
             sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
             self._release(last)
-        number, row, column = self._position(tile)
         self._store(number, f.plus(row, f.times(part, _ROWS * schedule.blocks)), column, sums)
-        return [f.plus(before, i32(self.slices * (schedule.groups if schedule.turns else 1)))]
+        return [f.plus(before, f.times(count, schedule.groups if schedule.turns else 1))]
 
     def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:
         """Add the products of a slice to the sums, by one piece of PTX."""
