@@ -56,9 +56,6 @@ _FURTHER = (
     Schedule(64, 2, blocks=2, stages=5),
 )
 
-#: Chunks of long sums, as in gradients by the weights.
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
 #: Copies, and sums of partial sums, number elements by 32 bits.
 _MOST_ELEMENTS = 1 << 31
 
@@ -308,21 +305,27 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     if across:
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
-    splits = [n for n in _SPLITS if n == 1 or (finish and not a.phases and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
+    results = product.batch * product.m * product.n
+    splits = _MOST_ELEMENTS // results if finish and not a.phases else 1
     schedule = estimated(product, device, [s for s in schedules(device) if not (s.turns and (a.in_registers or a.phases))], splits)
     assert isinstance(schedule, Schedule)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
-        results: Results = Stored(product, schedule, target, 2)
+        store: Results = Stored(product, schedule, target, 2)
         if dtype.itemsize == 2 and Rounded.fits(target):
-            results = Rounded(product, schedule, target, dtype, 2)
-        return [dispatch_of(product, schedule, results, (left, right, 2), 1, device)]
+            store = Rounded(product, schedule, target, dtype, 2)
+        return [dispatch_of(product, schedule, store, (left, right, 2), 1, device)]
     assert finish is not None
-    partial = arrays.new(4 * schedule.splits * product.batch * product.m * product.n)
+    partial = arrays.new(4 * schedule.splits * results)
     sums = PartialSums(product, schedule, 2)
     first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
-    kernel = _finishing_kernel(finish, schedule.splits, target)
-    return [first, *renumbered(kernel, (partial, 2), device)]
+    *before, last = _finishing_kernels(finish, schedule.splits, dtype)
+    source, dispatches = partial, [first]
+    for kernel in before:
+        total = arrays.new(4 * results)
+        dispatches += renumbered(kernel, (source, total), device)
+        source = total
+    return [*dispatches, *renumbered(last, (source, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
@@ -382,8 +385,19 @@ def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, i
     return axes if fills and axes and prod([s for s, _, _ in axes]) == target.elements else None
 
 
-def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, target: ResultMap) -> Kernel:
-    """Return the kernel that adds up partial sums, and stores results."""
+def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> list[Kernel]:
+    """Return the kernels that add up partial sums and store results.
+
+    If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
+    """
+    results = prod([size for size, _, _ in axes])
+    if splits == 1 or axes[-1][2] == 1:
+        return [_finishing_kernel(axes, splits, dtype)]
+    return [_finishing_kernel([(results, 1, 1)], splits, _FLOAT32), _finishing_kernel(axes, 1, dtype)]
+
+
+def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> Kernel:
+    """Return the kernel that adds up partial sums in the order of results."""
     sizes, results = tuple([size for size, _, _ in axes]), prod([size for size, _, _ in axes])
     source = tuple([(axis, stride) for axis, (_, _, stride) in enumerate(axes)])
     index = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(axes)]), 0)
@@ -396,8 +410,8 @@ def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, target:
         first, second, *pending = pending
         nodes.append(Apply(_FLOAT32, "add", (first, second)))
         pending.append(len(nodes) - 1)
-    if target.dtype != _FLOAT32:
-        nodes.append(Apply(target.dtype, "convert_element_type", (len(nodes) - 1,)))
+    if dtype != _FLOAT32:
+        nodes.append(Apply(dtype, "convert_element_type", (len(nodes) - 1,)))
     store = Store((results,), (index,), len(nodes) - 1)
     return Kernel(sizes, len(sizes), (Buffer(elements, _FLOAT32),), tuple(nodes), (store,))
 
