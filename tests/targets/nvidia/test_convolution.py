@@ -27,7 +27,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.matmul.schedule import Schedule
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.routine import Routine
 
@@ -162,6 +162,29 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
     check(case, Schedule(64, 1, stages=2, splits=splits), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"],
+)
+def test_convolutions_of_gpus_without_wgmma(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = [case for case in CASES if case.name == name]
+    check(case, WarpSchedule(64, 64, 32, 32, stages=2, splits=2), monkeypatch, AMPERE)
+
+
+@pytest.mark.parametrize("schedule", convolution.schedules(AMPERE), ids=str)
+def test_llvm_compiles_kernels_of_gpus_without_wgmma(schedule: WarpSchedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    for wrt in ("", "w"):
+        equation = Case("", (64, 64, 30, 30), (64, 64, 3, 3), wrt).equation()
+        routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, AMPERE)
+        assert routine is not None
+        (kernel,) = [dispatch.source for dispatch in routine.dispatches if header_of(dispatch.source)]
+        code = ptx(kernel, tmp_path, "sm_80")
+        assert "cp.async.cg" in code
+        assert "mma.sync" in code
+        assert ".local" not in code
+
+
 @pytest.mark.parametrize("schedule", [Schedule(64, 3, stages=2), Schedule(32, 2, blocks=2, stages=3)], ids=str)
 def test_rows_in_registers_of_several_warp_groups(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("", (4, 96, 6, 5), (64, 96, 2, 2), "w", dtype=FLOAT32, precision="tensorfloat32")
@@ -181,18 +204,18 @@ def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pyte
         assert convolution.arrangements(types, case.equation().params, HOPPER)
 
 
-def check(case: Case, schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities = HOPPER) -> None:
     """Compare the results of a convolution by a schedule with those in float64."""
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
 
-    def chosen(product: Any, device: Any, schedules: Any, most_splits: int) -> Schedule:
+    def chosen(product: Any, device: Any, schedules: Any, most_splits: int) -> AnySchedule:
         return replace(schedule, splits=min(schedule.splits, most_splits))
 
     monkeypatch.setattr(convolution, "estimated", chosen)
     equation = case.equation()
     types = [atom.aval for atom in equation.invars]
-    routine = convolution.conv_general_dilated(tuple(types), equation.params, HOPPER)
+    routine = convolution.conv_general_dilated(tuple(types), equation.params, device)
     assert routine is not None
     rng = np.random.default_rng(len(case.name))
     operands = [rng.standard_normal(type_.shape).astype(type_.dtype) for type_ in types]

@@ -33,7 +33,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowOperand,
 )
 from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
-from volta_fn.targets.nvidia.matmul.schedule import Schedule, candidates, estimated
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule, candidates, estimated
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
@@ -141,8 +141,9 @@ def _last(walk: Walk) -> int:
 def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute a correlation; None if they do not."""
     x, w, y = dtypes
-    operands = HALVES | {_FLOAT32} if params.get("precision") == TENSORFLOAT32 else HALVES
-    if device.matrix_units != "wgmma" or x != w or x not in operands or len(c.axes) > _MOST_AXES:
+    by_groups = device.matrix_units == "wgmma"
+    operands = HALVES | {_FLOAT32} if by_groups and params.get("precision") == TENSORFLOAT32 else HALVES
+    if not device.matrix_units or x != w or x not in operands or len(c.axes) > _MOST_AXES:
         return None
     if y != _FLOAT32 and y not in HALVES:
         return None
@@ -153,7 +154,7 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, An
     windows = a.images * prod([axis.windows for axis in a.axes])
     if min(a.channels, c.outputs) < _NARROWEST or windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
         return None
-    if not all(axis.fits(len(a.axes)) for axis in a.axes):
+    if by_groups and not all(axis.fits(len(a.axes)) for axis in a.axes):
         return None
     if a.channels % atom and (c.groups > 1 or not a.along_k):
         return None
@@ -170,7 +171,8 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
     chosen = [arrangement(c, dtypes, params, device) for c in summed]
-    together = _with_phases((lhs, rhs), params, device) if len(summed) == len(problems) > 1 else None
+    is_divisible = device.matrix_units == "wgmma" and len(summed) == len(problems) > 1
+    together = _with_phases((lhs, rhs), params, device) if is_divisible else None
     if together is not None:
         return [together]
     return [a for a in chosen if a is not None] if None not in chosen else []
@@ -216,10 +218,11 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
     return orders
 
 
-def schedules(device: TargetCapabilities) -> tuple[Schedule, ...]:
+def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
     """Return the schedules that fit a device."""
-    of_products = [s for s in candidates(device) if isinstance(s, Schedule) and s.columns >= _FEWEST_COLUMNS]
-    return (*of_products, *[s for s in _FURTHER if s.shared <= device.block_memory])
+    further = _FURTHER if device.matrix_units == "wgmma" else ()
+    of_products = [s for s in candidates(device) if s.columns >= _FEWEST_COLUMNS]
+    return (*of_products, *[s for s in further if s.shared <= device.block_memory])
 
 
 class _Arrays:
@@ -307,12 +310,12 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     finish = _finish_axes(product, target)
     results = product.batch * product.m * product.n
     splits = _MOST_ELEMENTS // results if finish and not a.phases else 1
-    schedule = estimated(product, device, [s for s in schedules(device) if not (s.turns and (a.in_registers or a.phases))], splits)
-    assert isinstance(schedule, Schedule)
+    options = [s for s in schedules(device) if isinstance(s, WarpSchedule) or not (s.turns and (a.in_registers or a.phases))]
+    schedule = estimated(product, device, options, splits)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
         store: Results = Stored(product, schedule, target, 2)
-        if dtype.itemsize == 2 and Rounded.fits(target):
+        if dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target):
             store = Rounded(product, schedule, target, dtype, 2)
         return [dispatch_of(product, schedule, store, (left, right, 2), 1, device)]
     assert finish is not None
