@@ -206,6 +206,23 @@ def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pyte
 
 def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities = HOPPER) -> None:
     """Compare the results of a convolution by a schedule with those in float64."""
+    equation, rng = case.equation(), np.random.default_rng(len(case.name))
+    operands = [rng.standard_normal(atom.aval.shape).astype(atom.aval.dtype) for atom in equation.invars]
+    if case.precision:  # numbers that rounding does not change
+        operands = [x.astype(BFLOAT16).astype(x.dtype) for x in operands]
+    result = computed(equation, operands, schedule, monkeypatch, device)
+    params = equation.params | {"preferred_element_type": None}
+    expected = np.asarray(
+        vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
+    )
+    tolerance = {BFLOAT16: 8e-3, FLOAT16: 1e-3}.get(result.dtype, 1e-5)
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
+
+
+def computed(
+    equation: Equation, operands: list[np.ndarray], schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities
+) -> np.ndarray:
+    """Return the result of a convolution by a schedule."""
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
 
@@ -213,24 +230,24 @@ def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, de
         return replace(schedule, splits=min(schedule.splits, most_splits))
 
     monkeypatch.setattr(convolution, "estimated", chosen)
-    equation = case.equation()
-    types = [atom.aval for atom in equation.invars]
-    routine = convolution.conv_general_dilated(tuple(types), equation.params, device)
+    routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, device)
     assert routine is not None
-    rng = np.random.default_rng(len(case.name))
-    operands = [rng.standard_normal(type_.shape).astype(type_.dtype) for type_ in types]
-    if case.precision:  # numbers that rounding does not change
-        operands = [x.astype(BFLOAT16).astype(x.dtype) for x in operands]
     (out,) = equation.outvars
     result = np.full(out.aval.shape, np.nan, out.aval.dtype)
     workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
     assert run(routine, [*operands, result, *workspaces]) >= 1
-    params = equation.params | {"preferred_element_type": None}
-    expected = np.asarray(
-        vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
-    )
-    tolerance = {BFLOAT16: 8e-3, FLOAT16: 1e-3}.get(result.dtype, 1e-5)
-    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
+    return result
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    equation = Case("", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)).equation()
+    ct, w = [np.ones(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    w[5, 7, 1, 1] = np.inf
+    result = computed(equation, [ct, w], Schedule(64, 1, stages=2), monkeypatch, HOPPER).astype(np.float32)
+    infinite = np.argwhere(~np.isfinite(result))
+    assert 0 < len(infinite) <= result[0, 0].size // 4 * len(result)
+    assert len({tuple(place % 2) for place in infinite[:, 2:]}) == 1
 
 
 @pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
