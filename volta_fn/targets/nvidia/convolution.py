@@ -100,16 +100,20 @@ class Arrangement(NamedTuple):
         return [(number, axis) for number, axis in enumerate(self.phases) if axis.phases > 1]
 
     def stack(self, group: int, phases: Sequence[int]) -> Walk:
-        """Return a walk over the stack of products: groups, or phases, which lie so far apart."""
+        """Return a walk over the stack of products.
+
+        It has groups, or phases, which are so far apart.
+        """
         if self.phases:
             return Walk(tuple([axis.phases for _, axis in self.phase_axes]), tuple(phases))
         return walk_of(self.c.groups, group)
 
     @property
     def in_registers(self) -> bool:
-        """Whether windows are the left operand, in registers, and the right one contiguous along the sums.
+        """Whether windows are the left operand, which lanes load to registers.
 
-        That is so where `wgmma` cannot transpose them: if sums are over windows, of other than 16 bits.
+        Then the right one is contiguous along the sums. That is so where `wgmma` cannot transpose them: if sums are over windows, and operands
+        of other than 16 bits.
         """
         return not self.along_k and self.dtype not in HALVES
 

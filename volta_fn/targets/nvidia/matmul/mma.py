@@ -148,13 +148,16 @@ class _MatrixSide(_Side):
 
 
 class _WindowSide(_Side):
-    """Windows of images, whose channels are contiguous: a unit has channels of one tap of one window."""
+    """Windows of images: a unit has channels of one tap of one window."""
 
     operand: WindowOperand
     advance = 0
 
     def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
-        """Locate what the slices of a tile share: windows, or else the tap and channel of the unit."""
+        """Locate what the slices of a tile share.
+
+        That is the windows, or else the tap and channel of the unit.
+        """
         f, operand = self.f, self.operand
         start = f.times(positions[0], operand.channels) if operand.groups > 1 else i32(0)
         self.base = f.further(f.bindings[operand.binding], _bytes_of(f, f.plus(start, i32(operand.start))))
@@ -203,10 +206,12 @@ class _WindowSide(_Side):
 
 
 class _Place(NamedTuple):
-    """A window's first tap, or a tap relative to it: whether it exists, its place along every axis, and its offset."""
+    """The place of a window's first tap, or of a tap relative to it."""
 
     exists: Value
+    #: Along every axis.
     places: list[Value]
+    #: In memory, in elements.
     offset: Value
 
 

@@ -100,7 +100,10 @@ class _Elementwise(Results):
         """Store the results of a vector of sums, or of one sum."""
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
-        """Store what is staged: eight lanes have a row, four columns each; or all have one, a column each."""
+        """Store what is staged.
+
+        Eight lanes have a row, with four columns each, or all have one, with a column each.
+        """
         first, place = f.divided(f.lane, ROW // 4 // self.lanes)
         unit, element = f.divided(place, LANES // self.lanes)
         x = f.plus(column, f.times(place, self.lanes))

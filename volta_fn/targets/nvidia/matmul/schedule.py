@@ -22,7 +22,7 @@ STAGING = 16 * ROW
 _SLICE_COST, _ROW_COST = 4000, 73
 
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
-_DISPATCH_COST, _PARTIAL_COST = 140_000, 12
+_DISPATCH_COST, _PARTIAL_COST = 180_000, 12
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,10 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
 def estimated(
     product: MatrixProduct, capabilities: TargetCapabilities, schedules: Sequence[AnySchedule], most_splits: int = _MOST_SPLITS
 ) -> AnySchedule:
-    """Return the schedule estimated to be fastest, with sums in so many chunks at most."""
+    """Return the schedule estimated to be fastest.
+
+    Sums are in at most so many chunks.
+    """
     processors = capabilities.processors
     options = [replace(s, splits=n) for s in schedules for n in _splits(product, s, processors) if n <= most_splits]
     return min(options, key=lambda s: _cost(product, s, processors))
@@ -207,12 +210,16 @@ def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
 
 
 def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
-    """Estimate the time of a schedule: rounds of tiles, times what each costs."""
+    """Estimate the time of a schedule: rounds of tiles, times what each costs.
+
+    To store a tile is estimated to take as long as to multiply a slice.
+    """
     down, across = tiles(product, schedule)
     blocks = ceil(down * across * product.batch * schedule.splits / processors)
     rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
     each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + schedule.columns))
-    time = rounds * (each * residents + _SLICE_COST) * chunk(product, schedule.splits)
+    stores = schedule.rows * schedule.columns * residents
+    time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
     if schedule.splits == 1:
         return time
     return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors

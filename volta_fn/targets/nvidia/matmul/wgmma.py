@@ -61,14 +61,17 @@ def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: V
 
 
 class _Slices(NamedTuple):
-    """The slices of a tile: their number, and the first term of each."""
+    """The slices of a tile: how many there are, and the first term of each."""
 
-    count: Value
+    total: Value
     term: Callable[[Value], Value]
 
 
 def _phase_slices(f: KernelFunction, operand: WindowOperand, positions: Sequence[Value]) -> _Slices:
-    """Emit the slices of a phase: those of its taps, which are consecutive along every axis."""
+    """Emit the slices of a phase: those of its taps.
+
+    Along every axis these are consecutive.
+    """
     digits, ranges = iter(positions), []
     for axis in operand.phases:
         r = next(digits) if axis.phases > 1 else i32(0)
@@ -214,7 +217,7 @@ class WarpGroupKernel:
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
             return self._next(stage, parity)
 
-        return f.repeat(i32(0), slices.count, i32(1), state, copy_slice)
+        return f.repeat(i32(0), slices.total, i32(1), state, copy_slice)
 
     def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
@@ -273,7 +276,7 @@ class WarpGroupKernel:
 
         state = [stage, f.remainder(round_, 2), i32(0), *sums]
         number, row, column = self._position(tile)
-        count = self._slices(number)[1].count
+        count = self._slices(number)[1].total
         values = f.repeat(i32(0), count, i32(1), state, multiply_slice)
         last, sums = values[2], values[3:]
         if schedule.turns:
