@@ -101,6 +101,7 @@ CASES = [
     Case("by x", (2, 64, 4, 4), (64, 64, 3, 3), "x"),
     Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
     Case("by x with strides", (2, 64, 12, 10), (64, 64, 4, 3), "x", stride=(3, 1), padding=((0, 1), (2, 0))),
+    Case("by x with columns apart", (2, 64, 6, 12), (64, 64, 2, 4), "x", stride=(1, 3), padding=((0, 1), (1, 0))),
     Case("by x, few channels", (2, 64, 16, 16), (40, 64, 2, 2), "x", stride=(2, 2), padding=((0, 0), (0, 0))),
     Case("by x with stride, dilated", (2, 64, 13, 11), (64, 64, 3, 3), "x", stride=(2, 2), dilation=(2, 1)),
     Case("by x of 1x1 with stride", (2, 64, 16, 16), (64, 64, 1, 1), "x", stride=(2, 2), padding=((0, 0), (0, 0))),

@@ -112,8 +112,8 @@ class Arrangement(NamedTuple):
     def in_registers(self) -> bool:
         """Whether windows are the left operand, which lanes load to registers.
 
-        Then the right one is contiguous along the sums. That is so where `wgmma` cannot transpose them: if sums are over windows, and operands
-        of other than 16 bits.
+        Then the right one is contiguous along the sums. That is so where `wgmma` cannot transpose them: if sums are over windows, of other
+        than 16 bits.
         """
         return not self.along_k and self.dtype not in HALVES
 
