@@ -52,7 +52,6 @@ _FURTHER = (
     Schedule(256, 2, stages=5, turns=True),
     Schedule(128, 3, stages=5),
     Schedule(64, 3, stages=6),
-    Schedule(128, 2, blocks=2, stages=4),
     Schedule(64, 2, blocks=2, stages=5),
 )
 
