@@ -1,14 +1,14 @@
 """Check and time convolutions on matrix units.
 
 Run `python -m benchmarks.gpu.conv_units`. First it runs convolutions and both of their gradients, and compares the results with those in
-float64. Then it times the layers of ResNet-18, and others, beside cuDNN by PyTorch with channels last, in alternation.
+float64. Then it times the layers of ResNet-18, and others, in bfloat16 and TensorFloat-32, beside cuDNN by PyTorch with channels last, in
+alternation.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,25 +18,29 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
+from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
-from benchmarks.gpu.products import BFLOAT16, FLOAT16, TOLERANCES, alternate, on_matrix_units, relative_error
+from benchmarks.gpu.products import BFLOAT16, FLOAT16, FLOAT32, ROUNDED_TOLERANCE, TOLERANCES, alternate, on_matrix_units, relative_error
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
-#: Convolutions in a timed program, and seconds that a sample takes about.
-REPEATED, SECONDS = 6, 0.01
+#: Passes in a timed chain.
+REPEATED = 20
 
 #: The result, and the gradients by the images and by the weights.
 PASSES = ("forward", "by images", "by weights")
 
 
 class Layer(NamedTuple):
-    """A convolution of images (batch, channels, height, width)."""
+    """A convolution of images (batch, channels, height, width).
+
+    Numbers of float32 are rounded to TensorFloat-32.
+    """
 
     batch: int
     channels: int
@@ -59,7 +63,8 @@ class Layer(NamedTuple):
         extras = (f" /{self.stride[0]}" if self.stride != (1, 1) else "") + (f" g{self.groups}" if self.groups > 1 else "")
         layout = " channels last" if self.last else ""
         image = f"{self.batch}x{self.channels}x{self.height}x{self.width}"
-        return f"{self.dtype.name} {image} -> {self.outputs} {self.taps[0]}x{self.taps[1]}{extras}{layout}"
+        dtype = "tf32" if self.dtype == FLOAT32 else self.dtype.name
+        return f"{dtype} {image} -> {self.outputs} {self.taps[0]}x{self.taps[1]}{extras}{layout}"
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -79,8 +84,9 @@ class Layer(NamedTuple):
         """Return the result."""
         numbers = LAST if self.last else FIRST
         return lax.conv_general_dilated(
-            x, w, self.stride, self.padding, rhs_dilation=self.dilation, dimension_numbers=numbers, feature_group_count=self.groups
-        )
+            x, w, self.stride, self.padding, rhs_dilation=self.dilation, dimension_numbers=numbers, feature_group_count=self.groups,
+            precision="tensorfloat32",
+        )  # fmt: skip
 
     def function(self, number: int) -> Callable[[Any, Any, Any], Any]:
         """Return a pass, of images, weights and cotangents."""
@@ -113,6 +119,11 @@ CHECKS = [
     Layer(32, 256, 7, 7, 256),
     Layer(64, 512, 4, 4, 512),
     Layer(6, 64, 33, 35, 64, taps=(7, 7), padding=((3, 3), (3, 3))),
+    Layer(8, 64, 16, 16, 64, dtype=FLOAT32),
+    Layer(16, 64, 15, 13, 72, dtype=FLOAT32),
+    Layer(8, 128, 16, 16, 128, stride=(2, 2), dtype=FLOAT32),
+    Layer(16, 128, 14, 14, 128, groups=2, dtype=FLOAT32),
+    Layer(32, 256, 7, 7, 256, dtype=FLOAT32),
 ]
 
 TIMED = [
@@ -129,6 +140,7 @@ TIMED = [
     Layer(64, 256, 14, 14, 256),
     Layer(64, 64, 56, 56, 64, last=True),
 ]
+TIMED += [layer._replace(dtype=FLOAT32) for layer in TIMED]
 
 
 def run_check(layer: Layer) -> bool:
@@ -144,37 +156,28 @@ def run_check(layer: Layer) -> bool:
         errors.append(relative_error(actual, expected))
         same = same and np.array_equal(actual, again)
         count += on_matrix_units(function, arrays) > 0
-    right = max(errors) <= TOLERANCES[layer.dtype]
+    right = max(errors) <= (ROUNDED_TOLERANCE if layer.dtype == FLOAT32 else TOLERANCES[layer.dtype])
     verdict = ("" if right else "  WRONG") + ("" if same else "  NOT THE SAME TWICE")
-    verdict += "" if count >= layer.expected else f"  {count} of {layer.expected} on matrix units"
+    least = 0 if layer.dtype == FLOAT32 and opened_gpu().capabilities.matrix_units != "wgmma" else layer.expected
+    verdict += "" if count >= least else f"  {count} of {least} on matrix units"
     listed = ", ".join(f"{name} {error:.1e}" for name, error in zip(PASSES, errors, strict=True))
     print(f"{layer.name:44s} {count} on matrix units, errors: {listed}{verdict}", flush=True)
-    return right and same and count >= layer.expected
+    return right and same and count >= least
 
 
 def timer(layer: Layer, number: int) -> Callable[[], float]:
-    """Return a function that times one of several equal passes in a jitted program."""
-    function = layer.function(number)
-    arrays = [[vnp.asarray(x) for x in layer.arrays(seed)] for seed in range(REPEATED)]
-    program = vf.jit(lambda arrays: [function(*each) for each in arrays])
-    vf.block_until_ready(program(arrays))
-    times = max(1, round(SECONDS / (REPEATED * (layer.operations / 2e14 + 1e-5))))
-
-    def sample() -> float:
-        start = time.perf_counter()
-        for _ in range(times):
-            outputs = program(arrays)
-        vf.block_until_ready(outputs)
-        return (time.perf_counter() - start) / times / REPEATED
-
-    return sample
+    """Return a function that times a pass on the device."""
+    program, arrays = vf.jit(layer.function(number)), [vnp.asarray(x) for x in layer.arrays()]
+    return chain(lambda: program(*arrays), REPEATED)
 
 
 def peer(layer: Layer, number: int) -> Callable[[], float]:
     """Return PyTorch's timer of a pass, with channels last."""
     torch = peers.torch()
     shape = layer._replace(last=False).shapes
-    x, w, ct = (torch.randn(s, device="cuda").to(torch.bfloat16).to(memory_format=torch.channels_last) for s in shape)
+    torch.backends.cudnn.allow_tf32 = layer.dtype == FLOAT32
+    dtype = torch.float32 if layer.dtype == FLOAT32 else torch.bfloat16
+    x, w, ct = (torch.randn(s, device="cuda").to(dtype).to(memory_format=torch.channels_last) for s in shape)
     padding = [low for low, _ in layer.padding]
     stride, dilation = [list(each) for each in (layer.stride, layer.dilation)]
     if number == 0:
@@ -204,11 +207,13 @@ def _only(schedule: AnySchedule, device: TargetCapabilities) -> tuple[AnySchedul
 
 
 def run_schedules(layer: Layer) -> None:
-    """Time a layer's result and gradient by the weights by every schedule."""
+    """Time a layer's passes by every schedule."""
     standard, every = convolution.schedules, convolution.schedules(opened_gpu().capabilities)
-    for number in (0, 2):
+    for number in range(3):
         samplers = {}
         for schedule in every:
+            if number == 2 and layer.dtype == FLOAT32 and isinstance(schedule, Schedule) and schedule.turns:
+                continue
             convolution.schedules = partial(_only, schedule)
             opened_gpu().routines = RoutineCache()
             samplers[str(schedule)] = timer(layer, number)
@@ -224,9 +229,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="layers whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
+    parser.add_argument("--mma", action="store_true", help="the matrix units that all GPUs have, rather than wgmma")
     parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
+    if options.mma:
+        gpu.target = gpu.driver.target(gpu.capabilities._replace(matrix_units="mma"))
+        gpu.capabilities = gpu.target.capabilities
+        gpu.routines = RoutineCache()
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
     failures = 0
     for layer in [] if options.no_checks else [each for each in CHECKS if re.search(options.only, each.name)]:

@@ -282,7 +282,7 @@ WINDOW = ((1, 3, 2), (1, 2, 1), ((0, 0), (1, 1), (0, 0)))
 #: Programs of one primitive whose rule takes any keywords, and wrong values of its parameters, which were accepted or failed when called.
 FORGED_WINDOWS: dict[str, tuple[Any, list[tuple[int, ...]], list[tuple[tuple[Any, ...], Any]]]] = {
     "conv_general_dilated": (
-        lambda x, w: lax.conv_general_dilated(x, w, (1, 2), ((1, 1), (0, 1)), (1, 1), (2, 1), feature_group_count=2),
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 2), ((1, 1), (0, 1)), (1, 1), (2, 1), feature_group_count=2, precision="high"),
         [(1, 4, 8, 8), (4, 2, 3, 3)],
         [
             (("dimension_numbers", "record", 1, 3), -1),
@@ -291,6 +291,7 @@ FORGED_WINDOWS: dict[str, tuple[Any, list[tuple[int, ...]], list[tuple[tuple[Any
             (("lhs_dilation",), [1, 1, 1]),
             (("window_strides", 0), 0),
             (("batch_group_count",), [1]),
+            (("precision",), 1),
             (("more",), 1),
         ],
     ),

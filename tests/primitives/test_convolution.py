@@ -249,3 +249,19 @@ def test_integers_can_be_convolved_as_floats() -> None:
     wanted = vf.lax.conv_general_dilated(x.astype(np.float32), w.astype(np.float32), (1, 1), "VALID")
     assert actual.dtype == np.float32
     np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounded"), [(None, None), ("highest", None), ("high", "tensorfloat32"), ("bfloat16_3x", "bfloat16_3x")]
+)
+def test_the_precision_of_float32_is_a_parameter_where_it_is_lower(precision: Any, rounded: str | None) -> None:
+    def convolve(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (2,), "SAME", precision=precision)
+
+    x, w = vf.numpy.ones((2, 3, 8)), vf.numpy.ones((4, 3, 3))
+    gradient = vf.grad(lambda x, w: convolve(x, w).sum(), argnums=(0, 1))
+    for f, operand in ((convolve, x), (gradient, x), (vf.vmap(convolve, (0, None)), x[None])):
+        eqns = [eqn for eqn in vf.make_jaxpr(f)(operand, w).eqns if eqn.primitive.name == "conv_general_dilated"]
+        assert eqns
+        assert all(eqn.params.get("precision") == rounded for eqn in eqns)
+    assert "precision" not in vf.make_jaxpr(convolve)(x.astype("bfloat16"), w.astype("bfloat16")).eqns[0].params

@@ -167,6 +167,10 @@ class PhasesAxis(NamedTuple):
     start: int
     taps: int
 
+    def taps_of(self, phase: int) -> int:
+        """Return the number of taps of a phase."""
+        return len(range((self.start - phase) % self.phases, self.taps, self.phases))
+
 
 def with_phases(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> tuple[Correlation, tuple[PhasesAxis, ...]] | None:
     """Return a convolution over a dilated input as one correlation with phases.

@@ -73,7 +73,7 @@ _WINDOWS = frozenset(_PER_AXIS[:5])
 #: The parameters of primitives whose rules take any keywords.
 _NAMES: dict[str, frozenset[str]] = {
     "conv_general_dilated": frozenset({"window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "algorithm"})
-    | {"feature_group_count", "batch_group_count", "preferred_element_type"},
+    | {"feature_group_count", "batch_group_count", "preferred_element_type", "precision"},
     "triangular_solve": frozenset({"left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"}),
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _WINDOWS),
     **dict.fromkeys(("select_and_gather_add", "select_and_scatter_add"), _WINDOWS | {"select"}),
@@ -140,7 +140,7 @@ def _names(primitive: Primitive) -> tuple[frozenset[str] | None, frozenset[str]]
     They are those of its rule for types, or of its NumPy function; None where that rule itself refuses others.
     """
     if primitive.name in _NAMES:
-        return _NAMES[primitive.name], frozenset()
+        return _NAMES[primitive.name], _NAMES[primitive.name] & {"precision"}
     if primitive is dot_general_p:
         return frozenset({"dimension_numbers", "preferred_element_type", "precision"}), frozenset({"precision"})
     for rule in (primitive.abstract, evaluation_of(primitive)):

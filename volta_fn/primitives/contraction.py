@@ -38,8 +38,8 @@ class Precision(enum.Enum):
 
     Targets compute in the operands' own dtype (float16 and bfloat16 sum in float32), as `HIGHEST` asks for. `DEFAULT` and `HIGH` let a
     GPU's matrix units round operands of float32 to TensorFloat-32, which has 11 significant bits. The name "bfloat16_3x" lets them be
-    rounded to sums of two bfloat16 numbers, with 16 significant bits, whose three larger products are added. Products without a
-    precision have that of `jax_default_matmul_precision`, or else `HIGHEST`.
+    rounded to sums of two bfloat16 numbers, with 16 significant bits, whose three larger products are added. Products and
+    convolutions without a precision have that of `jax_default_matmul_precision`, or else `HIGHEST`.
     """
 
     DEFAULT = 0

@@ -17,12 +17,15 @@ from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
-from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, product_dtype
+from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, product_dtype, rounding
 from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, moveaxis, reshape, rev, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.settings import current as settings
 
 # The arithmetic of sliding windows: their numbers, and named paddings.
+
+_FLOAT32 = np.dtype(np.float32)
 
 Ints = tuple[int, ...]
 Padding = tuple[tuple[int, int], ...]
@@ -161,9 +164,14 @@ class _Params(NamedTuple):
     batch_group_count: int = 1
     preferred_element_type: np.dtype | None = None
     algorithm: str = "auto"
+    #: How operands of float32 may be rounded (`contraction.rounding`); None, and no parameter, if they may not.
+    precision: str | None = None
 
     def bind(self, lhs: Array, rhs: Array) -> Array:
-        return bind(conv_general_dilated_p, lhs, rhs, **self._asdict())
+        params = self._asdict()
+        if self.precision is None:
+            del params["precision"]
+        return bind(conv_general_dilated_p, lhs, rhs, **params)
 
 
 def _take(shape: Shape, spec: Ints) -> Ints:
@@ -401,7 +409,7 @@ def conv_general_dilated(
     in `conv_dimension_numbers`. With `feature_group_count` G, the features of `lhs` and the out features of `rhs` fall into G groups that
     are convolved separately (G = features: a depthwise convolution); with `batch_group_count` the batch of `lhs` does. The dtype is as in
     `dot_general`: float16 and bfloat16 sum in float32, and `preferred_element_type` may be a wider dtype of the
-    same kind, or a float for integers.
+    same kind, or a float for integers. `precision` may let a GPU's matrix units round operands of float32, as in `dot_general`.
 
     `algorithm` may ask for a way to compute it: "direct", "im2col", "igemm", "winograd" (windows of 3x3 or 5x5, no strides, no dilation) or
     "fft"; a gradient whose form it does not fit is computed as with "auto".
@@ -428,7 +436,9 @@ def conv_general_dilated(
     reach = tuple(map(dilated, taps, dilations))
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), rank, "conv_general_dilated: padding")
     check_cut("conv_general_dilated", sizes, pads, bases)
-    if precision is not None:
+    if precision is None:
+        precision = settings.matmul_precision
+    else:
         check_precision("conv_general_dilated", precision)
     dtype = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     if dtype is None and x.dtype != w.dtype:
@@ -436,10 +446,10 @@ def conv_general_dilated(
         check_promotion("conv_general_dilated", (x, w), dtype)
     elif dtype in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
         x, w = convert_element_type(x, dtype), convert_element_type(w, dtype)
-    return constrained(
-        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), dtype, algorithm).bind(x, w),
-        out_sharding,
-    )
+    rounded = rounding(precision) if precision is not None and x.dtype == w.dtype == _FLOAT32 else ""
+    groups = int(feature_group_count), int(batch_group_count)
+    params = _Params(strides, pads, bases, dilations, numbers, *groups, dtype, algorithm, rounded or None)
+    return constrained(params.bind(x, w), out_sharding)
 
 
 # The usual forms of convolution, in terms of `conv_general_dilated`.

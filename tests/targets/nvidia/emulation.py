@@ -405,13 +405,15 @@ def _ldmatrix(given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequen
 
 
 def _rows(words: dict[int, list[int]], dtype: np.dtype) -> np.ndarray:
-    """Return 64 rows of 16 terms from the registers of a warp group."""
-    result = np.zeros((64, 16))
+    """Return 64 rows of 32 bytes of terms from the registers of a warp group."""
+    each = 4 // dtype.itemsize  # elements of a register
+    result = np.zeros((64, 8 * each))
     for thread, four in words.items():
-        row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+        row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * each
         for k, word in enumerate(four):
-            pair = np.array([word & 0xFFFFFFFF], np.uint32).view(dtype).astype(np.float64)
-            result[row + k % 2 * 8, column + k // 2 * 8 : column + k // 2 * 8 + 2] = pair
+            elements = np.array([word & 0xFFFFFFFF], np.uint32).view(dtype).astype(np.float64)
+            start = column + k // 2 * 4 * each
+            result[row + k % 2 * 8, start : start + each] = elements
     return result
 
 

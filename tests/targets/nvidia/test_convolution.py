@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,21 +16,22 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import Emulator
 from tests.targets.nvidia.matmul.test_compiling import ptx
-from tests.targets.nvidia.planning import HOPPER, NONE
+from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from tests.targets.nvidia.translation import emulation
 from volta_fn import lax
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.config import default_matmul_precision
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.matmul.schedule import Schedule
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.routine import Routine
 
-BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
 
@@ -53,13 +55,14 @@ class Case(NamedTuple):
     groups: int = 1
     dtype: np.dtype = BFLOAT16
     preferred: Any = None
+    precision: str | None = None
 
     def convolve(self, x: Any, w: Any) -> Any:
         """Return the result."""
         preferred = None if x.dtype == np.float64 else self.preferred
         return lax.conv_general_dilated(
             x, w, self.stride, self.padding, rhs_dilation=self.dilation, dimension_numbers=self.numbers, feature_group_count=self.groups,
-            preferred_element_type=preferred,
+            precision=self.precision, preferred_element_type=preferred,
         )  # fmt: skip
 
     def function(self) -> Callable[..., Any]:
@@ -98,6 +101,7 @@ CASES = [
     Case("by x", (2, 64, 4, 4), (64, 64, 3, 3), "x"),
     Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
     Case("by x with strides", (2, 64, 12, 10), (64, 64, 4, 3), "x", stride=(3, 1), padding=((0, 1), (2, 0))),
+    Case("by x with columns apart", (2, 64, 6, 12), (64, 64, 2, 4), "x", stride=(1, 3), padding=((0, 1), (1, 0))),
     Case("by x, few channels", (2, 64, 16, 16), (40, 64, 2, 2), "x", stride=(2, 2), padding=((0, 0), (0, 0))),
     Case("by x with stride, dilated", (2, 64, 13, 11), (64, 64, 3, 3), "x", stride=(2, 2), dilation=(2, 1)),
     Case("by x of 1x1 with stride", (2, 64, 16, 16), (64, 64, 1, 1), "x", stride=(2, 2), padding=((0, 0), (0, 0))),
@@ -107,6 +111,16 @@ CASES = [
     Case("by w, asymmetric", (2, 64, 9, 10), (64, 64, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
     Case("by w of 1x1 with stride", (3, 64, 13, 12), (64, 64, 1, 1), "w", stride=(2, 2), padding=((0, 0), (0, 0))),
     Case("by w in groups", (2, 128, 5, 5), (128, 64, 2, 1), "w", groups=2),
+    *[case._replace(name=f"{case.name}, in TF32", dtype=FLOAT32, precision="tensorfloat32") for case in [
+        Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
+        Case("few channels", (2, 24, 7, 6), (40, 24, 3, 3)),
+        Case("groups", (2, 64, 4, 4), (48, 32, 2, 2), groups=2),
+        Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
+        Case("by w", (4, 64, 6, 5), (64, 64, 2, 2), "w"),
+        Case("by w, channels last", (2, 6, 5, 96), (2, 2, 96, 40), "w", numbers=LAST),
+        Case("by w, asymmetric", (4, 32, 9, 10), (64, 32, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+        Case("by w in groups", (4, 64, 5, 5), (128, 32, 2, 1), "w", groups=2),
+    ]],
 ]  # fmt: skip
 
 
@@ -146,23 +160,58 @@ def test_operands_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(case, Schedule(64, 1, stages=2, splits=splits), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"],
+)
+def test_convolutions_of_gpus_without_wgmma(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = [case for case in CASES if case.name == name]
+    check(case, WarpSchedule(64, 64, 32, 32, stages=2, splits=2), monkeypatch, AMPERE)
+
+
+@pytest.mark.parametrize("schedule", convolution.schedules(AMPERE), ids=str)
+def test_llvm_compiles_kernels_of_gpus_without_wgmma(schedule: WarpSchedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    for wrt in ("", "w"):
+        equation = Case("", (64, 64, 30, 30), (64, 64, 3, 3), wrt).equation()
+        routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, AMPERE)
+        assert routine is not None
+        (kernel,) = [dispatch.source for dispatch in routine.dispatches if header_of(dispatch.source)]
+        code = ptx(kernel, tmp_path, "sm_80")
+        assert "cp.async.cg" in code
+        assert "mma.sync" in code
+        assert ".local" not in code
+
+
+@pytest.mark.parametrize("schedule", [Schedule(64, 3, stages=2), Schedule(32, 2, blocks=2, stages=3)], ids=str)
+def test_rows_in_registers_of_several_warp_groups(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("", (4, 96, 6, 5), (64, 96, 2, 2), "w", dtype=FLOAT32, precision="tensorfloat32")
+    check(case, schedule, monkeypatch)
+
+
+def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "_FEWEST", 1)
-    monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
+    for wrt in ("", "x", "w"):
+        case = Case("", (2, 64, 16, 16), (64, 64, 3, 3), wrt, dtype=FLOAT32)
+        for precision, expected in ((None, 0), ("highest", 0), ("bfloat16_3x", 0), ("high", 1), ("tensorfloat32", 1)):
+            equation = case._replace(precision=precision).equation()
+            types = tuple([atom.aval for atom in equation.invars])
+            assert len(convolution.arrangements(types, equation.params, HOPPER)) == expected
+            assert not convolution.arrangements(types, equation.params, AMPERE)
+    with default_matmul_precision("tensorfloat32"):
+        assert convolution.arrangements(types, case.equation().params, HOPPER)
 
-    def chosen(product: Any, device: Any, schedules: Any, options: Any) -> Schedule:
-        return Schedule(64, 1, stages=2, splits=splits if splits in options else 1)
 
-    monkeypatch.setattr(convolution, "estimated", chosen)
-    equation = case.equation()
-    types = [atom.aval for atom in equation.invars]
-    routine = convolution.conv_general_dilated(tuple(types), equation.params, HOPPER)
-    assert routine is not None
-    rng = np.random.default_rng(len(case.name))
-    operands = [rng.standard_normal(type_.shape).astype(type_.dtype) for type_ in types]
-    (out,) = equation.outvars
-    result = np.full(out.aval.shape, np.nan, out.aval.dtype)
-    workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
-    assert run(routine, [*operands, result, *workspaces]) >= 1
+def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities = HOPPER) -> None:
+    """Compare the results of a convolution by a schedule with those in float64."""
+    equation, rng = case.equation(), np.random.default_rng(len(case.name))
+    operands = [rng.standard_normal(atom.aval.shape).astype(atom.aval.dtype) for atom in equation.invars]
+    if case.precision:  # numbers that rounding does not change
+        operands = [x.astype(BFLOAT16).astype(x.dtype) for x in operands]
+    result = computed(equation, operands, schedule, monkeypatch, device)
     params = equation.params | {"preferred_element_type": None}
     expected = np.asarray(
         vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
@@ -171,10 +220,43 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
 
 
+def computed(
+    equation: Equation, operands: list[np.ndarray], schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities
+) -> np.ndarray:
+    """Return the result of a convolution by a schedule."""
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
+
+    def chosen(product: Any, device: Any, schedules: Any, most_splits: int) -> AnySchedule:
+        return replace(schedule, splits=min(schedule.splits, most_splits))
+
+    monkeypatch.setattr(convolution, "estimated", chosen)
+    routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, device)
+    assert routine is not None
+    (out,) = equation.outvars
+    result = np.full(out.aval.shape, np.nan, out.aval.dtype)
+    workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
+    assert run(routine, [*operands, result, *workspaces]) >= 1
+    return result
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    equation = Case("", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)).equation()
+    ct, w = [np.ones(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    w[5, 7, 1, 1] = np.inf
+    result = computed(equation, [ct, w], Schedule(64, 1, stages=2), monkeypatch, HOPPER).astype(np.float32)
+    infinite = np.argwhere(~np.isfinite(result))
+    assert 0 < len(infinite) <= result[0, 0].size // 4 * len(result)
+    assert len({tuple(place % 2) for place in infinite[:, 2:]}) == 1
+
+
 @pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
 def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
-    for case in (Case("", (64, 64, 30, 30), (64, 64, 3, 3)), Case("", (64, 64, 30, 30), (64, 64, 3, 3), "w")):
+    plain = Case("", (64, 64, 30, 30), (64, 64, 3, 3))
+    rounded = plain._replace(dtype=FLOAT32, precision="tensorfloat32")
+    for case in (plain, plain._replace(wrt="w"), rounded, *([] if schedule.turns else [rounded._replace(wrt="w")])):
         equation = case.equation()
         routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, HOPPER)
         assert routine is not None

@@ -481,6 +481,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     preferred_element_type: np.dtype | None = None,
     algorithm: str = "auto",
+    precision: str | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Correlate `lhs` with the windows of `rhs`.
@@ -489,7 +490,7 @@ def conv_general_dilated(
     of (batch, feature, *spatial), (out feature, in feature, *spatial) and (batch, feature, *spatial). Padding is (low, high) per spatial
     axis and may be negative. The dtype of the result is `preferred_element_type`, or else the operands' own; float16 and bfloat16 are
     summed in float32. Of the algorithms only "fft" makes a difference here, if all elements are finite (transforms would spread infinities
-    and NaN).
+    and NaN). A lower `precision` rounds nothing.
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred_element_type is None else np.dtype(preferred_element_type)

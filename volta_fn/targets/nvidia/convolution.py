@@ -2,7 +2,8 @@
 
 A correlation (`compiler.correlations`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
 memory accelerator gathers windows while the product is computed. Images are copied before where their channels are not contiguous, and taps
-where those of an output are not.
+where those of an output are not. Numbers of float32 are rounded to TensorFloat-32 if their precision allows it: then cotangents are copied
+where positions are not contiguous.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from volta_fn.compiler.ir.index import Affine, Range, along, undecided
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.contraction import TENSORFLOAT32
 from volta_fn.targets.nvidia.matmul.contract import dispatch_of
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
@@ -31,7 +33,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowOperand,
 )
 from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, candidates, estimated
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule, candidates, estimated
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
@@ -46,17 +48,15 @@ _FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
 _FEWEST_COLUMNS = 64
 
 #: Schedules besides those of matrix products: for few outputs and many windows.
-_FURTHER = (Schedule(256, 2, stages=5, turns=True),)
-
-#: Chunks of long sums, as in gradients by the weights.
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_FURTHER = (
+    Schedule(256, 2, stages=5, turns=True),
+    Schedule(128, 3, stages=5),
+    Schedule(64, 3, stages=6),
+    Schedule(64, 2, blocks=2, stages=5),
+)
 
 #: Copies, and sums of partial sums, number elements by 32 bits.
 _MOST_ELEMENTS = 1 << 31
-
-#: How many times as many multiplications phases may take together: the others are with zeros, so that a number that is not finite makes
-#: NaN of results of other phases, too.
-_MOST_ZEROS = 2
 
 #: Columns of results that are so far apart are stored one by one, rather than as partial sums.
 _NEAR = 2
@@ -69,10 +69,12 @@ class Arrangement(NamedTuple):
     """A correlation as a product for matrix units, up to where its operands lie."""
 
     c: Correlation
+    #: Of the operands.
+    dtype: np.dtype
     #: Whether sums are over taps and channels, or else over windows, as in gradients by the weights.
     along_k: bool
-    #: The axes with several results for each position (`with_phases`), by their numbers.
-    phases: tuple[tuple[int, PhasesAxis], ...] = ()
+    #: By axis, the phases of positions (`with_phases`), each of which is a product of some taps; empty if all have all taps.
+    phases: tuple[PhasesAxis, ...] = ()
 
     @property
     def images(self) -> int:
@@ -92,9 +94,27 @@ class Arrangement(NamedTuple):
         return tuple([WindowAxis(a.size, a.taps, a.dilation, a.positions, a.stride, a.low) for a in self.c.axes])
 
     @property
-    def products(self) -> int:
-        """The number of multiplications, those with zeros included."""
-        return self.c.products * prod([each.phases for _, each in self.phases])
+    def phase_axes(self) -> list[tuple[int, PhasesAxis]]:
+        """The axes with several phases, by their numbers."""
+        return [(number, axis) for number, axis in enumerate(self.phases) if axis.phases > 1]
+
+    def stack(self, group: int, phases: Sequence[int]) -> Walk:
+        """Return a walk over the stack of products.
+
+        It has groups, or phases, which are so far apart.
+        """
+        if self.phases:
+            return Walk(tuple([axis.phases for _, axis in self.phase_axes]), tuple(phases))
+        return walk_of(self.c.groups, group)
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether windows are the left operand, which lanes load to registers.
+
+        Then the right one is contiguous along the sums. That is so where `wgmma` cannot transpose them: if sums are over windows, of other
+        than 16 bits.
+        """
+        return not self.along_k and self.dtype not in HALVES
 
     @property
     def outer(self) -> list[int]:
@@ -110,10 +130,9 @@ class Arrangement(NamedTuple):
             (windows,) = merged([c.images, *counts], [[image, *space]])
         else:
             (windows,) = merged([*counts, c.images], [[*space, image]])
-        sizes = [*[each.phases for _, each in self.phases], c.outputs]
-        (outputs,) = merged(sizes, [[*[space[axis] // each.phases for axis, each in self.phases], output]])
-        stack = walk_of(c.groups, group)
-        across = _last(windows) < _last(outputs)
+        outputs = walk_of(c.outputs, output)
+        stack = self.stack(group, [space[number] // axis.phases for number, axis in self.phase_axes])
+        across = not self.in_registers and _last(windows) < _last(outputs)
         rows, columns = (outputs, windows) if across else (windows, outputs)
         return ResultMap(dtype, elements, c.y.offset, stack, rows, columns), across
 
@@ -122,20 +141,23 @@ def _last(walk: Walk) -> int:
     return walk.strides[-1] if walk.strides else 1 << 62
 
 
-def arrangement(c: Correlation, dtypes: Sequence[np.dtype], device: TargetCapabilities) -> Arrangement | None:
+def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
     """Return how matrix units compute a correlation; None if they do not."""
     x, w, y = dtypes
-    if device.matrix_units != "wgmma" or x != w or x not in HALVES or len(c.axes) > _MOST_AXES:
+    by_groups = device.matrix_units == "wgmma"
+    operands = HALVES | {_FLOAT32} if by_groups and params.get("precision") == TENSORFLOAT32 else HALVES
+    if not device.matrix_units or x != w or x not in operands or len(c.axes) > _MOST_AXES:
         return None
     if y != _FLOAT32 and y not in HALVES:
         return None
     if min(c.x.strides + c.w.strides + c.y.strides) < 0:
         return None
-    a = Arrangement(c, c.positions >= c.taps)
+    a = Arrangement(c, x, c.positions >= c.taps)
     unit, atom = UNIT // x.itemsize, ROW // x.itemsize
-    if min(a.channels, c.outputs) < _NARROWEST or a.images * prod([axis.windows for axis in a.axes]) < _FEWEST_WINDOWS:
+    windows = a.images * prod([axis.windows for axis in a.axes])
+    if min(a.channels, c.outputs) < _NARROWEST or windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
         return None
-    if not all(axis.fits(len(a.axes)) for axis in a.axes):
+    if by_groups and not all(axis.fits(len(a.axes)) for axis in a.axes):
         return None
     if a.channels % atom and (c.groups > 1 or not a.along_k):
         return None
@@ -151,20 +173,21 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     summed = [c for c in problems if c.taps * c.channels]
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
-    chosen = [arrangement(c, dtypes, device) for c in summed]
-    together = _with_phases((lhs, rhs), params, device) if len(problems) > 1 else None
-    if together is not None and together.products <= _MOST_ZEROS * sum(c.products for c in summed):
+    chosen = [arrangement(c, dtypes, params, device) for c in summed]
+    is_divisible = device.matrix_units == "wgmma" and len(summed) == len(problems) > 1
+    together = _with_phases((lhs, rhs), params, device) if is_divisible else None
+    if together is not None:
         return [together]
     return [a for a in chosen if a is not None] if None not in chosen else []
 
 
 def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> Arrangement | None:
-    """Return how matrix units compute all phases of a convolution together."""
+    """Return how matrix units compute all phases of a convolution in one dispatch."""
     pair = with_phases(avals[0].shape, avals[1].shape, params)
-    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, device)
+    a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, params, device)
     if pair is None or a is None or not a.along_k or a.c.groups > 1:
         return None
-    return a._replace(phases=tuple([(axis, each) for axis, each in enumerate(pair[1]) if each.phases > 1]))
+    return a._replace(phases=pair[1])
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -186,19 +209,23 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
     chosen = arrangements(avals, params, device)
     if not chosen or chosen[0].c.groups > 1:
         return []
-    along_k, orders = chosen[0].along_k, []
-    for aval, spec, multiple in zip(avals, params["dimension_numbers"], (UNIT, ROW if along_k else UNIT), strict=False):
+    a, orders = chosen[0], []
+    for number, (aval, spec) in enumerate(zip(avals, params["dimension_numbers"], strict=False)):
         outer, inner, *space = spec
-        order = (outer, *space, inner) if along_k else (inner, *space, outer)
-        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % multiple
+        if number == 1 and a.in_registers:
+            orders.append((outer, inner, *space))
+            continue
+        order = (outer, *space, inner) if a.along_k else (inner, *space, outer)
+        is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % (ROW if number == 1 and a.along_k else UNIT)
         orders.append(tuple(range(aval.ndim)) if is_padded else order)
     return orders
 
 
 def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
     """Return the schedules that fit a device."""
+    further = _FURTHER if device.matrix_units == "wgmma" else ()
     of_products = [s for s in candidates(device) if s.columns >= _FEWEST_COLUMNS]
-    return (*of_products, *[s for s in _FURTHER if s.shared <= device.block_memory])
+    return (*of_products, *[s for s in further if s.shared <= device.block_memory])
 
 
 class _Arrays:
@@ -284,21 +311,27 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     if across:
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
     finish = _finish_axes(product, target)
-    splits = [n for n in _SPLITS if n == 1 or (finish and n * product.batch * product.m * product.n < _MOST_ELEMENTS)]
-    schedule = estimated(product, device, schedules(device), splits)
-    assert isinstance(schedule, Schedule)
+    results = product.batch * product.m * product.n
+    splits = _MOST_ELEMENTS // results if finish and not a.phases else 1
+    options = [s for s in schedules(device) if isinstance(s, WarpSchedule) or not (s.turns and (a.in_registers or a.phases))]
+    schedule = estimated(product, device, options, splits)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
-        results: Results = Stored(product, schedule, target, 2)
-        if dtype.itemsize == 2 and Rounded.fits(target):
-            results = Rounded(product, schedule, target, dtype, 2)
-        return [dispatch_of(product, schedule, results, (left, right, 2), 1, device)]
+        store: Results = Stored(product, schedule, target, 2)
+        if dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target):
+            store = Rounded(product, schedule, target, dtype, 2)
+        return [dispatch_of(product, schedule, store, (left, right, 2), 1, device)]
     assert finish is not None
-    partial = arrays.new(4 * schedule.splits * product.batch * product.m * product.n)
+    partial = arrays.new(4 * schedule.splits * results)
     sums = PartialSums(product, schedule, 2)
     first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
-    kernel = _finishing_kernel(finish, schedule.splits, target)
-    return [first, *renumbered(kernel, (partial, 2), device)]
+    *before, last = _finishing_kernels(finish, schedule.splits, dtype)
+    source, dispatches = partial, [first]
+    for kernel in before:
+        total = arrays.new(4 * results)
+        dispatches += renumbered(kernel, (source, total), device)
+        source = total
+    return [*dispatches, *renumbered(last, (source, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
@@ -310,17 +343,23 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
     padded = -(-a.channels // unit) * unit
     x = arrays.arranged(0, c.x.offset, [(a.images, image), *space, *grouped, (a.channels, channel)], padded, 1 + len(space))
     strides = x.strides[: 1 + len(space)]
-    stack = walk_of(c.groups, a.channels)
-    windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy)
+    stack = a.stack(a.channels, [0] * len(a.phase_axes))
+    windows = WindowOperand(0, dtype, a.along_k, a.images, a.axes, a.channels, stack, strides, x.start, x.is_copy, a.phases)
     taps = [(axis.taps, stride) for axis, stride in zip(c.axes, c.w.strides[3:], strict=True)]
     grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
     if a.along_k:
-        phases = [(each.phases, -c.w.strides[3 + axis] // each.phases) for axis, each in a.phases]
+        phases = [(axis.phases, -c.w.strides[3 + number] // axis.phases) for number, axis in a.phase_axes]
         axes = [*grouped, *phases, outputs, *taps, inner]
         w = arrays.arranged(1, c.w.offset, axes, windows.padded, ranges=_tap_ranges(a))
-        terms, rows = windows.features, c.outputs * prod([count for count, _ in phases])
-        other = MatrixOperand(1, dtype, True, rows, terms, terms, walk_of(c.groups, rows * terms), w.start, w.is_copy)
+        terms = windows.features
+        matrix = c.outputs * terms
+        stack = a.stack(matrix, [matrix * stride for stride in contiguous_strides([count for count, _ in phases])])
+        other = MatrixOperand(1, dtype, True, c.outputs, terms, terms, stack, w.start, w.is_copy)
+    elif a.in_registers:
+        w = arrays.arranged(1, c.w.offset, [*grouped, outputs, inner, *taps], taps[-1][0])
+        terms = windows.windows
+        other = MatrixOperand(1, dtype, True, c.outputs, terms, terms, walk_of(c.groups, c.outputs * terms), w.start, w.is_copy)
     else:
         width = -(-c.outputs // unit) * unit
         w = arrays.arranged(1, c.w.offset, [inner, *taps, *grouped, outputs], width)
@@ -331,9 +370,9 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
 
 def _tap_ranges(a: Arrangement) -> list[Range]:
     """Return where taps of phases exist, by the axes of the arranged taps."""
-    first = len(a.phases) + 1  # after phases and outputs
+    first = len(a.phase_axes) + 1  # after phases and outputs
     ranges = []
-    for number, (axis, each) in enumerate(a.phases):
+    for number, (axis, each) in enumerate(a.phase_axes):
         tap = Affine(tuple(sorted([(number, -1), (first + axis, each.phases)])), each.start)
         ranges.append(Range(tap, 0, each.taps))
     return ranges
@@ -352,8 +391,19 @@ def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, i
     return axes if fills and axes and prod([s for s, _, _ in axes]) == target.elements else None
 
 
-def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, target: ResultMap) -> Kernel:
-    """Return the kernel that adds up partial sums, and stores results."""
+def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> list[Kernel]:
+    """Return the kernels that add up partial sums and store results.
+
+    If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
+    """
+    results = prod([size for size, _, _ in axes])
+    if splits == 1 or axes[-1][2] == 1:
+        return [_finishing_kernel(axes, splits, dtype)]
+    return [_finishing_kernel([(results, 1, 1)], splits, _FLOAT32), _finishing_kernel(axes, 1, dtype)]
+
+
+def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> Kernel:
+    """Return the kernel that adds up partial sums in the order of results."""
     sizes, results = tuple([size for size, _, _ in axes]), prod([size for size, _, _ in axes])
     source = tuple([(axis, stride) for axis, (_, _, stride) in enumerate(axes)])
     index = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(axes)]), 0)
@@ -366,8 +416,8 @@ def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, target:
         first, second, *pending = pending
         nodes.append(Apply(_FLOAT32, "add", (first, second)))
         pending.append(len(nodes) - 1)
-    if target.dtype != _FLOAT32:
-        nodes.append(Apply(target.dtype, "convert_element_type", (len(nodes) - 1,)))
+    if dtype != _FLOAT32:
+        nodes.append(Apply(dtype, "convert_element_type", (len(nodes) - 1,)))
     store = Store((results,), (index,), len(nodes) - 1)
     return Kernel(sizes, len(sizes), (Buffer(elements, _FLOAT32),), tuple(nodes), (store,))
 

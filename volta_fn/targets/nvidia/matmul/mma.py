@@ -7,10 +7,14 @@ that eight rows of a fragment lie in different banks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct
+from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
 
@@ -18,14 +22,14 @@ from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk
 _TERMS, _STEP, _ELEMENTS = 64, 16, 8
 
 
-class _Side:
+class _Side(ABC):
     """A slice of an operand in shared memory, and a thread's share of the work.
 
     A row has 64 terms of one row of the left operand or column of the right one; if the operand is not contiguous along k, it has one term
     of all rows or columns of the tile.
     """
 
-    def __init__(self, f: KernelFunction, operand: MatrixOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> None:
+    def __init__(self, f: KernelFunction, operand: ProductOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> None:
         self.f, self.operand, self.is_left, self.offset = f, operand, is_left, offset
         self.tile = schedule.rows if is_left else schedule.columns
         self.warp_size = schedule.warp_rows if is_left else schedule.warp_columns
@@ -36,9 +40,6 @@ class _Side:
         self.together = schedule.threads // units
         self.passes = self.rows // self.together
         assert self.together % 8 == 0 and self.rows % self.together == 0, "the same units of a row have the same number in all passes"
-        #: Bytes from a row to the next, and from a slice to the next.
-        self.pitch = operand.stride * 2
-        self.advance = _TERMS * 2 if operand.along_k else _TERMS * self.pitch
         #: The row that this thread copies first, and its unit, both in memory and in shared memory.
         self.row, self.unit = f.divided(f.thread, units)
         self.to = f.plus(f.times(self.row, self.row_bytes), f.times(self._place(self.row, self.unit), UNIT))
@@ -48,45 +49,27 @@ class _Side:
 
     # copies
 
+    #: Bytes from a slice to the next.
+    advance: int
+
+    @abstractmethod
     def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
         """Return where this thread's copies of a tile begin.
 
         `first` is the tile's first row or column.
         """
-        f, operand = self.f, self.operand
-        self.first = first
-        row, start = (f.plus(first, self.row), term) if operand.along_k else (f.plus(term, self.row), first)
-        #: The index of the first element of this thread's units along the contiguous axis, in the first slice.
-        unit = f.plus(start, f.times(self.unit, _ELEMENTS))
-        far = f.binary("mul", f.widened_index(row), Value("i64", str(operand.stride)))
-        total = f.binary("add", far, f.widened_index(unit))
-        for axis, _, stride in operand.steps():
-            total = f.binary("add", total, f.binary("mul", f.widened_index(positions[axis]), Value("i64", str(stride))))
-        total = f.binary("add", total, Value("i64", str(operand.start)))
-        return f.further(f.bindings[operand.binding], f.binary("mul", total, Value("i64", "2")))
 
+    @abstractmethod
     def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
         """Begin to copy this thread's share of a slice, or a part of it.
 
         The slice begins with `term`. Elements out of range become zeros.
         """
-        f, operand = self.f, self.operand
-        along, across = (term, self.first) if operand.along_k else (self.first, term)
-        ends = (operand.inner, operand.outer) if operand.along_k else (operand.outer, operand.inner)
-        size = self._bytes(f.plus(along, f.times(self.unit, _ELEMENTS)), ends[0])
-        for j in range(part, self.passes, parts):
-            row = f.plus(across, self.row, i32(j * self.together))
-            exists = f.select(f.below(row, ends[1]), size, i32(0))
-            to = f.plus(self.to, stage, i32(self.offset + j * self.together * self.row_bytes))
-            f.copy_unit(to, f.further(source, Value("i64", str(j * self.together * self.pitch))), exists)
 
-    def _bytes(self, begin: Value, end: int) -> Value:
-        """Emit the bytes of a unit that exist."""
+    def _copy_row(self, source: Value, stage: Value, number: int, size: Value) -> None:
+        """Begin to copy a unit of a row, of which so many bytes exist."""
         f = self.f
-        some = i32(UNIT)
-        if end % _ELEMENTS:
-            some = f.times(f.intrinsic("llvm.umin.i32", "i32", f.minus(i32(end), begin), i32(_ELEMENTS)), 2)
-        return f.select(f.below(begin, end), some, i32(0))
+        f.copy_unit(f.plus(self.to, stage, i32(self.offset + number * self.together * self.row_bytes)), source, size)
 
     # fragments
 
@@ -119,17 +102,137 @@ class _Side:
         return f.load_matrices(pointer, transposed=not self.operand.along_k)
 
 
+class _MatrixSide(_Side):
+    """Rows of a matrix."""
+
+    operand: MatrixOperand
+
+    def __init__(self, f: KernelFunction, operand: MatrixOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> None:
+        super().__init__(f, operand, is_left, schedule, offset)
+        #: Bytes from a row to the next.
+        self.pitch = operand.stride * 2
+        self.advance = _TERMS * 2 if operand.along_k else _TERMS * self.pitch
+
+    def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
+        """Return the pointer to this thread's first unit."""
+        f, operand = self.f, self.operand
+        self.first = first
+        row, start = (f.plus(first, self.row), term) if operand.along_k else (f.plus(term, self.row), first)
+        #: The index of the first element of this thread's units along the contiguous axis, in the first slice.
+        unit = f.plus(start, f.times(self.unit, _ELEMENTS))
+        far = f.binary("mul", f.widened_index(row), Value("i64", str(operand.stride)))
+        total = f.binary("add", far, f.widened_index(unit))
+        for axis, _, stride in operand.steps():
+            total = f.binary("add", total, f.binary("mul", f.widened_index(positions[axis]), Value("i64", str(stride))))
+        total = f.binary("add", total, Value("i64", str(operand.start)))
+        return f.further(f.bindings[operand.binding], f.binary("mul", total, Value("i64", "2")))
+
+    def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
+        """Begin to copy units of some rows."""
+        f, operand = self.f, self.operand
+        along, across = (term, self.first) if operand.along_k else (self.first, term)
+        ends = (operand.inner, operand.outer) if operand.along_k else (operand.outer, operand.inner)
+        size = self._bytes(f.plus(along, f.times(self.unit, _ELEMENTS)), ends[0])
+        for j in range(part, self.passes, parts):
+            row = f.plus(across, self.row, i32(j * self.together))
+            exists = f.select(f.below(row, ends[1]), size, i32(0))
+            self._copy_row(f.further(source, Value("i64", str(j * self.together * self.pitch))), stage, j, exists)
+
+    def _bytes(self, begin: Value, end: int) -> Value:
+        """Emit the bytes of a unit that exist."""
+        f = self.f
+        some = i32(UNIT)
+        if end % _ELEMENTS:
+            some = f.times(f.intrinsic("llvm.umin.i32", "i32", f.minus(i32(end), begin), i32(_ELEMENTS)), 2)
+        return f.select(f.below(begin, end), some, i32(0))
+
+
+class _WindowSide(_Side):
+    """Windows of images: a unit has channels of one tap of one window."""
+
+    operand: WindowOperand
+    advance = 0
+
+    def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
+        """Locate what the slices of a tile share.
+
+        That is the windows, or else the tap and channel of the unit.
+        """
+        f, operand = self.f, self.operand
+        start = f.times(positions[0], operand.channels) if operand.groups > 1 else i32(0)
+        self.base = f.further(f.bindings[operand.binding], _bytes_of(f, f.plus(start, i32(operand.start))))
+        if operand.along_k:
+            rows = [f.plus(first, self.row, i32(j * self.together)) for j in range(self.passes)]
+            self.windows = [self._window(row) for row in rows]
+        else:
+            self.tap = self._tap(f.plus(first, f.times(self.unit, _ELEMENTS)))
+        return self.base
+
+    def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
+        """Begin to copy the same tap of some windows."""
+        f, operand = self.f, self.operand
+        tap = self._tap(f.plus(term, f.times(self.unit, _ELEMENTS))) if operand.along_k else self.tap
+        for j in range(part, self.passes, parts):
+            window = self.windows[j] if operand.along_k else self._window(f.plus(term, self.row, i32(j * self.together)))
+            exists = f.binary("and", window.exists, tap.exists)
+            total = f.binary("add", window.offset, tap.offset)
+            for begin, offset, axis in zip(window.places, tap.places, operand.axes, strict=True):
+                exists = f.binary("and", exists, f.below(f.plus(begin, offset), axis.size))  # unsigned: neither side of the image
+            pointer = f.further(source, f.binary("mul", total, Value("i64", "2")))
+            self._copy_row(pointer, stage, j, f.select(exists, i32(UNIT), i32(0)))
+
+    def _window(self, number: Value) -> _Place:
+        """Locate the first tap of a window."""
+        f, operand = self.f, self.operand
+        image, *positions = f.coordinates(number, (operand.images, *[axis.windows for axis in operand.axes]))
+        places = [f.plus(f.times(p, axis.step), i32(-axis.low)) for p, axis in zip(positions, operand.axes, strict=True)]
+        return _Place(f.below(number, operand.windows), places, self._offset([image, *places], operand.strides))
+
+    def _tap(self, feature: Value) -> _Place:
+        """Locate a tap and channel in a window."""
+        f, operand = self.f, self.operand
+        number, channel = f.divided(feature, operand.padded)
+        taps = f.coordinates(number, [axis.taps for axis in operand.axes])
+        places = [f.times(tap, axis.dilation) for tap, axis in zip(taps, operand.axes, strict=True)]
+        exists = f.binary("and", f.below(feature, operand.features), f.below(channel, operand.channels))
+        return _Place(exists, places, self._offset([channel, *places], (1, *operand.strides[1:])))
+
+    def _offset(self, places: Sequence[Value], strides: Sequence[int]) -> Value:
+        """Emit how far places, which may be before the image, are in memory, in elements."""
+        f, total = self.f, Value("i64", "0")
+        for place, stride in zip(places, strides, strict=True):
+            total = f.binary("add", total, f.binary("mul", f.cast("sext", place, "i64"), Value("i64", str(stride))))
+        return total
+
+
+class _Place(NamedTuple):
+    """The place of a window's first tap, or of a tap relative to it."""
+
+    exists: Value
+    #: Along every axis.
+    places: list[Value]
+    #: In memory, in elements.
+    offset: Value
+
+
+def _bytes_of(f: KernelFunction, elements: Value) -> Value:
+    return f.binary("mul", f.widened_index(elements), Value("i64", "2"))
+
+
+def _side(f: KernelFunction, operand: ProductOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> _Side:
+    if isinstance(operand, MatrixOperand):
+        return _MatrixSide(f, operand, is_left, schedule, offset)
+    return _WindowSide(f, operand, is_left, schedule, offset)
+
+
 class WarpKernel:
     """The kernel of a product by `mma.sync` under construction."""
 
     def __init__(self, product: MatrixProduct, schedule: WarpSchedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
         self.f = f = KernelFunction(0, bindings, schedule.threads, schedule.residents)
-        lhs, rhs = product
-        assert isinstance(lhs, MatrixOperand)
-        assert isinstance(rhs, MatrixOperand)
-        left = _Side(f, lhs, True, schedule, 0)
-        self.sides = left, _Side(f, rhs, False, schedule, left.bytes)
+        left = _side(f, product.lhs, True, schedule, 0)
+        self.sides = left, _side(f, product.rhs, False, schedule, left.bytes)
         self.down, self.across = tiles(product, schedule)
         self.slices = chunk(product, schedule.splits)
         self.total = self.down * self.across * product.batch * schedule.splits

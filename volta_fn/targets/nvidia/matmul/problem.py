@@ -10,6 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
+from volta_fn.compiler.correlations import PhasesAxis
 from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Store
 from volta_fn.targets.nvidia.kernel import TensorMap, Windows
@@ -135,6 +136,19 @@ class WindowOperand(NamedTuple):
     start: int
     #: Whether it is a copy of the convolution's operand.
     is_copy: bool = False
+    #: By axis, how taps are divided among phases, which are the stack then; empty if there are none.
+    phases: tuple[PhasesAxis, ...] = ()
+
+    @property
+    def groups(self) -> int:
+        """The groups of channels."""
+        return 1 if self.phases else self.stack.size
+
+    @property
+    def grows(self) -> bool:
+        """Whether the last phase has more taps than the first."""
+        first, last = (math.prod([axis.taps_of(-last % axis.phases) for axis in self.phases]) for last in (0, 1))
+        return first < last
 
     @property
     def atom(self) -> int:
@@ -163,7 +177,9 @@ class WindowOperand(NamedTuple):
 
     @property
     def inner(self) -> int:
-        """The terms of the sums."""
+        """The terms of the sums; with phases, those of an average one."""
+        if self.phases:
+            return -(-self.padded * math.prod([axis.taps for axis in self.phases]) // self.stack.size)
         return self.features if self.along_k else self.windows
 
     def tensor_map(self, tile: int) -> TensorMap:
@@ -174,7 +190,7 @@ class WindowOperand(NamedTuple):
         windows = Windows(
             tuple([low for low, _ in corners]), tuple([high for _, high in corners]), tuple([a.step for a in innermost_first])
         )
-        dims = (self.channels * self.stack.size, *[axis.size for axis in innermost_first], self.images)
+        dims = (self.channels * self.groups, *[axis.size for axis in innermost_first], self.images)
         strides = tuple([x * size for x in self.strides[::-1]])
         return TensorMap(self.binding, self.dtype.name, self.start * size, dims, strides, (self.atom, tile), windows)
 

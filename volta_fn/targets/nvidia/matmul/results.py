@@ -100,29 +100,24 @@ class _Elementwise(Results):
         """Store the results of a vector of sums, or of one sum."""
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
-        """Store what is staged: eight lanes have a row, four columns each."""
-        first, unit = f.divided(f.lane, 8)
+        """Store what is staged.
+
+        Eight lanes have a row, with four columns each, or all have one, with a column each.
+        """
+        first, place = f.divided(f.lane, ROW // 4 // self.lanes)
+        unit, element = f.divided(place, LANES // self.lanes)
+        x = f.plus(column, f.times(place, self.lanes))
 
         def turn(k: Value, _: list[Value]) -> list[Value]:
-            line = f.plus(f.times(k, 4), first)
-            here = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
-            at = f.plus(staging, f.times(line, ROW), here)
-            y, x = f.plus(row, line), f.plus(column, f.times(unit, LANES))
-            if self.lanes == LANES:
-                with f.only_if(self.inside(f, y, x)):
-                    self.put(f, number, y, x, f.load(vector_of(self.type, LANES), f.shared(at), 16))
-                return []
-
-            def single(e: Value, _: list[Value]) -> list[Value]:
-                column = f.plus(x, e)
-                with f.only_if(self.inside(f, y, column)):
-                    self.put(f, number, y, column, f.load(self.type, f.shared(f.plus(at, f.times(e, 4))), 4))
-                return []
-
-            f.repeat(i32(0), i32(LANES), i32(1), [], single)
+            line = f.plus(f.times(k, self.lanes), first)
+            at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+            y = f.plus(row, line)
+            with f.only_if(self.inside(f, y, x)):
+                sums = f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
+                self.put(f, number, y, x, sums)
             return []
 
-        f.repeat(i32(0), i32(_ROWS // 4), i32(1), [], turn)
+        f.repeat(i32(0), i32(_ROWS // self.lanes), i32(1), [], turn)
 
 
 class PartialSums(_Elementwise):

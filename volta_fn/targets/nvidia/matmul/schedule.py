@@ -18,11 +18,11 @@ STAGING = 16 * ROW
 
 # Times are in multiplications of one slice by one multiprocessor, of which there are 32 in a clock cycle: 64 terms each.
 
-#: What a slice costs besides its products.
-_SLICE_COST = 4000
+#: What a slice costs besides its products, and what a row or column of it costs to copy: 128 bytes, of which about 56 in a clock cycle.
+_SLICE_COST, _ROW_COST = 4000, 73
 
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
-_DISPATCH_COST, _PARTIAL_COST = 140_000, 5
+_DISPATCH_COST, _PARTIAL_COST = 180_000, 12
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,8 @@ _MMA = (
     WarpSchedule(64, 64, 32, 32, stages=3, residents=2),
 )
 
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-
-#: The fewest slices of a chunk of a split sum.
-_FEWEST_SLICES = 8
+#: The fewest slices of a chunk of a split sum, the most chunks, and the most rounds of tiles that these fill.
+_FEWEST_SLICES, _MOST_SPLITS, _MOST_ROUNDS = 8, 64, 4
 
 
 def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
@@ -170,11 +168,24 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
 
 
 def estimated(
-    product: MatrixProduct, capabilities: TargetCapabilities, schedules: Sequence[AnySchedule], splits: Sequence[int] = _SPLITS
+    product: MatrixProduct, capabilities: TargetCapabilities, schedules: Sequence[AnySchedule], most_splits: int = _MOST_SPLITS
 ) -> AnySchedule:
-    """Return the schedule estimated to be fastest, with one of some numbers of chunks."""
-    options = [replace(s, splits=n) for s in schedules for n in splits if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
-    return min(options, key=lambda s: _cost(product, s, capabilities.processors))
+    """Return the schedule estimated to be fastest.
+
+    Sums are in at most so many chunks.
+    """
+    processors = capabilities.processors
+    options = [replace(s, splits=n) for s in schedules for n in _splits(product, s, processors) if n <= most_splits]
+    return min(options, key=lambda s: _cost(product, s, processors))
+
+
+def _splits(product: MatrixProduct, schedule: AnySchedule, processors: int) -> list[int]:
+    """Return numbers of chunks: one, and those with which tiles fill whole rounds."""
+    down, across = tiles(product, schedule)
+    room = processors * schedule.residents
+    most = min(_MOST_SPLITS, chunk(product, 1) // _FEWEST_SLICES)
+    filling = {min(most, rounds * room // (down * across * product.batch)) for rounds in range(1, _MOST_ROUNDS + 1)}
+    return sorted({1, *filling} - {0})
 
 
 def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
@@ -199,10 +210,16 @@ def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
 
 
 def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
-    """Estimate the time of a schedule: rounds of tiles, times what each costs."""
+    """Estimate the time of a schedule: rounds of tiles, times what each costs.
+
+    To store a tile is estimated to take as long as to multiply a slice.
+    """
     down, across = tiles(product, schedule)
-    rounds = ceil(down * across * product.batch * schedule.splits / (processors * schedule.residents))
-    time = rounds * (schedule.rows * schedule.columns * schedule.residents + _SLICE_COST) * chunk(product, schedule.splits)
+    blocks = ceil(down * across * product.batch * schedule.splits / processors)
+    rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
+    each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + schedule.columns))
+    stores = schedule.rows * schedule.columns * residents
+    time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
     if schedule.splits == 1:
         return time
     return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors

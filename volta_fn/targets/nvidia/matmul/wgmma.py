@@ -7,6 +7,9 @@ persistent: each computes several tiles of the results, one after another.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value
@@ -23,20 +26,22 @@ _ROWS, _STEP = 64, 32
 class _Side:
     """A slice of an operand in shared memory, as copies and `wgmma` see it.
 
-    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise, of 16-bit operands, the
-    slice is a sequence of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
+    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise the slice is a sequence
+    of boxes of rows or columns, whose rows of 128 bytes have one term each. Of these, `wgmma` transposes those of 16 bits alone: the left
+    operand may have others, which lanes load to registers.
     """
 
     def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
         self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
         self.bytes = tile * ROW
         #: The box of a copy, in rows or columns.
-        self.box = tile if operand.along_k else ROW // 2
+        self.box = tile if operand.along_k else ROW // operand.dtype.itemsize
         self.tensor_map = operand.tensor_map(self.box)
         #: The bytes between boxes, in its descriptors.
         self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
         self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
+        self.in_registers = not operand.along_k and operand.dtype not in HALVES
 
 
 def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: Value, group: Value) -> tuple[list[Value], list[Value]]:
@@ -49,10 +54,46 @@ def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: V
     number, channel = f.divided(feature, operand.padded)
     exists = f.below(feature, operand.features)  # else there are zeros
     taps = f.coordinates(number, [axis.taps for axis in operand.axes])
-    channel = f.select(exists, f.plus(channel, f.times(group, operand.channels)), i32(operand.channels * operand.stack.size))
+    channel = f.select(exists, f.plus(channel, f.times(group, operand.channels)), i32(operand.channels * operand.groups))
     starts = [f.plus(f.times(p, axis.step), i32(-axis.low)) for p, axis in zip(positions, operand.axes, strict=True)]
     offsets = [f.select(exists, f.times(tap, axis.dilation), i32(0)) for tap, axis in zip(taps, operand.axes, strict=True)]
     return [channel, *starts[::-1], image], [f.cast("trunc", offset, "i16") for offset in offsets[::-1]]
+
+
+class _Slices(NamedTuple):
+    """The slices of a tile: how many there are, and the first term of each."""
+
+    total: Value
+    term: Callable[[Value], Value]
+
+
+def _phase_slices(f: KernelFunction, operand: WindowOperand, positions: Sequence[Value]) -> _Slices:
+    """Emit the slices of a phase: those of its taps.
+
+    Along every axis these are consecutive.
+    """
+    digits, ranges = iter(positions), []
+    for axis in operand.phases:
+        r = next(digits) if axis.phases > 1 else i32(0)
+        shift = -(-axis.start // axis.phases)  # so that numbers are not negative
+        first = f.quotient(f.plus(r, i32((shift + 1) * axis.phases - 1 - axis.start)), axis.phases)
+        end = f.quotient(f.plus(r, i32((shift + 1) * axis.phases + axis.taps - 1 - axis.start)), axis.phases)
+        ranges.append((f.minus(first, i32(shift)), f.minus(end, first)))
+    each = operand.padded // operand.atom
+    total = i32(each)
+    for _, count in ranges:
+        total = f.binary("mul", total, count)
+
+    def term(k: Value) -> Value:
+        tap, part = f.divided(k, each)
+        number, size = i32(0), 1
+        for axis, (first, count) in zip(operand.axes[::-1], ranges[::-1], strict=True):
+            at = f.plus(first, f.binary("urem", tap, count))
+            number, tap = f.plus(number, f.times(at, size)), f.binary("udiv", tap, count)
+            size *= axis.taps
+        return f.plus(f.times(number, operand.padded), f.times(part, operand.atom))
+
+    return _Slices(total, term)
 
 
 class WarpGroupKernel:
@@ -66,6 +107,12 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        #: The operand whose taps are divided among phases, if any.
+        self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
+        assert self.phased is None or (schedule.splits == 1 and not schedule.turns), "tiles have different numbers of slices"
+        assert not self.sides[1].in_registers, "registers are for the left operand"
+        #: Slices under way: registers may not change while `wgmma` reads them.
+        self.ahead = 0 if left.in_registers else schedule.ahead
         #: What sums begin with.
         self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
@@ -131,7 +178,19 @@ class WarpGroupKernel:
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
         row, column = f.raster(rest, self.down, self.across, schedule.band)
+        if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
+            number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, schedule.columns)
+
+    def _slices(self, number: Value) -> tuple[list[Value], _Slices]:
+        """Return the place in the stack of the product of a number, and its slices."""
+        f, terms = self.f, self.terms
+        split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
+        positions = f.coordinates(stack, self.product.stack)
+        if self.phased is not None:
+            return positions, _phase_slices(f, self.phased, positions)
+        begin = f.times(split, self.slices * terms)
+        return positions, _Slices(i32(self.slices), lambda k: f.plus(begin, f.times(k, terms)))
 
     # the warp group that copies
 
@@ -145,9 +204,7 @@ class WarpGroupKernel:
     def _copy_tile(self, tile: Value, state: list[Value]) -> list[Value]:
         f = self.f
         number, row, column = self._position(tile)
-        split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
-        positions = f.coordinates(stack, self.product.stack)
-        begin = f.times(split, self.slices * self.terms)
+        positions, slices = self._slices(number)
 
         def copy_slice(k: Value, state: list[Value]) -> list[Value]:
             stage, parity = state
@@ -155,12 +212,12 @@ class WarpGroupKernel:
             barrier = self._of_stage(self.full, stage)
             f.expect_bytes(barrier, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
-            term = f.plus(begin, f.times(k, self.terms))
+            term = slices.term(k)
             for side, first in zip(self.sides, (row, column), strict=True):
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
             return self._next(stage, parity)
 
-        return f.repeat(i32(0), i32(self.slices), i32(1), state, copy_slice)
+        return f.repeat(i32(0), slices.total, i32(1), state, copy_slice)
 
     def _copy_side(self, side: _Side, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
@@ -168,7 +225,8 @@ class WarpGroupKernel:
         for offset in range(0, side.tile, side.box):
             outer, at = f.plus(first, i32(offset)), f.plus(to, i32(offset * ROW))
             if isinstance(operand, WindowOperand):
-                box, taps = _window_box(f, operand, outer, term, positions[0] if positions else i32(0))
+                group = positions[0] if operand.groups > 1 else i32(0)
+                box, taps = _window_box(f, operand, outer, term, group)
                 f.copy_box(at, side.pointer, box, barrier, taps)
             else:
                 stack = [positions[axis] for axis, _, _ in operand.steps()]
@@ -181,6 +239,7 @@ class WarpGroupKernel:
         if schedule.registers is not None:
             f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {schedule.registers[1]};")
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
+        self.elements = self._element_offsets() if self.sides[0].in_registers else []
         if not schedule.turns:
             f.repeat(self.first, i32(self.total), self.count, [i32(0)], self._multiply_tile)
             return
@@ -208,7 +267,7 @@ class WarpGroupKernel:
             stage, parity, last = values[:3]
             self._wait(self.full, stage, parity)
             sums = self._multiply_slice(stage, part, values[3:])
-            if schedule.ahead:  # what the slice before was read from is free now
+            if self.ahead:  # what the slice before was read from is free now
                 with f.only_if(f.compare("icmp ne", k, i32(0))):
                     self._release(last)
             else:
@@ -216,16 +275,17 @@ class WarpGroupKernel:
             return [*self._next(stage, parity), stage, *sums]
 
         state = [stage, f.remainder(round_, 2), i32(0), *sums]
-        values = f.repeat(i32(0), i32(self.slices), i32(1), state, multiply_slice)
+        number, row, column = self._position(tile)
+        count = self._slices(number)[1].total
+        values = f.repeat(i32(0), count, i32(1), state, multiply_slice)
         last, sums = values[2], values[3:]
         if schedule.turns:
             f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
-        if schedule.ahead:
+        if self.ahead:
             sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
             self._release(last)
-        number, row, column = self._position(tile)
         self._store(number, f.plus(row, f.times(part, _ROWS * schedule.blocks)), column, sums)
-        return [f.plus(before, i32(self.slices * (schedule.groups if schedule.turns else 1)))]
+        return [f.plus(before, f.times(count, schedule.groups if schedule.turns else 1))]
 
     def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:
         """Add the products of a slice to the sums, by one piece of PTX."""
@@ -233,25 +293,62 @@ class WarpGroupKernel:
         left, right = self.sides
         each = schedule.columns // 2
         start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
-        rows = [f.plus(start, f.times(f.plus(f.times(part, schedule.blocks), i32(r)), _ROWS * ROW)) for r in range(schedule.blocks)]
-        operands = [self._descriptor(left, address) for address in rows]
-        operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
-        dtype = left.operand.dtype
+        blocks = [f.plus(f.times(part, schedule.blocks), i32(r)) for r in range(schedule.blocks)]
+        dtype, steps = left.operand.dtype, ROW // _STEP
+        operands = [self._descriptor(right, f.plus(start, i32(right.offset)))]
+        if left.in_registers:
+            offset = f.times(stage, schedule.slice_bytes)
+            operands += [word for block in blocks for word in self._fragments(f.plus(offset, f.times(block, _ROWS * ROW)))]
+        else:
+            operands += [self._descriptor(left, f.plus(start, f.times(block, _ROWS * ROW))) for block in blocks]
         first, kind, terms = 2 * len(sums), FORMATS[dtype], _STEP // dtype.itemsize
         total, flags = ("f32", "adds, 1, 1") if self.zero.type == "float" else ("s32", "adds")
         if dtype in HALVES:
             flags += f", {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
         names = [f"a{r}" for r in range(schedule.blocks)]
         code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
-        for step in range(ROW // _STEP):
-            code.append(f"add.s64 b, ${first + schedule.blocks}, {step * right.step};")
+        for step in range(steps):
+            code.append(f"add.s64 b, ${first}, {step * right.step};")
             for r, name in enumerate(names):
                 registers = ", ".join(f"${r * each + i}" for i in range(each))
-                code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
+                if left.in_registers:
+                    words = first + 1 + 4 * (r * steps + step)
+                    name = f"{{{', '.join(f'${word}' for word in range(words, words + 4))}}}"
+                else:
+                    code.append(f"add.s64 {name}, ${first + 1 + r}, {step * left.step};")
                 shape = f"m64n{schedule.columns}k{terms}.{total}.{kind}.{kind}"
                 code.append(f"wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {name}, b, {flags};")
-        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
+        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {self.ahead};", "}"]
         return f.ptx("\n".join(code), *operands, tied=sums)
+
+    # Rows in registers: of 64 rows and 8 terms, lane 4g + t of a warp has terms t and t + 4 of its rows g and g + 8. A box has 32 rows, a
+    # term of which is a row of 128 bytes, whose unit of 16 bytes has its number changed by that of the term, by exclusive or. Lanes with g
+    # below 4 load term t first, the others term t + 4, so that all 32 load from different banks.
+
+    def _element_offsets(self) -> list[Value]:
+        """Emit the offsets of a lane's first elements in a block of rows.
+
+        They are those of row g, of the term that is loaded first and the other one, then of row g + 8.
+        """
+        f = self.f
+        g, t = f.divided(f.lane, 4)
+        box, half = f.divided(f.remainder(f.warp, 4), 2)
+        self.swaps, column = f.divided(g, 4)
+        term = f.plus(t, f.times(self.swaps, 4))
+        unit = f.exclusive_or(f.plus(f.times(half, 4), self.swaps), term)
+        first = f.plus(f.times(box, _ROWS // 2 * ROW), f.times(term, ROW), f.times(unit, 16), f.times(column, 4))
+        return [f.exclusive_or(first, change) for change in (0, 4 * ROW | 4 * 16, 2 * 16, 4 * ROW | 4 * 16 | 2 * 16)]
+
+    def _fragments(self, block: Value) -> list[Value]:
+        """Load this lane's elements of a block of rows: four registers for each `wgmma`."""
+        f, words = self.f, []
+        places = [f.plus(element, block) for element in self.elements]
+        swaps = f.equals(self.swaps, 1)
+        for step in range(ROW // _STEP):
+            loaded = [f.load("i32", f.shared(f.plus(place, i32(step * 8 * ROW))), 4) for place in places]
+            pairs = [(f.select(swaps, b, a), f.select(swaps, a, b)) for a, b in (loaded[:2], loaded[2:])]
+            words += [pair[k] for k in range(2) for pair in pairs]
+        return words
 
     def _descriptor(self, side: _Side, address: Value) -> Value:
         """Emit the descriptor of a matrix in shared memory."""
