@@ -6,8 +6,6 @@ float64. Then it times the layers of ResNet-18, and others, beside cuDNN by PyTo
 
 from __future__ import annotations
 
-import argparse
-import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +18,7 @@ import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, TOLERANCES, alternate, on_matrix_units, relative_error
+from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
@@ -220,27 +219,7 @@ def run_schedules(layer: Layer) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv_units", description=__doc__)
-    parser.add_argument("--only", default="", metavar="PATTERN", help="layers whose names match")
-    parser.add_argument("--no-checks", action="store_true", help="only times")
-    parser.add_argument("--no-times", action="store_true", help="only checks")
-    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
-    options = parser.parse_args(arguments)
-    gpu = opened_gpu()
-    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
-    failures = 0
-    for layer in [] if options.no_checks else [each for each in CHECKS if re.search(options.only, each.name)]:
-        try:
-            failures += not run_check(layer)
-        except Exception as error:  # the others are checked all the same
-            failures += 1
-            print(f"{layer.name:44s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
-    for layer in [] if options.no_times else [each for each in TIMED if re.search(options.only, each.name)]:
-        run_timed(layer)
-        if options.schedules:
-            run_schedules(layer)
-    print(f"{failures} checks failed" if failures else "all checks passed")
-    return 1 if failures else 0
+    return check_and_time("conv_units", __doc__, Suite(CHECKS, TIMED, run_check, run_timed, run_schedules), arguments)
 
 
 if __name__ == "__main__":
