@@ -191,12 +191,12 @@ class Target:
             return True
         return self.supports_reduction(operands[0]) and self.supports(reduction.step, [reduction.accumulator(operands[0])] * 2, {})
 
-    def overwritable(self, item: Item, result: int) -> list[int]:
+    def overwritable(self, item: Item, result: int) -> tuple[int, ...]:
         """Return the operands read for the last time, whose memory may hold a result."""
         if isinstance(item.node, KernelCall):
             return overwritable(item.node.kernel, result)
         name = item.node.primitive.name
-        return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
+        return (self.in_place[name],) if item.key is not None and name in self.in_place and result == 0 else ()
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""
