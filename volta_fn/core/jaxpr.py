@@ -245,6 +245,12 @@ def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callabl
     return cached
 
 
+@program_cache
+def primitives_of(closed: ClosedJaxpr) -> frozenset[Primitive]:
+    """Return the primitives of a program's equations, not of programs that these hold."""
+    return frozenset([eqn.primitive for eqn in closed.eqns])
+
+
 def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
     """Memoise a rewrite of programs that is idempotent."""
     cached = program_cache(function)
