@@ -1,4 +1,6 @@
-"""Count the modules of volta_fn that a first jitted training step crosses: how many files a reader of its path opens.
+"""Count the modules of volta_fn that a first jitted training step crosses.
+
+A reader of its path opens as many files.
 
     python -m benchmarks.crossed [numpy] [cpu] [gpu] [--list] [--workload NAME]
 
