@@ -332,8 +332,17 @@ def test_a_class_name_that_stands_for_two_things_is_found(monkeypatch: pytest.Mo
 
 def test_importing_loads_no_heavy_dependency() -> None:
     heavy = ("wgpu", "llvmlite", "safetensors", "optree", "jax", "scipy")
-    ours = ("volta_fn.transforms", "volta_fn.compiler", "volta_fn.targets.cpu_device", "volta_fn.targets.numpy", "volta_fn.nn")
-    script = f"import volta_fn, sys; print([m for m in {heavy + ours} if m in sys.modules])"
+    ours = (
+        *("transforms", "compiler", "targets.cpu_device", "targets.numpy", "nn", "jit.sharded", "core.arrays.html"),
+        *("core.devices.mesh", "core.devices.sharding", "core.devices.placement", "primitives.array_operations.ref_views"),
+    )
+    script = f"import volta_fn, sys; print([m for m in {heavy + tuple(f'volta_fn.{m}' for m in ours)} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_programs_written_for_jax_load_the_compiler_with_jax_alone() -> None:
+    script = "import volta_fn.jax.hook, sys; print([m for m in ('optree', 'volta_fn.targets.cpu_device') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

@@ -5,8 +5,9 @@ What a row says follows from the call of that name in tests/catalogue, which the
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -86,5 +87,11 @@ def text() -> str:
     return "\n".join([_HEAD, *sections()])
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the page."""
+    argparse.ArgumentParser(prog="python tools/api_table.py", description=(__doc__ or "").splitlines()[0]).parse_args(arguments)
     (ROOT / "docs" / "api.md").write_text(text())
+
+
+if __name__ == "__main__":
+    main()

@@ -12,9 +12,8 @@ from volta_fn import lazy_imports as _lazy_imports
 from volta_fn import numpy as numpy  # attaches the methods of arrays
 from volta_fn import tracebacks as _tracebacks
 from volta_fn.jit import jit as jit  # not on first use: importing the package `volta_fn.jit` would set the name
-from volta_fn.primitives.array_operations import array_updates as _array_updates  # noqa: F401  # attaches x[…] and x.at
+from volta_fn.primitives.array_operations import array_updates as _array_updates  # noqa: F401  # attaches x[…], x.at and the parts of references
 from volta_fn.primitives.array_operations import operators as _operators  # noqa: F401  # attaches the operators
-from volta_fn.primitives.array_operations import ref_views as _ref_views  # noqa: F401  # attaches the parts of references
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)
 

@@ -7,8 +7,6 @@ other schedules of each kernel, too.
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
+from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn.targets.nvidia.attention.contract import SCHEDULES
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
@@ -240,27 +239,7 @@ def run_schedules(problem: Problem) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.attention_units", description=__doc__)
-    parser.add_argument("--only", default="", metavar="PATTERN", help="problems whose names match")
-    parser.add_argument("--no-checks", action="store_true", help="only times")
-    parser.add_argument("--no-times", action="store_true", help="only checks")
-    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
-    options = parser.parse_args(arguments)
-    gpu = opened_gpu()
-    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
-    failures = 0
-    for problem in [] if options.no_checks else [p for p in CHECKS if re.search(options.only, p.name)]:
-        try:
-            failures += not run_check(problem)
-        except Exception as error:  # the others are checked all the same
-            failures += 1
-            print(f"{problem.name:42s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
-    for problem in [] if options.no_times else [p for p in TIMED if re.search(options.only, p.name)]:
-        run_timed(problem)
-        if options.schedules:
-            run_schedules(problem)
-    print(f"{failures} checks failed" if failures else "all checks passed")
-    return 1 if failures else 0
+    return check_and_time("attention_units", __doc__, Suite(CHECKS, TIMED, run_check, run_timed, run_schedules), arguments)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ alternation.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, FLOAT32, ROUNDED_TOLERANCE, TOLERANCES, alternate, on_matrix_units, relative_error
+from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
@@ -206,10 +206,10 @@ def _only(schedule: AnySchedule, device: TargetCapabilities) -> tuple[AnySchedul
     return (schedule,)
 
 
-def run_schedules(layer: Layer) -> None:
-    """Time a layer's passes by every schedule."""
+def run_schedules(layer: Layer, pattern: str) -> None:
+    """Time a layer's passes, those whose names match a pattern, by every schedule."""
     standard, every = convolution.schedules, convolution.schedules(opened_gpu().capabilities)
-    for number in range(3):
+    for number in [n for n, name in enumerate(PASSES) if re.search(pattern, name)]:
         samplers = {}
         for schedule in every:
             if number == 2 and layer.dtype == FLOAT32 and isinstance(schedule, Schedule) and schedule.turns:
@@ -225,32 +225,7 @@ def run_schedules(layer: Layer) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.conv_units", description=__doc__)
-    parser.add_argument("--only", default="", metavar="PATTERN", help="layers whose names match")
-    parser.add_argument("--no-checks", action="store_true", help="only times")
-    parser.add_argument("--no-times", action="store_true", help="only checks")
-    parser.add_argument("--mma", action="store_true", help="the matrix units that all GPUs have, rather than wgmma")
-    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
-    options = parser.parse_args(arguments)
-    gpu = opened_gpu()
-    if options.mma:
-        gpu.target = gpu.driver.target(gpu.capabilities._replace(matrix_units="mma"))
-        gpu.capabilities = gpu.target.capabilities
-        gpu.routines = RoutineCache()
-    print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
-    failures = 0
-    for layer in [] if options.no_checks else [each for each in CHECKS if re.search(options.only, each.name)]:
-        try:
-            failures += not run_check(layer)
-        except Exception as error:  # the others are checked all the same
-            failures += 1
-            print(f"{layer.name:44s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
-    for layer in [] if options.no_times else [each for each in TIMED if re.search(options.only, each.name)]:
-        run_timed(layer)
-        if options.schedules:
-            run_schedules(layer)
-    print(f"{failures} checks failed" if failures else "all checks passed")
-    return 1 if failures else 0
+    return check_and_time("conv_units", __doc__, Suite(CHECKS, TIMED, run_check, run_timed, run_schedules), arguments)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from tests.catalogue.calls import CALLS
 from tests.catalogue.names import LEFT_OUT, NAMESPACES, exists, public_names, resolve
-from tools.api_table import ROOT, row_of
+from tools.api_table import ROOT, main, row_of
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -45,6 +45,19 @@ ROWS = dict(rows())
 @pytest.mark.parametrize("path", CALLS)
 def test_calls_have_rows_that_are_so(path):
     assert path not in ROWS or ROWS[path] == row_of(path), "run python tools/api_table.py"
+
+
+@pytest.mark.parametrize("path", ["numpy.finfo", "numpy.iinfo"])
+def test_descriptions_of_dtypes_are_types(path):
+    assert ROWS[path] == row_of(path) == ("yes", "", "", "", "", "type")
+
+
+def test_help_writes_no_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("tools.api_table.ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "docs/api.md" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
 
 
 def is_checked_by_itself(path: str, kind: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.passes.common import names, passed, same_bits, special
+from tests.samples import all_samples
 from tests.test_random_programs import OPERATIONS, SHAPE, Operation, drawn, programs
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.pipeline import lower, passes_of, simplify
-from volta_fn.compiler.target import Target, TargetCapabilities
+from volta_fn.compiler.target import ProgramPass, Target, TargetCapabilities
+from volta_fn.core.jaxpr import ClosedJaxpr, primitives_of
+from volta_fn.targets.cpu.target import TARGET as CPU
 from volta_fn.targets.wgsl.target import WgslTarget
 
 _ZERO, _MINUS_ZERO, _ONE = np.float32(0.0), np.float32(-0.0), np.float32(1.0)
@@ -215,3 +219,41 @@ def test_nested_programs_are_lowered_with_their_equation() -> None:
     closed = vf.make_jaxpr(lambda x: lax.cond(x[0] > 0, lax.sin, lax.cos, x))(np.ones(3, np.float32))
     (item,) = [i for i in lower(closed, Target()).items if i.programs]
     assert [len(p.items) for p in item.programs] == [1, 1]
+
+
+#: The passes that run on some programs only, for all targets.
+PASSES_WITH_SUBJECTS = {
+    (type(target).__name__, each.name): each
+    for target in (CPU, WgslTarget(TargetCapabilities(buffers=64)))
+    for each in passes_of(target)
+    if isinstance(each, ProgramPass) and each.subjects
+}
+
+
+@pytest.mark.parametrize("key", PASSES_WITH_SUBJECTS, ids="-".join)
+def test_passes_change_no_program_without_their_subjects(key: tuple[str, str]) -> None:
+    """A pass that names too few primitives would not run on a program that it rewrites."""
+    compiler_pass = PASSES_WITH_SUBJECTS[key]
+    for program in sample_programs():
+        if compiler_pass.subjects.isdisjoint(primitives_of(program)):
+            assert compiler_pass.run(program) is program, str(program)
+
+
+@functools.cache
+def sample_programs() -> list[ClosedJaxpr]:
+    """Return programs of all samples, as they are and optimised."""
+    programs = []
+    for sample in all_samples():
+        dtype = next((d for d in ("float32", "int32", "complex64") if d in sample.dtypes), sample.dtypes[0])
+        program = vf.make_jaxpr(sample.function)(*[vf.ShapeDtypeStruct(a.shape, a.dtype or dtype) for a in sample.args])
+        programs += [program, pipeline.optimize(program)]
+    return programs
+
+
+@pytest.mark.parametrize("function", [_scanned, _looped, _chosen])
+def test_passes_run_on_programs_with_their_subjects(function: Callable[..., Any]) -> None:
+    program = vf.make_jaxpr(function)(np.ones(SHAPE, np.float32), np.ones(SHAPE, np.float32))
+    changed = []
+    with pipeline.observed(lambda each, before, after: changed.append(each.name) if after is not before else None):
+        pipeline.optimize(program)
+    assert set(changed) & {"known branches", "loop variance", "invariant code motion"}

@@ -20,7 +20,7 @@ from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, It
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -172,6 +172,15 @@ def fits(old: Var, new: Var) -> bool:
     return _kind(old) == _kind(new)
 
 
+@program_cache
+def inputs_by_kind(closed: ClosedJaxpr) -> dict[tuple[int, np.dtype], list[Var]]:
+    """Return the inputs of a program that fit each other; see `fits`."""
+    inputs: dict[tuple[int, np.dtype], list[Var]] = {}
+    for var in closed.jaxpr.invars:
+        inputs.setdefault(_kind(var), []).append(var)
+    return inputs
+
+
 def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Var) -> bool:
     """Return True if item `number` may store a result in an operand's memory."""
     item = program.items[number]
@@ -213,7 +222,7 @@ def overwritten_before(program: LoweredProgram, output: Var) -> list[Var]:
         if old is None:
             return values
         if inputs is None:
-            inputs = [v for v in program.closed.jaxpr.invars if may_share(program, v, output)]
+            inputs = [v for v in inputs_by_kind(program.closed).get(_kind(result), ()) if may_share(program, v, output)]
         if any(program.last_use.get(v, -1) >= program.producers[old] for v in inputs):
             return values
         values.append(old)

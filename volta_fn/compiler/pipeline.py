@@ -26,12 +26,18 @@ from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.passes.wide_rows import chunk_wide_rows
 from volta_fn.compiler.plans import Plan, make_plan
 from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, program_cache
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, primitives_of, program_cache
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.collectives.exchanges import psum_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
 _MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
+
+#: The primitives of loops and of conditionals.
+LOOPS, BRANCHES = frozenset({scan_p, while_p}), frozenset({cond_p})
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -40,14 +46,22 @@ EQUATION_PASSES = (
     ProgramPass("dead code", "Drop what no output and no effect needs, inside control flow too.", eliminate_dead_code),
 )
 LOOP_PASSES = (
-    ProgramPass("known branches", "Replace conditionals on a known index, or with equal branches, by a call.", choose_branches),
-    ProgramPass("loop variance", "Turn carries that no iteration changes into constants of the loop.", simplify_loops),
-    ProgramPass("invariant code motion", "Compute before a loop what is the same in all of its iterations.", hoist_invariants),
+    ProgramPass(
+        "known branches", "Replace conditionals on a known index, or with equal branches, by a call.", choose_branches, subjects=BRANCHES
+    ),
+    ProgramPass("loop variance", "Turn carries that no iteration changes into constants of the loop.", simplify_loops, subjects=LOOPS),
+    ProgramPass(
+        "invariant code motion", "Compute before a loop what is the same in all of its iterations.", hoist_invariants, subjects=LOOPS
+    ),
 )
 #: Then once, followed by simplification if it changed the program (`optimize`).
-LOOP_FISSION = ProgramPass("loop fission", "Hoist matrix products that do not depend on the carry out of scans.", move_products_out)
+LOOP_FISSION = ProgramPass(
+    "loop fission", "Hoist matrix products that do not depend on the carry out of scans.", move_products_out, subjects=frozenset({scan_p})
+)
 #: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
-OVERLAP = ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums)
+OVERLAP = ProgramPass(
+    "overlapped sums", "Start sums between processes early, and await them late.", overlap_sums, subjects=frozenset({psum_p})
+)
 EXPANSIONS = (
     ProgramPass(
         "wide rows", "Compute softmaxes of large products, and what follows, by chunks of rows.", chunk_wide_rows, simplify_after=True
@@ -109,12 +123,15 @@ def observed(observer: Observer | None) -> Iterator[None]:
 
 
 def _run(pass_: Pass, program: Any) -> Any:
-    return _notify(pass_, program, pass_.run(program))
+    is_idle = isinstance(pass_, ProgramPass) and pass_.subjects and pass_.subjects.isdisjoint(primitives_of(program))
+    return _notify(pass_, program, program if is_idle else pass_.run(program))
 
 
 def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
-    with observed(None):
-        result = simplify_nested(closed, rewrite)
+    result = closed
+    if any(primitive.holds_programs for primitive in primitives_of(closed)):
+        with observed(None):
+            result = simplify_nested(closed, rewrite)
     _notify(NESTED, closed, result)
     return result
 

@@ -17,6 +17,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.program import FusedProgram, KernelCall, ProgramNode
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import STORAGE
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import psum_done_p
@@ -104,6 +105,8 @@ class ProgramPass(Pass):
     run: Callable[[ClosedJaxpr], ClosedJaxpr]
     #: Whether it leaves work for the simplification passes, which run again if it changed the program.
     simplify_after: bool = False
+    #: The primitives that it rewrites: it does not run on programs without them. If empty, it runs on all programs.
+    subjects: frozenset[Primitive] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -191,12 +194,12 @@ class Target:
             return True
         return self.supports_reduction(operands[0]) and self.supports(reduction.step, [reduction.accumulator(operands[0])] * 2, {})
 
-    def overwritable(self, item: Item, result: int) -> list[int]:
+    def overwritable(self, item: Item, result: int) -> tuple[int, ...]:
         """Return the operands read for the last time, whose memory may hold a result."""
         if isinstance(item.node, KernelCall):
             return self.overwritable_inputs(item.node.kernel, result)
         name = item.node.primitive.name
-        return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
+        return (self.in_place[name],) if item.key is not None and name in self.in_place and result == 0 else ()
 
     def overwritable_inputs(self, kernel: Kernel, output: int) -> list[int]:
         """Return the inputs of a kernel whose memory may hold an output."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
-from volta_fn.core.arrays.html import folded, program_html
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
+from volta_fn.lazy_imports import deferred
 from volta_fn.source import Position, SourceLocation, portable
 
 # Jaxprs: typed programs in A-normal form, as data.
@@ -25,6 +25,8 @@ from volta_fn.source import Position, SourceLocation, portable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_HTML = deferred("volta_fn.core.arrays.html")
 
 
 class Var:
@@ -163,7 +165,8 @@ class ClosedJaxpr:
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)
-        return folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", program_html(repr(self)), opened=True)
+        html: str = _HTML.folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", _HTML.program_html(repr(self)), opened=True)
+        return html
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -243,6 +246,12 @@ def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callabl
         return entry[0] if entry[0] is not _ITSELF else program  # type: ignore[return-value]
 
     return cached
+
+
+@program_cache
+def primitives_of(closed: ClosedJaxpr) -> frozenset[Primitive]:
+    """Return the primitives of a program's equations, not of programs that these hold."""
+    return frozenset([eqn.primitive for eqn in closed.eqns])
 
 
 def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:

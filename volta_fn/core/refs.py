@@ -61,7 +61,7 @@ class Ref(Typed):
     """
 
     __slots__ = ("__weakref__", "owner", "value")
-    # `primitives.array_operations.ref_views` sets these:
+    # `primitives.array_operations.ref_views` sets these, when the first of them is used:
     #: Return the elements of an array at an index.
     read_part: ClassVar[Callable[[Array, Any], Array]]
     #: Return an array with other elements at an index.

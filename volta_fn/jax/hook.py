@@ -17,7 +17,6 @@ from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_refused, read_table
 from volta_fn.lazy_imports import load
-from volta_fn.targets.cpu_device import load_compiler
 
 #: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
@@ -38,7 +37,7 @@ class _Loader(Loader):
         # JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile: two that import and compile at once
         # wait for Python's lock, and take longer.
         if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
-            load_compiler()
+            load("volta_fn.targets.cpu_device").load_compiler()
         for name in _FREQUENT if module.__name__ == "jax.numpy" else ():
             load(f"volta_fn.numpy.{name}")
 

@@ -34,8 +34,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.named_axes import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import ArgumentsKey, JitOptions, Request, key_function, static_values
-from volta_fn.jit.eager import forget_kernels
-from volta_fn.jit.sharded import with_argument_shardings
+from volta_fn.jit.eager import SHARDED, forget_kernels
 from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
@@ -183,7 +182,7 @@ class ProgramCache(CallCache):
             return program
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         shardings = _shardings(values)
-        function = with_argument_shardings(request.function, shardings) if shardings else request.function
+        function = SHARDED.with_argument_shardings(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
         traced = trace_function(function, request.in_tree, key.avals, function_name(request.fun))
         if mesh_reads.count > reads:

@@ -31,7 +31,7 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
 _INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
-_SHARDED = deferred("volta_fn.jit.sharded")
+SHARDED = deferred("volta_fn.jit.sharded")
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -107,7 +107,7 @@ def eager_kernel(
     """
     check_usable(args)
     if any(a.device.sharding is not None for a in args):
-        sharded: Callable[..., Any] = _SHARDED.sharded_kernel(primitive, args, params)
+        sharded: Callable[..., Any] = SHARDED.sharded_kernel(primitive, args, params)
         return sharded
     avals = tuple([a.aval for a in args])
     device = common_device(args)

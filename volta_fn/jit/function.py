@@ -13,7 +13,6 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
-from volta_fn.core.devices.placement import constrained_function
 from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
@@ -23,8 +22,7 @@ from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import JitOptions, Request, key_function, resolve_options
 from volta_fn.jit.cache import ProgramCache, shared_cache
 from volta_fn.jit.compile import compiled_once
-from volta_fn.jit.eager import check_usable, common_device, on_device
-from volta_fn.jit.sharded import sharded_program
+from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
 from volta_fn.jit.traced import OtherMeshError, TracedProgram, mesh_key, trace_function, with_wide_inputs
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -136,7 +134,7 @@ def jit(
         )
     options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        fun = constrained_function(fun, in_shardings, out_shardings, options.argnums)
+        fun = load("volta_fn.core.devices.placement").constrained_function(fun, in_shardings, out_shardings, options.argnums)
     return Jitted(fun, options, shared_cache(fun, options))
 
 
@@ -317,7 +315,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         """Run a program, and let the next call like this one find it by its types."""
         check_usable(values)
         if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
-            run = sharded_program(traced, values)
+            run = SHARDED.sharded_program(traced, values)
         else:
             device = common_device(values)
             run = compiled_once(traced, device)

@@ -78,7 +78,7 @@ def test_a_row_of_one_element_is_no_reduction() -> None:
 )
 def test_results_of_the_last_pass_may_overwrite_operands(function: Callable[..., Any], operands: list[list[int]]) -> None:
     (kernel,) = fuse_function(function, vf.ShapeDtypeStruct((5, 8), "float32")).kernels
-    assert [overwritable(kernel, number) for number in range(len(kernel.stores))] == operands
+    assert [[*overwritable(kernel, number)] for number in range(len(kernel.stores))] == operands
 
 
 def keeps_values(kernel: Kernel, inputs: list[np.ndarray], what: str) -> None:

@@ -108,7 +108,7 @@ class KernelAnalysis:
     def operands(self, number: int, decided: Mapping[Range, bool]) -> tuple[int, ...]:
         """Return the nodes that a node reads: of a decided selection, one."""
         read = operands(self.kernel.nodes[number])
-        ranges = self.ranges(read[0]) if self.is_selection(number) else ()
+        ranges = self.ranges(read[0]) if decided and self.is_selection(number) else ()
         if not ranges or not all(r in decided for r in ranges):
             return read
         return (read[2 if all(decided[r] for r in ranges) else 1],)
@@ -162,7 +162,8 @@ class KernelAnalysis:
         )
 
 
-def overwritable(kernel: Kernel, output: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def overwritable(kernel: Kernel, output: int) -> tuple[int, ...]:
     """Return the inputs whose memory may hold an output.
 
     Each iteration reads such an input at the offset that it writes the output to and at no other, and writes it in the last pass over its
@@ -172,11 +173,11 @@ def overwritable(kernel: Kernel, output: int) -> list[int]:
     result, passes = kernel.outputs[output], stages(kernel)
     store = kernel.stores[output]
     if result.size != math.prod(kernel.sizes) or passes[store.value] < max(passes):
-        return []
+        return ()
     offset = row_major(store.index, store.shape)
     fitting = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
     loads = [node for node in kernel.nodes if isinstance(node, Load)]
-    return [i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)]
+    return tuple([i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)])
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:

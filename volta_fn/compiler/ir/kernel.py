@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -202,6 +202,7 @@ def levels(kernel: Kernel) -> tuple[bool, ...]:
     return tuple(result)
 
 
+@lru_cache(maxsize=1024)
 def stages(kernel: Kernel) -> tuple[int, ...]:
     """Return for every node the passes over the row that must precede it."""
     result: list[int] = []

@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.program import DefUse
 from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.devices.device import find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, primitives_of
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 
 Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
@@ -58,6 +58,8 @@ def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
     It is the same object if none applied. One walk is enough: rules look back only, at what is simplified already, and what they emit is
     simplified, too.
     """
+    if not any(rules[primitive] for primitive in primitives_of(closed)):
+        return closed
     return Rewriter(closed, rules).run()
 
 

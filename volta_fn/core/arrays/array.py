@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.arrays.html import array_html, folded
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
 from volta_fn.core.devices.device import Device, current_default_device
@@ -35,6 +34,7 @@ else:
 _ADVICE = deferred("volta_fn.advice")
 _ARROW = deferred("volta_fn.core.arrays.arrow")
 _DLPACK = deferred("volta_fn.core.arrays.dlpack")
+_HTML = deferred("volta_fn.core.arrays.html")
 
 
 class Array(Typed, ArrayMethods):
@@ -307,7 +307,8 @@ class ConcreteArray(Array):
         return f"Array({body}, dtype={self.dtype.name}{weak})"
 
     def _repr_html_(self) -> str:
-        return folded(repr(self), "") if self.is_deleted() else array_html(f"Array {self.aval}", self.host(), repr(self))
+        html: str = _HTML.folded(repr(self), "") if self.is_deleted() else _HTML.array_html(f"Array {self.aval}", self.host(), repr(self))
+        return html
 
     def __str__(self) -> str:
         return repr(self) if self.is_deleted() else str(self.host())

@@ -16,8 +16,10 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value, attach
 from volta_fn.core.aval import Shape, check_promotion
+from volta_fn.core.refs import Ref
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
+from volta_fn.lazy_imports import load
 from volta_fn.primitives.array_operations.array_indexing import (
     Entry,
     NewAxis,
@@ -283,3 +285,22 @@ def _are_unique(windows: Windows) -> bool:
 
 
 attach("at", property(AtIndexer))
+
+
+# Parts of references, which few programs use: `ref_views` is imported with the first one.
+
+
+class _RefPart:
+    """Stands for a name of references until `ref_views` replaces it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, ref: Ref | None, kind: type[Ref]) -> Any:
+        load("volta_fn.primitives.array_operations.ref_views")
+        return getattr(kind if ref is None else ref, self._name)
+
+
+for _name in ("read_part", "write_part", "at", "T", "reshape", "transpose", "bitcast"):
+    if _name not in vars(Ref):  # else `ref_views` was there first
+        setattr(Ref, _name, _RefPart(_name))

@@ -18,6 +18,8 @@ from volta_fn.compiler.passes.expansions import (
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.quantized import quantized_dot_p
+from volta_fn.primitives.ragged import ragged_dot_p
 from volta_fn.targets.cpu import attention, convolution, fourier, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
@@ -85,12 +87,17 @@ class CpuTarget(Target):
         recognize = partial(replace_attention, worthwhile=attention.worthwhile)
         by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
+        quantized_products, ragged_products, gathers = frozenset({quantized_dot_p}), frozenset({ragged_dot_p}), frozenset({gather_p})
         return [
             ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
-            ProgramPass("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True),
-            ProgramPass("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, True),
+            ProgramPass(
+                "quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True, quantized_products
+            ),
+            ProgramPass(
+                "ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, True, ragged_products
+            ),
             ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
-            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True),
+            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True, gathers),
         ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:

@@ -227,10 +227,6 @@ def typed_dot_general(
 #
 # SciPy's computes several signals with one vector instruction, and takes a third of the time of NumPy's, which serves without SciPy.
 
-_FORWARD: dict[str, Callable[..., np.ndarray]] = {"FFT": np.fft.fft, "RFFT": np.fft.rfft}
-_INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": np.fft.irfft}
-
-
 #: A batch of this many numbers is divided among the threads.
 _LARGE = 1 << 18
 
@@ -274,10 +270,9 @@ def _transform(x: np.ndarray, kind: str, length: int, axis: int, out: np.ndarray
     """Transform in this thread."""
     # NumPy (2.4) transforms single precision in double, with conversions, unless it scales the result, which it does by a number of that
     # precision. So it divides by the length here, and the result is multiplied again: by a power of two no digit changes.
-    if kind in _INVERSE:
-        return _INVERSE[kind](x, length, axis, out=out)
-    if x.dtype.char in "dD":
-        return _FORWARD[kind](x, length, axis, out=out)
-    spectrum = _FORWARD[kind](x, length, axis, "forward", out=out)
+    transform: Callable[..., np.ndarray] = getattr(np.fft, kind.lower())  # not before: NumPy loads `fft` on first use
+    if kind in ("IFFT", "IRFFT") or x.dtype.char in "dD":
+        return transform(x, length, axis, out=out)
+    spectrum = transform(x, length, axis, "forward", out=out)
     spectrum *= length
     return spectrum

@@ -30,6 +30,11 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.fourier import fft_p
+from volta_fn.primitives.linalg.solvers import cholesky_p
+from volta_fn.primitives.quantized import quantized_dot_p
+from volta_fn.primitives.ragged import ragged_dot_p
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
@@ -194,12 +199,14 @@ class WgslTarget(Target):
                 "Expand Fourier transforms to products with small matrices.",
                 expand_fourier_transforms,
                 simplify_after=True,
+                subjects=frozenset({fft_p}),
             ),
             ProgramPass(
                 "Cholesky factors",
                 "Expand Cholesky factorisations to those of panels, and products.",
                 partial(expand_cholesky, panel_width=partial(library.panel_width, capabilities=capabilities)),
                 simplify_after=True,
+                subjects=frozenset({cholesky_p}),
             ),
             ProgramPass(
                 "attention",
@@ -212,11 +219,21 @@ class WgslTarget(Target):
                 "Expand products with quantised matrices to blocks of rows, where there is no routine.",
                 partial(expand_quantized_products, has_routine=quantized.has_routine),
                 simplify_after=True,
+                subjects=frozenset({quantized_dot_p}),
             ),
             ProgramPass(
-                "ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, simplify_after=True
+                "ragged products",
+                "Expand products of rows in groups to blocks of rows.",
+                expand_ragged_products,
+                simplify_after=True,
+                subjects=frozenset({ragged_dot_p}),
             ),
-            ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
+            ProgramPass(
+                "delay stacks",
+                "Derive a scan's stacked previous carries by shifting its stacked carries.",
+                drop_delay_stacks,
+                subjects=frozenset({scan_p}),
+            ),
             ProgramPass(
                 "negative indices",
                 "Let gathers and sums of rows count negative indices from the end.",
