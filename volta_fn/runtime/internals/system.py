@@ -1,7 +1,7 @@
-"""Functions of the operating system that machine code calls: memory, locks and clocks.
+"""The operating system's functions that machine code calls.
 
-POSIX and Windows have different ones. Those of Windows are from kernel32.dll, which every process has loaded, and Python's
-`PyMem_RawMalloc`, as a process there may have several C libraries, each with memory of its own.
+These are memory, locks and clocks. POSIX and Windows have different ones. Those of Windows are from kernel32.dll, which every process has
+loaded, and Python's `PyMem_RawMalloc`, as a process there may have several C libraries, each with memory of its own.
 """
 
 from __future__ import annotations

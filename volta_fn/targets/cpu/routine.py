@@ -86,7 +86,10 @@ class Routine:
 
 
 def routine_of(key: RoutineKey) -> Routine | None:
-    """Generate a routine; None if the target has none, or the machine no conversions of its float16."""
+    """Generate a routine; None if the target has none.
+
+    Nor has it one of float16 on a machine that converts none.
+    """
     # LLVM would call functions that no library has, and never ends on WebAssembly's vectors of them.
     routine: Routine | None = key.make()
     return routine if routine is None or host().converts_float16 or " half" not in routine.text else None
