@@ -19,7 +19,8 @@ SYSTEMS = {
     ("linux", "aarch64", "cpython", "3.14"): True,
     ("darwin", "arm64", "cpython", "3.12"): True,
     ("darwin", "x86_64", "cpython", "3.12"): False,
-    ("win32", "AMD64", "cpython", "3.12"): False,
+    ("win32", "AMD64", "cpython", "3.12"): True,
+    ("win32", "ARM64", "cpython", "3.12"): False,
     ("linux", "ppc64le", "cpython", "3.12"): False,
     ("linux", "x86_64", "pypy", "3.11"): False,
     ("linux", "x86_64", "cpython", "3.15"): False,
@@ -56,3 +57,10 @@ def test_the_recipe_needs_what_the_project_needs() -> None:
     linux = {"sys_platform": "linux", "platform_machine": "x86_64", "implementation_name": "cpython", "python_version": "3.12"}
     needed = [Requirement(text) for text in PROJECT["dependencies"]]
     assert recipe == {r.name: str(r.specifier)[2:] for r in needed if r.marker is None or r.marker.evaluate(linux)}
+
+
+def test_the_recipes_commands_are_texts() -> None:
+    """A colon and a space within a command that is not quoted make YAML read a table."""
+    commands = re.findall(r"^ +- (python .*|'.*')$", RECIPE, re.MULTILINE)
+    assert any("grad" in command for command in commands)
+    assert all(": " not in command or command.startswith("'") for command in commands)

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from volta_fn import data, random
 from volta_fn.core.devices.device import Device
-from volta_fn.errors import ArgumentError, DataError, DeviceError, DTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DeviceError, DTypeError
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
 
 
 def numbers(count: int) -> data.ArrayDataset:
     return data.ArrayDataset(np.arange(count, dtype=np.int32))
+
+
+def test_a_stream_is_no_data_set() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"list_iterator has no length.*make a list of it"):
+        data.DataLoader(iter([1, 2]), 2)
 
 
 def contents(batches) -> list[list[int]]:

@@ -48,6 +48,41 @@ def test_another_process_reads_them() -> None:
     assert text.decode().strip() == np.asarray(optimizer.update(w, state, w)[0]).tobytes().hex()
 
 
+SCHEDULES = [
+    optim.constant_schedule(0.1),
+    optim.polynomial_schedule(1.0, 0.0, power=2, transition_steps=4),
+    optim.linear_schedule(1.0, 0.0, 4),
+    optim.exponential_decay(1.0, 2, 0.5, staircase=True),
+    optim.cosine_decay_schedule(1.0, decay_steps=5),
+    optim.piecewise_constant_schedule(1.0, {2: 0.5}),
+    optim.piecewise_interpolate_schedule("cosine", 1.0, {2: 0.5}),
+    optim.linear_onecycle_schedule(6, 1.0),
+    optim.cosine_onecycle_schedule(6, 1.0),
+    optim.join_schedules([optim.constant_schedule(1.0), optim.linear_schedule(1.0, 0.0, 2)], [2]),
+    optim.warmup_constant_schedule(0.0, 1.0, 3),
+    optim.warmup_cosine_decay_schedule(0.0, 1.0, 2, 6),
+    optim.warmup_exponential_decay_schedule(0.0, 1.0, 2, 2, 0.5),
+    optim.sgdr_schedule([{"init_value": 0.0, "peak_value": 1.0, "warmup_steps": 1, "decay_steps": 3}]),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_schedules_are_pickled_as_the_calls_that_made_them(schedule: optim.Schedule) -> None:
+    for again in (pickle.loads(pickle.dumps(schedule)), copy.deepcopy(schedule)):
+        assert repr(again) == repr(schedule)
+        assert [float(again(step)) for step in range(8)] == [float(schedule(step)) for step in range(8)]
+
+
+def test_all_schedules_are_pickled() -> None:
+    assert {repr(s).partition("(")[0] for s in SCHEDULES} == {
+        name for name in optim.schedules.__all__ if name[0].islower() and "inject" not in name
+    }
+    assert optim.linear_schedule is optim.schedules.linear_schedule
+    assert repr(optim.exponential_decay(1.0, 10, decay_rate=0.5)) == "exponential_decay(1.0, 10, decay_rate=0.5)"
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(optim.join_schedules([lambda step: 1.0], []))
+
+
 def test_copies_and_mistakes() -> None:
     optimizer = optim.sgd(optim.linear_schedule(1.0, 0.0, 4))
     again = copy.deepcopy(optimizer)

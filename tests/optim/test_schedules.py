@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 from tests.narrow_devices import where_the_device_has_the_dtypes
 from volta_fn import optim
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 
 CYCLE = {"init_value": 0.1, "peak_value": 1.0, "warmup_steps": 3, "decay_steps": 12, "end_value": 0.2}
 SCHEDULES = {
@@ -99,6 +99,13 @@ def test_steps_count_from_zero_and_saturate():
 def test_impossible_settings_are_refused(call):
     with pytest.raises(ArgumentError):
         call()
+
+
+def test_schedules_and_boundaries_of_another_kind_are_refused():
+    with pytest.raises(ArgumentTypeError, match=r"schedules as one sequence, join_schedules\(\[a, b\]"):
+        optim.join_schedules(optim.constant_schedule(1.0), [3])
+    with pytest.raises(ArgumentTypeError, match=r"a dict of scales by steps, as \{10: 0.5\}, got \[10, 20\] of type list"):
+        optim.piecewise_constant_schedule(1.0, [10, 20])
 
 
 PLATEAUS = {

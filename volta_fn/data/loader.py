@@ -17,12 +17,12 @@ import numpy as np
 
 from volta_fn import advice, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.arrays.array import aval_of
+from volta_fn.core.arrays.array import aval_of, library_name
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, example, gather
 from volta_fn.data.processes import Task, context_of, loaded_by_processes
-from volta_fn.errors import ArgumentError, DataError, VoltaError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, VoltaError
 from volta_fn.runtime.compiling import hold_exit_during
 from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
@@ -182,7 +182,7 @@ class DataLoader(Generic[Batch]):
 
     Raises:
         DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range, or a batch does not
-            divide by `count` (`drop_last` may help).
+            divide by `count` (`drop_last` may help). ArgumentTypeError: the dataset has no length, as a stream.
 
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
@@ -239,6 +239,11 @@ class DataLoader(Generic[Batch]):
         self.device = None if device is None else find_device(device)
         self._collate, self._augment = collate, augment
         self._key = None if key is None else as_key(key)
+        if not hasattr(dataset, "__len__"):
+            raise ArgumentTypeError(
+                f"DataLoader: a data set has a length and examples by number, {library_name(dataset)} has no length. Iterate over a stream "
+                "by itself, or make a list of it first"
+            )
         self._length = len(dataset)
         self.shard = _checked_shard(shard, [batch_size, 0 if drop_last else len(dataset) % batch_size])
         self._next = self._position = (int(first_epoch), 0)  # (epoch, batch) where the next iteration starts, and of the current one

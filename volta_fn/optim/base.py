@@ -59,16 +59,21 @@ _NUMERIC = re.compile(r"(ScalarOrSchedule|Any|int|float)( \| None)?")
 _OTHER = re.compile(r"dtype|key|labels|coeffs|seed|dimension_numbers|consistent_rms")
 
 
+#: Functions that check their hyper-parameters.
+_checking: set[Callable[..., Any]] = set()
+
+
 def check_all(namespace: dict[str, Any]) -> None:
     """Wrap those functions of a package that make transformations or schedules."""
     for name, value in list(namespace.items()):
-        if isinstance(value, FunctionType) and _MAKERS.match(str(value.__annotations__.get("return"))):
+        if isinstance(value, FunctionType) and value not in _checking and _MAKERS.match(str(value.__annotations__.get("return"))):
             namespace[name] = _checked(value)
 
 
 @functools.cache
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     called = explained(function)
+    is_schedule = function.__annotations__["return"] == "Schedule"
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -77,9 +82,28 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             _check(function.__name__, parameter, value)
         for name, value in kwargs.items():
             _check(function.__name__, by_name.get(name), value)
-        return called(*args, **kwargs)
+        result = called(*args, **kwargs)
+        return _NamedSchedule(result, make, args, kwargs) if is_schedule else result
 
+    _checking.add(make)
     return make
+
+
+class _NamedSchedule:
+    """A schedule that is pickled, and shown, as the call of this package that made it."""
+
+    def __init__(self, function: Schedule, make: Callable[..., Schedule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._function, self._make, self._args, self._kwargs = function, make, args, kwargs
+
+    def __call__(self, count: Any) -> Any:
+        return self._function(count)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(self._make, *self._args, **self._kwargs), ()
+
+    def __repr__(self) -> str:
+        arguments = [*map(repr, self._args), *[f"{name}={value!r}" for name, value in self._kwargs.items()]]
+        return f"{self._make.__name__}({', '.join(arguments)})"
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.wrappers.composition import InjectHyperparamsState as InjectHyperparamsState
@@ -126,7 +126,7 @@ def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[
     >>> [float(schedule(step)) for step in (9, 10, 20)]
     [1.0, 0.5, 0.25]
 
-    Raises `ArgumentError` for negative scales.
+    Raises `ArgumentError` for negative scales, `ArgumentTypeError` unless they are a dict.
     """
     corners = _checked("piecewise_constant_schedule", boundaries_and_scales)
 
@@ -140,6 +140,11 @@ def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[
 
 
 def _checked(name: str, boundaries_and_scales: Mapping[int, Any] | None) -> list[tuple[int, Any]]:
+    if boundaries_and_scales is not None and not isinstance(boundaries_and_scales, Mapping):
+        raise ArgumentTypeError(
+            f"{name}: boundaries_and_scales is a dict of scales by steps, as {{10: 0.5}}, got {boundaries_and_scales!r:.80} of type "
+            f"{type(boundaries_and_scales).__name__}"
+        )
     steps = sorted((boundaries_and_scales or {}).items())
     if any(isinstance(scale, (int, float)) and scale < 0 for _, scale in steps):
         raise ArgumentError(f"{name}: scales must not be negative, got {dict(steps)}")
@@ -236,8 +241,10 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
     >>> [float(schedule(step)) for step in (5, 10, 20)]
     [0.5, 1.0, 1.0]
 
-    Raises `ArgumentError` unless there is one boundary less than schedules.
+    Raises `ArgumentError` unless there is one boundary less than schedules, `ArgumentTypeError` for a schedule that is in no sequence.
     """
+    if callable(schedules):
+        raise ArgumentTypeError("join_schedules takes the schedules as one sequence, join_schedules([a, b], [boundary]); got a single one")
     if len(boundaries) != len(schedules) - 1:
         raise ArgumentError(f"join_schedules: {len(schedules)} schedules need {len(schedules) - 1} boundaries, got {list(boundaries)}")
 

@@ -205,6 +205,12 @@ def test_integers_are_asked_for_in_words(call: Any) -> None:
         call(jnp.ones(3))
 
 
+def test_an_item_is_the_only_one() -> None:
+    assert jnp.ones((1, 1)).item() == jnp.arange(3.0).item(1) == 1.0
+    with pytest.raises(ArgumentError, match=r"arrays of one element, got shape \(3,\).*x.item\(0\)"):
+        jnp.arange(3.0).item()
+
+
 def test_scalars_of_the_cpu_meet_arrays_of_a_gpu() -> None:
     try:
         device = vf.devices("gpu")[0]

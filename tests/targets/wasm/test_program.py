@@ -21,6 +21,20 @@ def test_what_needs_a_library_is_refused_with_the_line() -> None:
         vf.export_web("unwritten.html", state={}, functions={"f": vf.web.Function(jnp.linalg.cholesky, [matrix], ["r"])}, wasm=True)
 
 
+@pytest.mark.parametrize(
+    "function", [jnp.cumsum, lambda x: x + 1, lambda x: jnp.outer(x, x), jnp.sort], ids=["cumsum", "add", "outer", "sort"]
+)
+def test_float16_is_refused_with_the_line(function) -> None:
+    """WebAssembly converts none; LLVM would call functions that no page has, and never ends on vectors of them."""
+    lowered = vf.jit(function).lower(vf.ShapeDtypeStruct((9,), "float16"))
+    try:
+        compiled = compile_programs({"f": (lowered.jaxpr, [False])}, pipeline)
+    except CompilerError as error:
+        assert "runs on the host" in str(error) and "test_program.py" in str(error)
+    else:
+        assert b"hfsf2" not in compiled.code and function is jnp.sort, "which sorts keys"
+
+
 def test_without_llvmlite_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volta_fn.web.export.is_installed", lambda name: name != "llvmlite")
     functions = {"f": vf.web.Function(lambda x: x + 1, [vf.ShapeDtypeStruct((3,), "float32")], ["r"])}

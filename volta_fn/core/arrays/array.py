@@ -253,6 +253,8 @@ class ConcreteArray(Array):
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""
+        if not index and self.size != 1:
+            raise ArgumentError(f"item() is for arrays of one element, got shape {self.shape}: x.item(0) is the first, x.tolist() has all")
         return self.host().item(*index)
 
     def tolist(self) -> Any:

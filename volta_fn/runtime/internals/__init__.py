@@ -8,6 +8,7 @@ it does the same through public interfaces. `tests/runtime/internals` runs both 
   of a jitted function. Else: Python's own lookups.
 - `result_allocator` relies on NumPy's table of C functions and the context variable of its allocator; it saves the page faults of large
   results, 8 ms for 32 MiB. Else: `numpy.empty`.
+- `system` has the operating system's functions that machine code calls: POSIX's, and those of Windows.
 - `threads` relies on NumPy's error state being one context variable; it saves 3 µs of every operation (else: `numpy.errstate`). By names
   and parameters of llvmlite's C functions it lets several threads compile at once (else: one at a time). By Linux's `sched_getcpu` and
   `pthread_setaffinity_np` it saves up to 10 ms when a worker wakes up (else: the system chooses the CPU).

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.core.arrays.array import ArraySpec
+from volta_fn.runtime.internals import system
 from volta_fn.runtime.internals.array_calls import Status, call_record, find_layout, write_apply
-from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
+from volta_fn.runtime.internals.result_allocator import HUGE
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 
@@ -69,12 +70,8 @@ def write_entry(module: Module) -> None:
         "declare ptr @PyLong_FromLongLong(i64)",
         "declare ptr @PyEval_SaveThread()",
         "declare void @PyEval_RestoreThread(ptr)",
-        "declare ptr @malloc(i64)",
-        "declare ptr @aligned_alloc(i64, i64)",
-        "declare void @free(ptr)",
     ):
         module.declare(declaration, declaration)
-    declare_advice(module)
     module.declare("spare", "@spare = internal global ptr null")
     _write_table(module)
     _write_arena(module)
@@ -108,7 +105,7 @@ def _write_table(module: Module) -> None:
 
     def make() -> list[Value]:
         bytes_ = f.binary("shl", _word(f, record, ProgramWord.SLOTS), i64(3))
-        block = f.call("malloc", _P, f.binary("add", bytes_, i64(8)))
+        block = system.allocate(f, f.binary("add", bytes_, i64(8)))
 
         def fill() -> list[Value]:
             f.store(_NULL, block, 8)
@@ -133,14 +130,12 @@ def _write_arena(module: Module) -> None:
 
     def large(size: Value) -> Value:
         rounded = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
-        block = f.call("aligned_alloc", _P, i64(_HUGE_PAGE), rounded)
-        f.branch(_is_null(f, block), lambda: None, lambda: ask_for_huge_pages(f, block, rounded))
-        return block
+        return system.allocate_pages(f, rounded, _HUGE_PAGE)
 
     def make() -> list[Value]:
-        f.run("free", spare)
+        system.release(f, spare)
         size = f.binary("add", byte_count, i64(_ALIGNMENT))  # room to align the first slot
-        block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
+        block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [system.allocate(f, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(byte_count, block, 8))
         return [block]
 
@@ -235,9 +230,9 @@ def _write_run_program(module: Module) -> None:
 
     missing = f.binary("or", _is_null(f, table), f.binary("and", _is_null(f, arena), f.binary("xor", without, Value("i1", "true"))))
     status = f.branch(missing, lambda: [i64(Status.NO_MEMORY)], filled)[0]
-    f.branch(without, lambda: None, lambda: f.run("free", _exchange(f, Value(_P, "@spare"), arena)))
+    f.branch(without, lambda: None, lambda: system.release(f, _exchange(f, Value(_P, "@spare"), arena)))
     other = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), table)
-    f.branch(_is_null(f, other), lambda: None, lambda: f.run("free", f.at(other, "i64", i64(-1))))
+    f.branch(_is_null(f, other), lambda: None, lambda: system.release(f, f.at(other, "i64", i64(-1))))
     f.finish(status)
 
 
@@ -373,8 +368,8 @@ def _knows_arrays() -> bool:
 
 
 def release(record: np.ndarray) -> None:
-    """Free a record's table, memory of ``malloc``."""
+    """Free a record's table."""
     table = int(record[ProgramWord.TABLE])
     if table:
         record[ProgramWord.TABLE] = 0
-        ctypes.CDLL(None).free(ctypes.c_void_p(table - 8))
+        system.release_from_python(table - 8)

@@ -15,13 +15,13 @@ since NumPy 1.22). `make_empty` checks that an array made so names this allocato
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Callable
 from contextvars import Context
 
 import numpy as np
 from numpy._core import multiarray  # which has NumPy's table of C functions
 
+from volta_fn.runtime.internals import system
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, locked
 from volta_fn.runtime.memory import out_of_memory
 
@@ -33,7 +33,6 @@ _MOST_BLOCKS, _MOST_KEPT, _SPARE, _SECONDS = 64, 1 << 28, 1 << 26, 10
 _HEADER, _PAGE, HUGE = 64, 1 << 12, 1 << 22
 #: A free block is used for a request if it is larger by at most one in this many bytes.
 _WASTE = 8
-_ADVISE_HUGE = 14
 
 _PTR, _NULL = "ptr", Value("ptr", "null")
 #: Words of the record: lock, bytes in use, the most there were, free bytes, number of free blocks; then their addresses, sizes,
@@ -46,14 +45,10 @@ def write_blocks(module: Module) -> None:
     """Define the functions of a NumPy allocator, which `FUNCTIONS` names."""
     module.declare("blocks", f"@blocks = internal global [{_BLOCKS + _ENTRY * _MOST_BLOCKS} x i64] zeroinitializer, align 64")
     for declaration in (
-        "declare ptr @mmap(ptr, i64, i32, i32, i32, i64)",
-        "declare i32 @munmap(ptr, i64)",
-        "declare i64 @time(ptr)",
         "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
         "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
     ):
         module.declare(declaration.split("@")[1].split("(")[0], declaration)
-    declare_advice(module)
     _write_drop(module)
     _write_find(module)
     _write_fresh(module)
@@ -97,21 +92,9 @@ def _write_drop(module: Module) -> None:
     f.finish(block)
 
 
-def declare_advice(module: Module) -> None:
-    """Declare what `ask_for_huge_pages` needs."""
-    module.declare("madvise", "declare i32 @madvise(ptr, i64, i32)")
-
-
-def ask_for_huge_pages(f: Function, block: Value, size: Value) -> None:
-    """Ask the kernel for huge pages, where it has them."""
-    # It then clears 2 MiB at once instead of 4 KiB in each of 512 page faults.
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        f.call("madvise", "i32", block, size, Value("i32", str(_ADVISE_HUGE)))
-
-
 def _give_back_oldest(f: Function) -> None:
     size = f.load("i64", _word(_BLOCKS + 1), 8)
-    f.call("munmap", "i32", f.call("drop", _PTR, i64(0)), size)
+    system.unmap_pages(f, f.call("drop", _PTR, i64(0)), size)
 
 
 def _write_find(module: Module) -> None:
@@ -142,16 +125,14 @@ def _write_fresh(module: Module) -> None:
         )
 
     f.repeat_while(too_many, lambda: _give_back_oldest(f))
-    flags = [Value("i32", str(number)) for number in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)]
-    block = f.call("mmap", _PTR, _NULL, size, *flags, i64(0))
+    block = system.map_pages(f, size)
 
-    def prepare() -> list[Value]:
-        f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: ask_for_huge_pages(f, block, size))
+    def prepare() -> None:
+        f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: system.ask_for_huge_pages(f, block, size))
         f.store(size, block, 8)
-        return [block]
 
-    failed = f.compare("icmp eq", block, Value(_PTR, "inttoptr (i64 -1 to ptr)"))
-    f.finish(f.branch(failed, lambda: [_NULL], prepare)[0])
+    f.branch(f.compare("icmp ne", block, _NULL), prepare)
+    f.finish(block)
 
 
 def _write_malloc(module: Module) -> None:
@@ -183,7 +164,7 @@ def _write_free(module: Module) -> None:
     def work() -> Value:
         block = f.at(memory, "i8", i64(-_HEADER))
         size = f.load("i64", block, 8)
-        now = f.call("time", "i64", _NULL)
+        now = system.seconds(f)
         _add(f, _USED, _negative(f, size))
 
         def crowded() -> Value:
@@ -204,7 +185,7 @@ def _write_free(module: Module) -> None:
             _add(f, _KEPT, size)
 
         def give_back() -> None:
-            f.call("munmap", "i32", block, size)
+            system.unmap_pages(f, block, size)
 
         f.branch(f.compare("icmp ule", size, i64(_MOST_KEPT)), keep, give_back)
         return block

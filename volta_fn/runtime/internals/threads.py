@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.llvm.host import llvm
+from volta_fn.runtime.llvm.host import host, llvm
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.memory import out_of_memory
 
@@ -55,7 +55,7 @@ def write_affinity(module: Module) -> None:
 
 def _is_supported() -> bool:
     names = ("sched_getcpu", "pthread_getaffinity_np", "pthread_setaffinity_np")
-    return sys.platform == "linux" and all(hasattr(ctypes.CDLL(None), name) for name in names)
+    return sys.platform == "linux" and not host().is_windows and all(hasattr(ctypes.CDLL(None), name) for name in names)
 
 
 def reset_affinity(f: Function) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,15 +48,30 @@ class Host(NamedTuple):
         """Whether an instruction multiplies and adds with one rounding."""
         return self.has("fma") if self.triple.startswith("x86") else self.triple.startswith(("aarch64", "arm64"))
 
+    @property
+    def is_windows(self) -> bool:
+        """Whether the operating system is Windows."""
+        return "-windows-" in self.triple
+
+    @property
+    def converts_float16(self) -> bool:
+        """Whether instructions convert float16."""
+        return self.has("f16c") or self.triple.startswith(("aarch64", "arm64"))
+
 
 def may_compile() -> bool:
     """Return True if llvmlite is installed and VOLTA_NATIVE is not 0."""
-    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and is_installed("llvmlite")
+    return _is_enabled() and is_installed("llvmlite")
 
 
 def lacks_compiler() -> bool:
     """Return True if only llvmlite is missing for machine code."""
-    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and not is_installed("llvmlite")
+    return _is_enabled() and not is_installed("llvmlite")
+
+
+def _is_enabled() -> bool:
+    # Windows of other processors than x86 has another calling convention, loader and table of symbols.
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and sysconfig.get_platform() not in ("win32", "win-arm64")
 
 
 def llvm() -> Any:

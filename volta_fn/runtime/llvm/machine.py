@@ -124,8 +124,9 @@ def bind_lapack_symbols(codes: Iterable[bytes]) -> None:
 
 def _thread_control() -> dict[str, int]:
     """Return the addresses for the number of threads; without OpenBLAS, of no effect."""
+    # A function without arguments ignores them, and this one says 1.
     library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
-    idle = ctypes.CDLL(None).abs
+    idle = ctypes.pythonapi.Py_IsInitialized
     setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))
     return {
         SET_THREADS: ctypes.cast(setter, ctypes.c_void_p).value or 0,
@@ -212,7 +213,7 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
         module = parse(text)
-        module.triple = cpu_info.triple
+        module.triple = machine.triple  # with another format of objects than the process's on Windows
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:

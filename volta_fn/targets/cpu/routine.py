@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from volta_fn.compiler.target import RoutineKey
+from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 
 #: The parameters of an entry point.
@@ -81,3 +83,13 @@ class Routine:
     workspace: int = 0
     #: Functions that the text declares, and which other routines use, too.
     shared: tuple[SharedFunction, ...] = ()
+
+
+def routine_of(key: RoutineKey) -> Routine | None:
+    """Generate a routine; None if the target has none.
+
+    Nor has it one of float16 on a machine that converts none.
+    """
+    # LLVM would call functions that no library has, and never ends on WebAssembly's vectors of them.
+    routine: Routine | None = key.make()
+    return routine if routine is None or host().converts_float16 or " half" not in routine.text else None

@@ -16,7 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import generating_for
 from volta_fn.runtime.llvm.machine import LoadedCode
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, routine_of
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble
 from volta_fn.targets.cpu.runtime.executor import Mode
 from volta_fn.targets.cpu.target import CpuTarget
@@ -105,7 +105,7 @@ def _program(
     loaded: dict[Any, LoadedRoutine | None] = {}
     for key in lowered.routine_keys():
         if key.key not in routines:
-            routine = key.make()
+            routine = routine_of(key)
             if routine is None:
                 continue
             routines[key.key] = f"_{len(routines)}", routine

@@ -106,7 +106,7 @@ def compute_type(dtype: np.dtype) -> ComputeType | None:
 def readable(dtype: np.dtype) -> bool:
     """Return True if `read` and `write` support a dtype on this machine."""
     if dtype == np.float16:
-        return "+f16c" in host().features or not host().triple.startswith("x86")
+        return host().converts_float16
     return dtype == np.bool_ or dtype == _BFLOAT16 or dtype in _FLOATS or dtype.kind in "iu"
 
 

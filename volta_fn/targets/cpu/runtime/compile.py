@@ -32,6 +32,7 @@ from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
+from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Mode, Op, support_code_of_process
@@ -159,7 +160,7 @@ class CodeCache:
         compiled = cache.read_compiled(name)
         if compiled is None or not all(map(self._shared.has, compiled.shared)):
             try:
-                routine = key.make()
+                routine = routine_of(key)
                 if routine is None:
                     return None
                 suffix = f"_{name}"  # so that the routines of a program can be loaded together

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+from volta_fn.runtime.internals import system
 from volta_fn.runtime.internals.array_calls import Status
 from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
@@ -371,13 +372,12 @@ def _write_poll_signals(module: Module) -> None:
     """Define ``i64 @poll_signals(ptr signals)``, which has Python handle signals."""
     # It does so when the second has changed, since Python's lock may have to be waited for. The status is `INTERRUPTED` if a handler
     # raised.
-    for name, signature in (("time", "i64 @time(ptr)"), ("ensure", "i32 @PyGILState_Ensure()")):
-        module.declare(name, f"declare {signature}")
+    module.declare("ensure", "declare i32 @PyGILState_Ensure()")
     module.declare("check", "declare i32 @PyErr_CheckSignals()")
     module.declare("release", "declare void @PyGILState_Release(i32)")
     f = Function(module, "poll_signals", [_SIGNALS], "i64")
     second, status = (f.at(_SIGNALS, "i64", i64(word)) for word in (SignalWord.SECOND, SignalWord.STATUS))
-    now, before = f.call("time", "i64", Value("ptr", "null")), f.load("i64", second, 8)
+    now, before = system.seconds(f), f.load("i64", second, 8)
 
     def handle() -> None:
         state = f.call("PyGILState_Ensure", "i32")

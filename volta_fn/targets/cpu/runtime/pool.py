@@ -21,6 +21,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from volta_fn.runtime.internals import system
 from volta_fn.runtime.internals.threads import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -43,10 +44,6 @@ _PTR = "ptr"
 def write_pool(module: Module) -> None:
     """Define ``@share(function, buffers, tasks)`` and a worker's endless ``@work()``."""
     module.declare("pool", f"@pool = internal global [{_WORDS} x i64] zeroinitializer, align 64")
-    for name in ("mutex_lock", "mutex_unlock", "cond_broadcast"):
-        module.declare(name, f"declare i32 @pthread_{name}(ptr)")
-    module.declare("cond_wait", "declare i32 @pthread_cond_wait(ptr, ptr)")
-    module.declare("init", "declare i32 @pthread_mutex_init(ptr, ptr)\ndeclare i32 @pthread_cond_init(ptr, ptr)")
     write_affinity(module)
     _write_take(module)
     _write_share(module)
@@ -187,9 +184,9 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
 
     def wake() -> None:
         f.run("exclude_current_cpu")
-        f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
-        f.call("pthread_cond_broadcast", "i32", _word(_CONDITION))
-        f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
+        system.lock(f, _word(_MUTEX))
+        system.wake_all(f, _word(_CONDITION))
+        system.unlock(f, _word(_MUTEX))
 
     f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
 
@@ -236,17 +233,14 @@ def _spin(f: Function, last: Value) -> None:
 
 def _sleep(f: Function, last: Value) -> None:
     """Emit a sleep until there may be another round than the last one."""
-    f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
+    system.lock(f, _word(_MUTEX))
     _add(f, _SLEEPERS, 1)
     # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
     still = f.compare("icmp eq", _read(f, _ROUND), last)
 
-    def wait() -> None:
-        f.call("pthread_cond_wait", "i32", _word(_CONDITION), _word(_MUTEX))
-
-    f.branch(still, wait)
+    f.branch(still, lambda: system.wait(f, _word(_CONDITION), _word(_MUTEX)))
     _add(f, _SLEEPERS, -1)
-    f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
+    system.unlock(f, _word(_MUTEX))
 
 
 def _write_reset(module: Module) -> None:
@@ -255,8 +249,7 @@ def _write_reset(module: Module) -> None:
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     f.run("llvm.memset.p0.i64", Value(_PTR, "@pool"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
     reset_affinity(f)
-    f.call("pthread_mutex_init", "i32", _word(_MUTEX), Value(_PTR, "null"))
-    f.call("pthread_cond_init", "i32", _word(_CONDITION), Value(_PTR, "null"))
+    system.initialize_lock(f, _word(_MUTEX), _word(_CONDITION))
     f.finish()
 
 

@@ -7,7 +7,6 @@ nanoseconds; programs that are not profiled have none.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,9 @@ from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import compile_uninterrupted
+from volta_fn.runtime.internals.system import nanoseconds
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble, loaded_routines
 from volta_fn.targets.cpu.runtime.executor import Mode, Op
 from volta_fn.targets.cpu.runtime.program import Program
@@ -33,49 +34,30 @@ Span = tuple[tuple[int, ...], int, int]
 #: Entries of a log. What a call notes after that many is lost, and `Log.is_full` says so.
 _CAPACITY = 1 << 18
 
-#: The words of a command that writes one.
-_WORDS = 6
-
-#: ``stamp(buffers, first, number)`` appends (number, nanoseconds) to the log at buffers[0]: the count, the capacity, the entries.
-_STAMP = """
-declare i32 @clock_gettime(i32, ptr)
-
-define void @volta_fn_stamp(ptr %buffers, i64 %first, i64 %number) {{
-entry:
-  %time = alloca [2 x i64], align 8
-  %log = load ptr, ptr %buffers, align 8
-  %count = load i64, ptr %log, align 8
-  %most_at = getelementptr i64, ptr %log, i64 1
-  %most = load i64, ptr %most_at, align 8
-  %room = icmp ult i64 %count, %most
-  br i1 %room, label %store, label %end
-store:
-  %status = call i32 @clock_gettime(i32 {clock}, ptr %time)
-  %seconds = load i64, ptr %time, align 8
-  %rest_at = getelementptr i64, ptr %time, i64 1
-  %rest = load i64, ptr %rest_at, align 8
-  %scaled = mul i64 %seconds, 1000000000
-  %now = add i64 %scaled, %rest
-  %double = shl i64 %count, 1
-  %offset = add i64 %double, 2
-  %entry_at = getelementptr i64, ptr %log, i64 %offset
-  store i64 %number, ptr %entry_at, align 8
-  %time_at = getelementptr i64, ptr %entry_at, i64 1
-  store i64 %now, ptr %time_at, align 8
-  %after = add i64 %count, 1
-  store i64 %after, ptr %log, align 8
-  br label %end
-end:
-  ret void
-}}
-"""
+#: The words of a command that writes one, and the launch's name.
+_WORDS, _STAMP = 6, "volta_fn_stamp"
 
 
 @functools.cache
 def _stamp() -> LoadedCode:
-    """Compile the launch that reads the clock."""
-    text = _STAMP.format(clock=time.CLOCK_MONOTONIC)
-    return compile_uninterrupted(lambda: load_objects([compile_object(text)], ["volta_fn_stamp"]))
+    """Compile the launch that reads the clock.
+
+    ``stamp(buffers, first, number)`` appends (number, nanoseconds) to the log at buffers[0]: the count, the capacity, the entries.
+    """
+    module, buffers, first, number = Module(), Value("ptr", "%buffers"), Value("i64", "%first"), Value("i64", "%number")
+    f = Function(module, _STAMP, [buffers, first, number])
+    log = f.load("ptr", buffers, 8)
+    count, capacity = f.load("i64", log, 8), f.load("i64", f.at(log, "i64", i64(1)), 8)
+
+    def append() -> None:
+        entry = f.at(log, "i64", f.plus(f.times(count, 2), i64(2)))
+        f.store(number, entry, 8)
+        f.store(nanoseconds(f), f.at(entry, "i64", i64(1)), 8)
+        f.store(f.plus(count, i64(1)), log, 8)
+
+    f.branch(f.compare("icmp ult", count, capacity), append)
+    f.finish()
+    return compile_uninterrupted(lambda: load_objects([compile_object(str(module))], [_STAMP]))
 
 
 class TimedWriter(CommandWriter):
@@ -89,7 +71,7 @@ class TimedWriter(CommandWriter):
         code = _stamp()
         self.items: list[tuple[LoweredProgram, Item] | None] = [None]
         self._log = log
-        self._launch = LoadedLaunch(code.addresses[0], 1, Mode(0), "volta_fn_stamp", "", code)
+        self._launch = LoadedLaunch(code.addresses[0], 1, Mode(0), _STAMP, "", code)
         #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
         self._outer = [0]
         self._programs: list[LoweredProgram] = []

@@ -60,10 +60,7 @@ def is_supported(dtype: np.dtype) -> bool:
 
     float16 needs instructions that convert it.
     """
-    if dtype != FLOAT16:
-        return dtype in dtypes.ALL
-    cpu = host()
-    return "+f16c" in cpu.features or cpu.triple.startswith(("aarch64", "arm64"))
+    return host().converts_float16 if dtype == FLOAT16 else dtype in dtypes.ALL
 
 
 def components_of(f: Function, x: Number) -> list[Lanes]:

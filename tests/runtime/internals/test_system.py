@@ -1,0 +1,160 @@
+"""What machine code calls of the operating system: here by running it, of Windows by its symbols."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import sysconfig
+import time
+from collections.abc import Callable
+
+import pytest
+
+import volta_fn as vf
+from tests.samples import all_samples
+from volta_fn.compiler import pipeline
+from volta_fn.runtime.internals import system
+from volta_fn.runtime.internals.fastcall import write_entry
+from volta_fn.runtime.internals.result_allocator import write_blocks
+from volta_fn.runtime.llvm import host as machines
+from volta_fn.runtime.llvm.host import Host, generating_for, llvm, may_compile
+from volta_fn.runtime.llvm.machine import compile_object, load_objects
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.routine import routine_of
+from volta_fn.targets.cpu.runtime.executor import write_executor
+from volta_fn.targets.cpu.runtime.pool import write_pool
+from volta_fn.targets.cpu.target import TARGET
+
+#: Windows, whose objects are ELF files under Windows's calling convention, as llvmlite has them there.
+WINDOWS = Host("x86_64-pc-windows-msvc-elf", "x86-64-v3", "+avx2,+fma,+f16c", 32, 16)
+
+#: What a process on Windows has: of kernel32.dll, of Python's library, of ntdll.dll, and of the C library (ucrtbase.dll).
+KERNEL = {
+    "AcquireSRWLockExclusive", "GetTickCount64", "QueryPerformanceCounter", "QueryPerformanceFrequency", "ReleaseSRWLockExclusive",
+    "SleepConditionVariableSRW", "VirtualAlloc", "VirtualFree", "WakeAllConditionVariable",
+}  # fmt: skip
+PYTHON = re.compile(r"Py_?[A-Z]\w+")
+LIBRARY = {"memcpy", "memmove", "memset", "__chkstk", "fmod", "fmodf", "fmax", "fmaxf", "fmin", "fminf", "round", "roundf"}
+#: What the process binds when it loads objects.
+BOUND = re.compile(r"volta_(lapack|numpy_sort)_\w+|__truncdfhf2")
+
+SAMPLES = [(sample, name) for sample in all_samples() for name in sample.dtypes][7::41]
+
+
+def undefined(code: bytes) -> set[str]:
+    """The symbols that an ELF file needs of others."""
+    (sections_at,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<HH", code, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", code, sections_at + k * size) for k in range(count)]
+    names = set()
+    for _, kind, _, _, start, length, link, *_ in sections:
+        for at in range(start, start + length, 24) if kind == 2 else ():
+            name, _, _, section = struct.unpack_from("<IBBH", code, at)
+            first = sections[link][4] + name
+            if name and not section:
+                names.add(code[first : code.index(b"\0", first)].decode())
+    return names
+
+
+def strange(code: bytes) -> set[str]:
+    """The symbols that no process on Windows has."""
+    return {name for name in undefined(code) - KERNEL - LIBRARY if not PYTHON.fullmatch(name) and not BOUND.fullmatch(name)}
+
+
+@pytest.fixture(autouse=True)
+def targets() -> None:
+    """LLVM's code generators of other CPUs than this one."""
+    llvm().initialize_all_targets()
+    llvm().initialize_all_asmprinters()
+
+
+def test_support_code_needs_what_windows_has() -> None:
+    with generating_for(WINDOWS):
+        module = Module()
+        for write in (write_pool, write_executor, write_entry, write_blocks):
+            write(module)
+        code = compile_object(str(module))
+    needed = undefined(code)
+    assert strange(code) == set()
+    assert {"SleepConditionVariableSRW", "VirtualAlloc", "GetTickCount64", "PyMem_RawFree", "PyGILState_Ensure"} <= needed
+
+
+def test_routines_need_what_windows_has() -> None:
+    codes, shared = [], {}
+    with generating_for(WINDOWS):
+        for sample, name in SAMPLES:
+            avals = [vf.ShapeDtypeStruct(arg.shape, arg.dtype or name) for arg in sample.args]
+            for key in pipeline.lower(vf.jit(sample.function).lower(*avals).jaxpr, TARGET).routine_keys():
+                if (routine := routine_of(key)) is not None:
+                    codes.append(compile_object(routine.text))
+                    shared |= {function.name: function.text for function in routine.shared}
+        codes += [compile_object(text) for text in shared.values()]
+    assert len(codes) > 100
+    assert set().union(*map(strange, codes)) - set(shared) == set()
+
+
+def test_a_processs_own_objects_are_read_alike() -> None:
+    text = "declare void @elsewhere()\ndefine void @here() {\n  call void @elsewhere()\n  ret void\n}"
+    with generating_for(WINDOWS):
+        assert undefined(compile_object(text)) == strange(compile_object(text)) == {"elsewhere"}
+
+
+def run(write: Callable[[Function], Value]) -> int:
+    """The result of a function of machine code."""
+    module = Module()
+    f = Function(module, "f", [], "i64")
+    f.finish(write(f))
+    loaded = load_objects([compile_object(str(module))], ["f"])
+    return ctypes.CFUNCTYPE(ctypes.c_int64)(loaded.addresses[0])()
+
+
+def test_clocks_are_those_of_python() -> None:
+    before = time.perf_counter_ns()
+    moment = run(system.nanoseconds)
+    assert before <= moment <= time.perf_counter_ns()
+    before_seconds = int(time.time())
+    assert before_seconds <= run(system.seconds) <= time.time()
+
+
+@pytest.mark.parametrize("size", [1, 4096, 1 << 22])
+def test_memory_is_writable_and_freed(size: int) -> None:
+    def allocated(f: Function) -> Value:
+        block = system.allocate(f, i64(size))
+        f.store(i64(1), block, 1) if size >= 8 else f.store(Value("i8", "1"), block, 1)
+        return f.cast("ptrtoint", block, "i64")
+
+    system.release_from_python(run(allocated))
+
+    def mapped(f: Function) -> Value:
+        block = system.map_pages(f, i64(max(size, 4096)))
+        first = f.load("i64", block, 8)
+        system.ask_for_huge_pages(f, block, i64(max(size, 4096)))
+        system.unmap_pages(f, block, i64(max(size, 4096)))
+        system.release(f, system.allocate_pages(f, i64(1 << 21), 1 << 21))
+        return first
+
+    assert run(mapped) == 0, "pages are zero"
+    assert run(lambda f: f.cast("ptrtoint", system.map_pages(f, i64(1 << 62)), "i64")) == 0, "null where there is no memory"
+
+
+@pytest.mark.parametrize(
+    ("platform", "compiles"),
+    [("win-amd64", True), ("win32", False), ("win-arm64", False), ("linux-x86_64", True), ("macosx-11.0-arm64", True)],
+)
+def test_machine_code_runs_where_its_calling_convention_is_known(platform: str, compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOLTA_NATIVE", raising=False)
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: platform)
+    assert may_compile() == compiles
+    monkeypatch.setattr(machines, "is_installed", lambda name: False)
+    assert machines.lacks_compiler() == compiles and not may_compile()
+
+
+def test_half_needs_conversions() -> None:
+    """A machine without instructions for float16 leaves it to NumPy."""
+    without = Host("x86_64-unknown-linux-gnu", "x86-64", "+sse2", 16, 16)
+    assert WINDOWS.converts_float16 and not without.converts_float16
+    lowered = vf.jit(vf.numpy.cumsum).lower(vf.ShapeDtypeStruct((5,), "float16"))
+    for machine, has_routine in ((WINDOWS, True), (without, False)):
+        with generating_for(machine):
+            (key,) = pipeline.lower(lowered.jaxpr, TARGET).routine_keys()
+            assert (routine_of(key) is not None) == has_routine
