@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.runtime.llvm.host import cache_for_host, host
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, lanes_of, least, shared_function, vector_of
-from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
+from volta_fn.targets.cpu.scalars.number import first_of, is_supported, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 
 # The dtype in which a product computes, and conversions from and to others.
@@ -106,7 +106,7 @@ def compute_type(dtype: np.dtype) -> ComputeType | None:
 def readable(dtype: np.dtype) -> bool:
     """Return True if `read` and `write` support a dtype on this machine."""
     if dtype == np.float16:
-        return "+f16c" in host().features or not host().triple.startswith("x86")
+        return is_supported(dtype)
     return dtype == np.bool_ or dtype == _BFLOAT16 or dtype in _FLOATS or dtype.kind in "iu"
 
 
