@@ -32,7 +32,7 @@ Distribution = Literal["truncated_normal", "normal", "uniform"]
 
 
 class Initializer(Protocol):
-    """A function from a key, a shape and a dtype, or the default floating one, to weights."""
+    """A function from a key, a shape and a dtype (None: the default) to weights."""
 
     def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         """Return the weights."""

@@ -59,9 +59,10 @@ def composite(function: Function) -> Function:
 
 
 def bernoulli(n: int, *, dtype: Any = None) -> Array:
-    """Return Bernoulli's numbers B_0, B_1 = -1/2, …, B_n, by default in the default floating dtype.
+    """Return Bernoulli's numbers B_0, B_1 = -1/2, …, B_n.
 
-    They are computed as fractions and rounded once; those beyond the dtype's range are infinite. Raises `ArgumentError` for n < 0.
+    Without `dtype` they have the default floating dtype. They are computed as fractions and rounded once; those beyond the
+    dtype's range are infinite. Raises `ArgumentError` for n < 0.
 
     >>> vf.scipy.special.bernoulli(4)
     Array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333334],      dtype=float32)
