@@ -1,8 +1,9 @@
-"""What each call is checked for: values, tracing, batching, derivatives."""
+"""What each call is checked for: values, tracing, batching, derivatives, other dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 import volta_fn as vf
 from tests.catalogue.call import Call
 from tests.catalogue.names import resolve
-from volta_fn import tree
+from volta_fn import dtypes, tree
+from volta_fn.errors import VoltaError
 from volta_fn.test_util import check_grads
 
 
@@ -105,3 +107,20 @@ def check_derivatives(path: str, call: Call) -> None:
     run, arrays = traced(ours(path, call), call)
     wide = {"f": np.float64, "c": np.complex128}
     check_grads(run, [a.astype(wide.get(a.dtype.kind, a.dtype)) for a in arrays], 1)
+
+
+def check_other_dtypes(path: str, call: Call) -> None:
+    """Call with arrays of other dtypes, which gives results or an error of this package."""
+    function = ours(path, call)
+    for dtype in ("bfloat16", "uint8", "complex64"):
+        leaves = [convert(leaf, dtype) for leaf in tree.leaves(call.args)]
+        with suppress(VoltaError):
+            function(*tree.unflatten(tree.structure(call.args), leaves), **call.kwargs)
+
+
+def convert(leaf: Any, dtype: str) -> Any:
+    """Return an array of float32 in another dtype, and all else as it is."""
+    if not isinstance(leaf, np.ndarray) or leaf.dtype != np.float32:
+        return leaf
+    with np.errstate(invalid="ignore"):
+        return leaf.astype(dtypes.as_dtype(dtype))

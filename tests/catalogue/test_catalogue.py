@@ -6,7 +6,7 @@ import pytest
 
 import volta_fn as vf
 from tests.catalogue.calls import CALLS
-from tests.catalogue.laws import check_batch, check_derivatives, check_repeated, check_values
+from tests.catalogue.laws import check_batch, check_derivatives, check_other_dtypes, check_repeated, check_values
 from volta_fn.jit import fused
 
 pytest.importorskip("jax")
@@ -26,6 +26,12 @@ def test_batches(path):
 @pytest.mark.parametrize("path", [path for path, call in CALLS.items() if call.jit and call.grad])
 def test_derivatives(path):
     check_derivatives(path, CALLS[path])
+
+
+@pytest.mark.parametrize("path", CALLS)
+@pytest.mark.filterwarnings("ignore")  # of numbers out of range, and of imaginary parts that are dropped
+def test_other_dtypes(path):
+    check_other_dtypes(path, CALLS[path])
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -59,6 +59,8 @@ CALLS = """
     np.linalg.matrix_rank(np.eye(2))
     np.intersect1d(np.ones(2), np.ones(1), return_indices=True)[1]; np.unique(np.ones(2), size=2, fill_value=0)
     np.compress(np.ones(2), np.arange(2), size=1); np.setdiff1d(np.arange(3), np.arange(1), size=2)
+    np.fft.fftfreq(4); np.fft.rfftfreq(4); np.diag_indices(3)[0]; np.diag_indices_from(np.ones((2, 2)))[0]
+    np.hanning(4); np.hamming(4); np.blackman(4); np.bartlett(4); np.kaiser(4, 2.0); np.kaiser(1, 2.0)
 """
 
 #: Calls beyond `numpy`.
@@ -68,6 +70,17 @@ OTHERS = [
     lambda ja: ja.random.choice(ja.random.key(0), 3),
     lambda ja: ja.random.categorical(ja.random.key(0), ja.numpy.ones(3)),
     lambda ja: ja.scipy.stats.mode(ja.numpy.arange(3))[1],
+    lambda ja: ja.nn.initializers.zeros(ja.random.key(0), (2,)),
+    lambda ja: ja.nn.initializers.normal()(ja.random.key(0), (2,)),
+    lambda ja: ja.nn.initializers.he_uniform()(ja.random.key(0), (2, 2)),
+    lambda ja: ja.nn.initializers.orthogonal()(ja.random.key(0), (2, 2)),
+    lambda ja: ja.scipy.linalg.block_diag(),
+    lambda ja: ja.scipy.linalg.dft(2),
+    lambda ja: ja.scipy.linalg.hadamard(2),
+    lambda ja: ja.scipy.linalg.helmert(2),
+    lambda ja: ja.scipy.linalg.hilbert(2),
+    lambda ja: ja.scipy.linalg.invhilbert(2),
+    lambda ja: ja.scipy.special.bernoulli(2),
 ]
 
 

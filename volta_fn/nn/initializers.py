@@ -32,7 +32,7 @@ Distribution = Literal["truncated_normal", "normal", "uniform"]
 
 
 class Initializer(Protocol):
-    """A function from a key, a shape and a dtype (default float32) to weights."""
+    """A function from a key, a shape and a dtype (None: the default) to weights."""
 
     def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         """Return the weights."""
@@ -43,7 +43,7 @@ def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = N
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         chosen = default if dtype is None else dtype
-        weights = make(key, canonical_shape(shape), dtypes.as_dtype("float32" if chosen is None else chosen))
+        weights = make(key, canonical_shape(shape), dtypes.as_dtype(float if chosen is None else chosen))
         return constrained(weights, out_sharding)
 
     return init

@@ -321,14 +321,15 @@ def _axes_and_sizes(
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the frequencies of a spectrum (`fft`) of n samples at distance `d`.
 
-    They are 0, 1, …, then the negative ones, over n d; float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
+    They are 0, 1, …, then the negative ones, over n d, in the default floating dtype unless `dtype` says otherwise. Raises `ArgumentError`
+    if n is not positive.
 
     >>> jnp.fft.fftfreq(4, 0.5)
     Array([ 0. ,  0.5, -1. , -0.5], dtype=float32)
     """
     count = count_of("fftfreq", n)
     half = (count + 1) // 2
-    result_dtype = as_dtype(dtype or "float32")
+    result_dtype = as_dtype(dtype or float)
     steps = arange(count, dtype=real_dtype(result_dtype) if result_dtype in COMPLEX else result_dtype, device=device)
     steps = lax.select(lax.ge(steps, full_like_scalar(steps, half)), lax.sub(steps, full_like_scalar(steps, count)), steps)
     return lax.convert_element_type(_over(steps, count, d), result_dtype)
@@ -337,13 +338,13 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
     """Return the n // 2 + 1 frequencies of a spectrum of real samples at distance `d`.
 
-    Float32 unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
+    They have the default floating dtype unless `dtype` says otherwise. Raises `ArgumentError` if n is not positive.
 
     >>> jnp.fft.rfftfreq(4, 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
     count = count_of("rfftfreq", n)
-    return _over(arange(count // 2 + 1, dtype=dtype or "float32", device=device), count, d)
+    return _over(arange(count // 2 + 1, dtype=dtype or float, device=device), count, d)
 
 
 @fused

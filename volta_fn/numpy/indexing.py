@@ -634,7 +634,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     Array([[2., 0.],
            [0., 2.]], dtype=float32)
     """
-    return (lax.iota(dtypes.index_dtype(n), n),) * ndim
+    return (lax.iota(dtypes.index_dtype(n, dtypes.default(INDEX)), n),) * ndim
 
 
 def diag_indices_from(arr: Any) -> tuple[Array, ...]:

@@ -410,7 +410,7 @@ def hanning(M: int) -> Array:
     >>> jnp.hanning(3).round(6)
     Array([0., 1., 0.], dtype=float32)
     """
-    return array(np.hanning(window_size("hanning", M)).astype(np.float32))
+    return array(np.hanning(window_size("hanning", M)).astype(dtypes.as_dtype(float)))
 
 
 def hamming(M: int) -> Array:
@@ -419,12 +419,12 @@ def hamming(M: int) -> Array:
     >>> jnp.hamming(3).round(2)
     Array([0.08, 1.  , 0.08], dtype=float32)
     """
-    return array(np.hamming(window_size("hamming", M)).astype(np.float32))
+    return array(np.hamming(window_size("hamming", M)).astype(dtypes.as_dtype(float)))
 
 
 def blackman(M: int) -> Array:
     """Return the Blackman window of M points."""
-    return array(np.blackman(window_size("blackman", M)).astype(np.float32))
+    return array(np.blackman(window_size("blackman", M)).astype(dtypes.as_dtype(float)))
 
 
 def bartlett(M: int) -> Array:
@@ -433,7 +433,7 @@ def bartlett(M: int) -> Array:
     >>> jnp.bartlett(3)
     Array([0., 1., 0.], dtype=float32)
     """
-    return array(np.bartlett(window_size("bartlett", M)).astype(np.float32))
+    return array(np.bartlett(window_size("bartlett", M)).astype(dtypes.as_dtype(float)))
 
 
 def kaiser(M: int, beta: Any) -> Array:
@@ -446,6 +446,6 @@ def kaiser(M: int, beta: Any) -> Array:
     if M <= 1:
         return ones(max(M, 0))
     points = np.linspace(-1.0, 1.0, M)
-    shape = to_dtype(beta, np.dtype(np.float32))
-    inside = array(np.sqrt(1.0 - points * points).astype(np.float32))
+    dtype = dtypes.as_dtype(float)
+    shape, inside = to_dtype(beta, dtype), array(np.sqrt(1.0 - points * points).astype(dtype))
     return lax.div(i0(lax.mul(shape, inside)), i0(shape))

@@ -51,3 +51,9 @@ def test_of_the_identity():
 def test_a_stack_is_refused():
     with pytest.raises(errors.ShapeError, match="map over a stack"):
         linalg.funm(np.zeros((2, 3, 3), np.float32), vf.numpy.exp)
+
+
+@pytest.mark.parametrize("function", [linalg.expm, lambda a: linalg.expm_frechet(a, a)])
+def test_narrow_floats_are_refused(function):
+    with pytest.raises(errors.DTypeError, match="expm computes in float32"):
+        function(np.eye(2, dtype=np.float16))

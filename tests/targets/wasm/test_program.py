@@ -35,6 +35,14 @@ def test_float16_is_refused_with_the_line(function) -> None:
         assert b"hfsf2" not in compiled.code and function is jnp.sort, "which sorts keys"
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_products_of_float16_are_refused_as_all_numbers_of_float16_are(rows: int) -> None:
+    x = vf.ShapeDtypeStruct((rows, 40), "float16")
+    for function in (lambda x: x * 2, lambda x: x @ x.T, lambda x: jnp.tanh(x @ x.T)):
+        with pytest.raises(CompilerError, match="a page has no Python"):
+            compile_programs({"f": (vf.jit(function).lower(x).jaxpr, [False])}, pipeline)
+
+
 def test_without_llvmlite_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volta_fn.web.export.is_installed", lambda name: name != "llvmlite")
     functions = {"f": vf.web.Function(lambda x: x + 1, [vf.ShapeDtypeStruct((3,), "float32")], ["r"])}

@@ -20,7 +20,8 @@ from volta_fn.primitives.elementwise.selection import conj
 
 # Matrices of constants: Fourier, Hadamard, Helmert, Hilbert and Pascal.
 #
-# They are computed on the host, in float64 or integers of any size, and rounded once to `dtype` (default: float32, or complex64).
+# They are computed on the host, in float64 or integers of any size, and rounded once to `dtype`, by default the floating, complex
+# or integer one of the configuration.
 
 
 def _size(function: str, n: Any, least: int = 0) -> int:
@@ -30,7 +31,7 @@ def _size(function: str, n: Any, least: int = 0) -> int:
     return size
 
 
-def _rounded(values: Any, dtype: Any, default: Any = np.float32) -> Array:
+def _rounded(values: Any, dtype: Any, default: Any = float) -> Array:
     return from_host(np.asarray(values).astype(as_dtype(default if dtype is None else dtype)))
 
 
@@ -51,13 +52,13 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     size = _size("dft", n)
     steps = np.arange(size)
     powers = np.exp(-2j * np.pi * (steps[:, None] * steps % max(size, 1)) / max(size, 1))
-    return _rounded(powers / {None: 1.0, "sqrtn": math.sqrt(max(size, 1)), "n": max(size, 1)}[scale], dtype, np.complex64)
+    return _rounded(powers / {None: 1.0, "sqrtn": math.sqrt(max(size, 1)), "n": max(size, 1)}[scale], dtype, complex)
 
 
 def hadamard(n: int, dtype: Any = int) -> Array:
     """Create Sylvester's matrix (n, n) of ones and minus ones with orthogonal rows.
 
-    The default dtype is int32. Raises `ArgumentError` unless n is a power of two.
+    Raises `ArgumentError` unless n is a power of two.
 
     >>> vf.scipy.linalg.hadamard(2)
     Array([[ 1,  1],
@@ -69,7 +70,7 @@ def hadamard(n: int, dtype: Any = int) -> Array:
     values = np.ones((1, 1), np.int32)
     while len(values) < size:
         values = np.block([[values, values], [values, -values]])
-    return _rounded(values, np.int32 if dtype is int else dtype)
+    return _rounded(values, dtype)
 
 
 def helmert(n: int, full: bool = False, *, dtype: Any = None) -> Array:
@@ -168,7 +169,7 @@ def block_diag(*arrs: Any) -> Array:
     Array([[1., 1., 0.],
            [0., 0., 3.]], dtype=float32)
     """
-    blocks = promote("block_diag", *(arrs or (np.zeros((1, 0), np.float32),)))
+    blocks = promote("block_diag", *(arrs or (np.zeros((1, 0), as_dtype(float)),)))
     if any(b.ndim > 2 for b in blocks):
         raise ShapeError(f"block_diag: the blocks must be matrices, got shapes {[b.shape for b in blocks]}")
     blocks = [lax.broadcast_to_rank(b, 2) for b in blocks]

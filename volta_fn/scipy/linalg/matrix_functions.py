@@ -17,7 +17,7 @@ from volta_fn.numpy.linalg.decompositions import identity_like, matrices, solve
 from volta_fn.numpy.linalg.products import matrix_norm, norm
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives.linalg import triangular_solve
-from volta_fn.primitives.linalg.solvers import adjoint, diagonal, triu
+from volta_fn.primitives.linalg.solvers import adjoint, check_matrix, diagonal, triu
 from volta_fn.scipy.linalg.decompositions import schur, solve_triangular
 from volta_fn.transforms.grad import jvp
 
@@ -41,13 +41,15 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     """Return exp(A) = Σ Aᵏ / k! of square matrices (*batch, N, N), in their dtype.
 
     Matrices are halved until they are small, and the result is squared as often, at most `max_squarings` times; matrices that need more
-    give NaN. With `upper_triangular` the system within is solved as a triangular one.
+    give NaN. With `upper_triangular` the system within is solved as a triangular one. Raises `ShapeError` for other shapes, `DTypeError`
+    for float16 and bfloat16.
 
     >>> vf.scipy.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
     Array([[1., 1.],
            [0., 1.]], dtype=float32)
     """
     matrix = matrices("expm", "A", A, square=True)
+    check_matrix("expm", matrix.aval)
     most = as_integer(max_squarings, "expm: max_squarings")
     if not matrix.size:
         return matrix

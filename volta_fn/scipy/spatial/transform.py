@@ -281,7 +281,7 @@ class Rotation:
     @classmethod
     def identity(cls, num: int | None = None, dtype: Any = float) -> Rotation:
         """Make the identity, `num` times in a row if given."""
-        unit = vnp.asarray(np.array([0.0, 0.0, 0.0, 1.0]), np.float32 if dtype is float else dtype)
+        unit = vnp.asarray(np.array([0.0, 0.0, 0.0, 1.0]), dtype)
         return cls(unit if num is None else vnp.tile(unit, (num, 1)))
 
     @classmethod

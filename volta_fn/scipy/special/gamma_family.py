@@ -59,9 +59,10 @@ def composite(function: Function) -> Function:
 
 
 def bernoulli(n: int, *, dtype: Any = None) -> Array:
-    """Return Bernoulli's numbers B_0, B_1 = -1/2, …, B_n (default: as float32).
+    """Return Bernoulli's numbers B_0, B_1 = -1/2, …, B_n.
 
-    They are computed as fractions and rounded once; those beyond the dtype's range are infinite. Raises `ArgumentError` for n < 0.
+    Without `dtype` they have the default floating dtype. They are computed as fractions and rounded once; those beyond the
+    dtype's range are infinite. Raises `ArgumentError` for n < 0.
 
     >>> vf.scipy.special.bernoulli(4)
     Array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333334],      dtype=float32)
@@ -74,7 +75,7 @@ def bernoulli(n: int, *, dtype: Any = None) -> Array:
         zero = k > 1 and k % 2 == 1
         total = sum((exact_comb(k + 1, j) * b for j, b in enumerate(numbers) if b), Fraction(0))
         numbers.append(Fraction(0) if zero else Fraction(1) if k == 0 else -total / (k + 1))
-    return from_host(np.array([_rounded(b) for b in numbers]).astype(as_dtype(np.float32 if dtype is None else dtype)))
+    return from_host(np.array([_rounded(b) for b in numbers]).astype(as_dtype(float if dtype is None else dtype)))
 
 
 def _rounded(number: Fraction) -> float:
