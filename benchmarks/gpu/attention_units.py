@@ -99,9 +99,14 @@ TIMED = [
     Problem(4, 1024, 1024, 12, 64, causal=True),
     Problem(4, 1024, 1024, 12, 64),
     Problem(8, 128, 128, 4, 64, causal=True),
+    Problem(8, 512, 512, 12, 64, causal=True),
     Problem(4, 4096, 4096, 16, 64, causal=True),
+    Problem(1, 16384, 16384, 8, 64),
     Problem(4, 2048, 2048, 16, 128, causal=True),
     Problem(2, 2048, 2048, 16, 128),
+    Problem(2, 4096, 4096, 16, 128, causal=True, groups=4),
+    Problem(1, 16384, 16384, 8, 128, causal=True),
+    Problem(4, 1024, 1024, 12, 64, dtype=FLOAT16),
 ]
 
 #: Schedules to compare, by the number of features, of the forward pass, the gradient of Q, and those of K and V.
@@ -194,12 +199,16 @@ def peer_timers(problem: Problem) -> list[Callable[[], float]]:
     torch = peers.torch()
     if torch is None:
         return []
-    q, k, v, d = (torch.from_numpy(x.astype(np.float32)).cuda().to(torch.bfloat16).transpose(1, 2) for x in problem.arrays())
+    q, k, v, d = (
+        torch.from_numpy(x.astype(np.float32)).cuda().to(getattr(torch, problem.dtype.name)).transpose(1, 2) for x in problem.arrays()
+    )
     for x in (q, k, v):
         x.requires_grad_()
 
     def forward() -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=problem.causal, enable_gqa=problem.groups > 0
+        )
 
     def both() -> Any:
         return torch.autograd.grad(forward(), (q, k, v), d)
