@@ -113,12 +113,13 @@ TIMED = [
 OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     64: {
         "forward": [
-            GroupSchedule(2, 128),
-            GroupSchedule(2, 128, ahead=True),
-            GroupSchedule(3, 128),
             GroupSchedule(1, 128, residents=2),
-            GroupSchedule(1, 128, ahead=True, residents=2),
-            GroupSchedule(1, 64, 3, ahead=True, residents=2),
+            GroupSchedule(2, 128),
+            GroupSchedule(2, 128, turns=True),
+            GroupSchedule(2, 64, 3, turns=True),
+            GroupSchedule(3, 128),
+            GroupSchedule(3, 128, turns=True),
+            GroupSchedule(2, 192, turns=True),
             AttentionSchedule(),
             AttentionSchedule(fragments=1, residents=3),
             AttentionSchedule(warps=8, fragments=1, residents=1),
@@ -144,10 +145,10 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     128: {
         "forward": [
             GroupSchedule(2, 128),
-            GroupSchedule(2, 128, ahead=True),
-            GroupSchedule(2, 64, 3, ahead=True),
-            GroupSchedule(1, 64, residents=2),
-            GroupSchedule(1, 64, ahead=True, residents=2),
+            GroupSchedule(2, 128, turns=True),
+            GroupSchedule(2, 64, 3, turns=True),
+            GroupSchedule(3, 64),
+            GroupSchedule(3, 64, turns=True),
             AttentionSchedule(warps=8, fragments=1, residents=1),
             AttentionSchedule(fragments=1),
             AttentionSchedule(step=32, retained=False),
@@ -231,12 +232,12 @@ def run_timed(problem: Problem) -> None:
         print(f"{problem.name:42s} {name:8s} {x * 1e6:8.1f} us {rate:5.0f} TFLOP/s; PyTorch {y * 1e6:8.1f} us, {y / x:5.2f}", flush=True)
 
 
-def run_schedules(problem: Problem) -> None:
-    """Time a problem by the schedules to compare, one kernel's at a time."""
+def run_schedules(problem: Problem, pattern: str) -> None:
+    """Time a problem by the schedules to compare, of one kernel at a time whose name matches a pattern."""
     standard = SCHEDULES[problem.width]
     samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():
-        for schedule in schedules:
+        for schedule in schedules if re.search(pattern, kernel) else []:
             SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})  # type: ignore[arg-type]  # one of each kind
             opened_gpu().routines = RoutineCache()
             function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
@@ -253,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="problems whose names match")
     parser.add_argument("--no-checks", action="store_true", help="only times")
     parser.add_argument("--no-times", action="store_true", help="only checks")
-    parser.add_argument("--schedules", action="store_true", help="times of other schedules, too")
+    parser.add_argument(
+        "--schedules", nargs="?", const="", metavar="PATTERN", help="times of other schedules, too, of the kernels whose names match"
+    )
     options = parser.parse_args(arguments)
     gpu = opened_gpu()
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
@@ -266,8 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{problem.name:42s} FAILED {type(error).__name__}: {str(error)[:400]}", flush=True)
     for problem in [] if options.no_times else [p for p in TIMED if re.search(options.only, p.name)]:
         run_timed(problem)
-        if options.schedules:
-            run_schedules(problem)
+        if options.schedules is not None:
+            run_schedules(problem, options.schedules)
     print(f"{failures} checks failed" if failures else "all checks passed")
     return 1 if failures else 0
 

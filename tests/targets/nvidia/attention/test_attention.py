@@ -14,7 +14,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
-from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
+from volta_fn.targets.nvidia.attention.group_forward import group_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -130,14 +131,14 @@ GROUPS = GroupSchedule(2, 64)
         pytest.param(Case("", queries=130, keys=150, width=128, causal=True), GROUPS, id="wide"),
         pytest.param(Case("", queries=193, keys=260, causal=True), GroupSchedule(3, 128), id="three groups"),
         pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
-        pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, ahead=True), id="ahead"),
-        pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, ahead=True), id="ahead, one tile"),
+        pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, turns=True), id="turns"),
+        pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, turns=True), id="turns, one tile"),
     ],
 )
 def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
     problem = problem_of(case)
     a = attention_of(problem.avals(), problem.form._replace(cotangent=None))
-    assert has_tensor_maps(a)
+    assert has_tensor_maps(a.q, a.k, a.v)
     out = np.full(problem.out.shape, np.nan, case.dtype)
     statistics = np.full(problem.statistics.shape, np.nan, np.float32)
     run(group_dispatch(a, schedule), [*problem.operands, out, statistics])

@@ -11,7 +11,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
 from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
-from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
+from volta_fn.targets.nvidia.attention.group_forward import group_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
@@ -35,12 +36,12 @@ _LITTLE = AttentionSchedule(fragments=1)
 #: The schedules by the number of features.
 SCHEDULES = {
     64: AttentionSchedules(
-        (GroupSchedule(1, 128, residents=2), AttentionSchedule(), _LITTLE),
+        (GroupSchedule(2, 128, turns=True), GroupSchedule(1, 128, residents=2), AttentionSchedule(), _LITTLE),
         (AttentionSchedule(step=32), _LITTLE),
         (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
     128: AttentionSchedules(
-        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (GroupSchedule(2, 128, turns=True), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
         (AttentionSchedule(warps=8, fragments=1, step=32, residents=1),),
         (AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),),
     ),
@@ -83,10 +84,10 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
 
 def _forward_schedules(a: Attention, device: TargetCapabilities) -> list[AttentionSchedule | GroupSchedule]:
     """Return the schedules of the forward pass that the device can run."""
-    has_groups = device.matrix_units == "wgmma" and has_tensor_maps(a)
+    has_groups = device.matrix_units == "wgmma" and has_tensor_maps(a.q, a.k, a.v)
     width = a.q.width
     return [
-        s for s in SCHEDULES[width].forward if isinstance(s, AttentionSchedule) or (has_groups and s.shared(width) <= device.block_memory)
+        s for s in SCHEDULES[width].forward if isinstance(s, AttentionSchedule) or (has_groups and s.shared(width, 1, 0) <= device.block_memory)
     ]
 
 
