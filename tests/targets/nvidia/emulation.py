@@ -247,6 +247,9 @@ class Emulator:
             elif "try_wait" in code:
                 barrier = self.barriers[self._address(a[0])]
                 assert self.condition.wait_for(lambda: barrier.phase & 1 != a[1], _TIMEOUT), "a barrier's phase never ends"
+            elif "bulk.shared" in code:
+                ctypes.memmove(self._address(a[0]), a[1], a[2])
+                self._arrive(self._address(a[3]), 0, a[2])
             elif "bulk.tensor" in code:
                 self._copy_box(a, code.count("$") - 3)
             elif "bar." in code:

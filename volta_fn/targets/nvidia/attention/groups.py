@@ -331,11 +331,13 @@ class GroupKernel(FragmentKernel, ABC):
     def settle(self, values: Sequence[Value]) -> None:
         """Compute values before products are awaited.
 
-        The driver's compiler moves a wait before all that does not depend on it, except for a store. This one goes where results will be.
+        The driver's compiler moves a wait before all that does not depend on it, except for a store. This one goes where the warp's results
+        will be.
         """
         f = self.f
+        start = f.plus(f.times(self.first_row, 2 * self.width), f.times(f.lane, 4))
         for number, value in enumerate(values):
-            to = f.shared(f.plus(f.times(f.thread, 4), i32(self.results + 4 * f.threads * number)))
+            to = f.shared(f.plus(start, i32(self.results + 128 * number)))
             f.do(f"store volatile {value}, {to}, align 4")
 
     def _shape(self, columns: int) -> str:
