@@ -26,6 +26,8 @@ def group_dispatch(a: Attention, schedule: GroupSchedule) -> Dispatch:
 class _GroupForward(GroupKernel):
     """The kernel under construction."""
 
+    is_second_later = True
+
     def __init__(self, a: Attention, schedule: GroupSchedule) -> None:
         super().__init__(a, schedule, 5, [(0, a.q)], [(1, a.k), (2, a.v)])
         self.head, self.first = query_block(self.f, a, schedule.rows)

@@ -137,6 +137,8 @@ class GroupKernel(FragmentKernel, ABC):
     head: Value
     first: Value
     count: Value
+    #: Whether the second array's tile is read together with the next tile of the first, so that it is copied after that.
+    is_second_later = False
 
     def __init__(
         self,
@@ -244,19 +246,31 @@ class GroupKernel(FragmentKernel, ABC):
             f.expect_bytes(self._begun, array.bytes)
             self._copy_rows(array, i32(0), self.head, self.first, self._begun)
 
-        def copy_tile(tile_number: Value, state: list[Value]) -> list[Value]:
-            stage, parity = state
-            head, first = self.position(tile_number)
-            for side, array in enumerate(self.column_arrays):
-                f.wait_for_barrier(self._of_stage(self._empty[side], stage), f.exclusive_or(parity, 1))
-                barrier, extra = self._of_stage(self._full[side], stage), 0 if side else self.extra_bytes
-                f.expect_bytes(barrier, array.bytes + extra)
-                self._copy_rows(array, stage, head, first, barrier)
-                if extra:
-                    self.copy_extra(head, first, f.plus(self.base, i32(self.extra), f.times(stage, extra)), barrier)
-            return self.next(stage, parity)
+        def copy_tile(side: int, tile_number: Value, stage: Value, parity: Value) -> None:
+            array, (head, first) = self.column_arrays[side], self.position(tile_number)
+            f.wait_for_barrier(self._of_stage(self._empty[side], stage), f.exclusive_or(parity, 1))
+            barrier, extra = self._of_stage(self._full[side], stage), 0 if side else self.extra_bytes
+            f.expect_bytes(barrier, array.bytes + extra)
+            self._copy_rows(array, stage, head, first, barrier)
+            if extra:
+                self.copy_extra(head, first, f.plus(self.base, i32(self.extra), f.times(stage, extra)), barrier)
 
-        f.repeat(i32(0), self.count, i32(1), [i32(0), i32(0)], copy_tile)
+        def copy_both(tile_number: Value, state: list[Value]) -> list[Value]:
+            copy_tile(0, tile_number, *state)
+            copy_tile(1, tile_number, *state)
+            return self.next(*state)
+
+        def copy_in_turn(tile_number: Value, state: list[Value]) -> list[Value]:
+            following = f.plus(tile_number, i32(1))
+            stage = self.next(*state)
+            with f.only_if(f.below(following, self.count)):
+                copy_tile(0, following, *stage)
+            copy_tile(1, tile_number, *state)
+            return stage
+
+        if self.is_second_later:
+            copy_tile(0, i32(0), i32(0), i32(0))
+        f.repeat(i32(0), self.count, i32(1), [i32(0), i32(0)], copy_in_turn if self.is_second_later else copy_both)
 
     def _copy_rows(self, array: GroupArray, stage: Value, head: Value, first: Value, barrier: Value) -> None:
         """Begin to copy rows from `first` on, box by box.
