@@ -123,8 +123,6 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(3, 128, 3, turns=True),
             AttentionSchedule(),
             AttentionSchedule(fragments=1, residents=3),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
-            AttentionSchedule(warps=8, fragments=1, tile=128, step=128, residents=1),
         ],
         "by_queries": [
             GroupSchedule(2, 64),
@@ -150,9 +148,7 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(2, 64, 5),
             GroupSchedule(2, 64, 5, turns=True),
             GroupSchedule(3, 64, 3),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
             AttentionSchedule(fragments=1),
-            AttentionSchedule(step=32, retained=False),
         ],
         "by_queries": [
             GroupSchedule(2, 64, 2),
