@@ -113,10 +113,8 @@ TIMED = [
 OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     64: {
         "forward": [
-            GroupSchedule(1, 128, residents=2),
             GroupSchedule(1, 128, 3, residents=2),
-            GroupSchedule(2, 128),
-            GroupSchedule(2, 128, 3),
+            GroupSchedule(2, 128, 2),
             GroupSchedule(2, 128, 4),
             GroupSchedule(2, 128, 4, turns=True),
             GroupSchedule(3, 128, 3),
@@ -125,19 +123,18 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             AttentionSchedule(fragments=1, residents=3),
         ],
         "by_queries": [
-            GroupSchedule(2, 64),
             GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
             GroupSchedule(2, 128, 3),
             GroupSchedule(3, 64, 4),
             GroupSchedule(1, 64, 3, residents=2),
             AttentionSchedule(step=32),
-            AttentionSchedule(fragments=1),
         ],
         "by_keys": [
-            GroupSchedule(2, 64),
+            GroupSchedule(2, 64, 2),
             GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
             GroupSchedule(1, 64, 3, residents=2),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
             AttentionSchedule(step=16, retained=False),
         ],
     },
@@ -151,14 +148,15 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             AttentionSchedule(fragments=1),
         ],
         "by_queries": [
-            GroupSchedule(2, 64, 2),
             GroupSchedule(2, 64, 3),
+            GroupSchedule(2, 64, 3, turns=True),
             GroupSchedule(3, 64, 2),
             AttentionSchedule(fragments=1, tile=32, step=32),
         ],
         "by_keys": [
-            GroupSchedule(2, 64),
+            GroupSchedule(2, 64, 2),
             GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
             AttentionSchedule(warps=8, fragments=1, retained=False, residents=1),
         ],
     },

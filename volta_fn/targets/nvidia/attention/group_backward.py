@@ -59,9 +59,11 @@ class _GroupByQueries(GroupKernel):
         def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             stage, parity, *sums = state
             self.wait_until_full(0, stage, parity)
-            logits = self.begin_products(queries, keys, stage)
             self.wait_until_full(1, stage, parity)
+            self.take_turn()
+            logits = self.begin_products(queries, keys, stage)
             slopes = self.begin_products(cotangents, values, stage)
+            self.end_turn()
             weights = masked(self, a, self.nested(self.await_products(logits, 1)), query, f.times(tile_number, tile))
             for columns in weights[0]:
                 columns[:] = [self.exp2(self.fma(x, factor, pairs[k // 2][0])) for k, x in enumerate(columns)]
@@ -73,6 +75,7 @@ class _GroupByQueries(GroupKernel):
             self.release(0, stage)
             return [*self.next(stage, parity), *sums]
 
+        self.begin_turns()
         begin = [i32(0), i32(0), *self.flat(self.zeros(self.width))]
         state = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
         sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
@@ -111,9 +114,11 @@ class _GroupByKeys(GroupKernel):
             stage, parity, *sums = state
             to_k, to_v = sums[: len(sums) // 2], sums[len(sums) // 2 :]
             self.wait_until_full(0, stage, parity)
-            logits = self.begin_products(keys, queries, stage)
             self.wait_until_full(1, stage, parity)
+            self.take_turn()
+            logits = self.begin_products(keys, queries, stage)
             slopes = self.begin_products(values, cotangents, stage)
+            self.end_turn()
             pairs = column_pairs(self, f.plus(f.times(stage, self.extra_bytes), i32(self.extra)), tile)
             _, query = self.block.position(tile_number)
             weights = masked_by_keys(self, a, self.nested(self.await_products(logits, 1)), key, query)
@@ -129,6 +134,7 @@ class _GroupByKeys(GroupKernel):
                 self.release(side, stage)
             return [*self.next(stage, parity), *sums]
 
+        self.begin_turns()
         begin = [i32(0), i32(0), *2 * self.flat(self.zeros(self.width))]
         sums = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
         half = len(sums) // 2
