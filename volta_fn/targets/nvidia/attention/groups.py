@@ -29,7 +29,7 @@ _ROWS, _BOX, _TERMS = 64, 64, 16
 _HEAD_AXES = 3
 
 #: Registers by warp groups that multiply and blocks of a multiprocessor: no more together than 128, 168 and 128 for each thread.
-_REGISTERS = {(1, 2): (40, 208), (2, 1): (40, 232), (3, 1): (32, 160)}
+_REGISTERS = {(1, 2): (40, 208), (2, 1): (24, 240), (3, 1): (32, 160)}
 
 _COMMIT = "wgmma.commit_group.sync.aligned;"
 
