@@ -207,6 +207,8 @@ class Emulator:
             return [a[1]]  # equal in all lanes
         if "ex2.approx" in code:
             return [float(np.exp2(np.float32(a[0])))]
+        if "rcp.approx" in code:
+            return [float(np.float32(1) / np.float32(a[0]))]
         if "lg2.approx" in code:
             return [float(np.log2(np.float32(a[0])))]
         if "bar.warp" in code:

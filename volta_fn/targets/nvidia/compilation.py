@@ -126,7 +126,15 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
     """Return the machine code that the driver makes of PTX.
 
     It is for the GPU of the current context. Raises `DeviceError` with the driver's messages, or `OutOfMemoryError`.
+
+    The linker compiles PTX as one of several units: then it ignores `setmaxnreg`, and lets products of warp groups wait for each other. So
+    PTX with these is its own machine code, which the driver compiles when it is loaded, and keeps on disk. It is loaded here to that end.
     """
+    if b"wgmma" in ptx:
+        module = ctypes.c_void_p()
+        errors.check(loaded.cuModuleLoadData(ctypes.byref(module), ptx + b"\0"), "cuModuleLoadData")
+        loaded.cuModuleUnload(module)
+        return ptx + b"\0"
     messages = ctypes.create_string_buffer(_LOG_BYTES)
     options, values = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE), (ctypes.c_void_p * 2)(ctypes.addressof(messages), _LOG_BYTES)
     state, code, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()

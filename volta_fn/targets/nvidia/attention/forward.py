@@ -112,7 +112,7 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
     f, rows = kernel.f, 2 * kernel.division.fragments
     totals = [kernel.across(kernel.add, total) for total in state[rows : 2 * rows]]
     sums = kernel.nested(state[2 * rows :])
-    scale_rows(kernel, sums, [f.binary("fdiv", Value("float", "1.0"), total) for total in totals])
+    scale_rows(kernel, sums, [f.intrinsic("llvm.nvvm.rcp.approx.ftz.f", "float", total) for total in totals])
     for row, (largest, total) in enumerate(zip(state[:rows], totals, strict=True)):
         i, half = divmod(row, 2)
         query = f.plus(first, kernel.first_row, kernel.g, i32(FRAGMENT * i + 8 * half))
