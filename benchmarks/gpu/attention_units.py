@@ -201,9 +201,7 @@ def peer_timers(problem: Problem) -> list[Callable[[], float]]:
         x.requires_grad_()
 
     def forward() -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, is_causal=problem.causal, enable_gqa=problem.groups > 0
-        )
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal, enable_gqa=problem.groups > 0)
 
     def both() -> Any:
         return torch.autograd.grad(forward(), (q, k, v), d)
@@ -232,7 +230,7 @@ def run_schedules(problem: Problem, pattern: str) -> None:
     samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():
         for schedule in schedules if re.search(pattern, kernel) else []:
-            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})  # type: ignore[arg-type]  # one of each kind
+            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
             opened_gpu().routines = RoutineCache()
             function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
             samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)

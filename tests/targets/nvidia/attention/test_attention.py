@@ -172,7 +172,11 @@ def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> 
     [
         pytest.param(Case("", queries=140, keys=100), GroupSchedule(2, 64), id="ragged"),
         pytest.param(Case("", heads=2, queries=150, keys=150, causal=True), GroupSchedule(2, 64), id="causal"),
-        pytest.param(Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16), GroupSchedule(1, 64, residents=2), id="shared heads"),
+        pytest.param(
+            Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16),
+            GroupSchedule(1, 64, residents=2),
+            id="shared heads",
+        ),
         pytest.param(Case("", queries=70, keys=150, width=128, causal=True), GroupSchedule(2, 64, turns=True), id="wide, turns"),
         pytest.param(Case("", queries=150, keys=20, causal=True), GroupSchedule(3, 32), id="three groups"),
     ],

@@ -40,8 +40,10 @@ from volta_fn.targets.wgsl.routine import Dispatch
 # The gradient of Q.
 
 
-def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> Dispatch:
+def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
     """Return the dispatch that computes the gradient of Q."""
+    if isinstance(schedule, GroupSchedule):
+        return group_query_dispatch(a, cotangent, schedule)
     kernel = _ByQueries(a, cotangent, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 6, (5,), kernel.text())
     buffers = Q, K, V, COTANGENT, WORK, TO_Q
@@ -92,8 +94,10 @@ class _ByQueries(QueryKernel):
 # The gradients of K and V.
 
 
-def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> Dispatch:
+def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
     """Return the dispatch that computes the gradients of K and V."""
+    if isinstance(schedule, GroupSchedule):
+        return group_key_dispatch(a, cotangent, schedule)
     kernel = _ByKeys(a, cotangent, schedule)
     module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 7, (5, 6), kernel.text())
     buffers = Q, K, V, COTANGENT, WORK, TO_K, TO_V
@@ -182,6 +186,4 @@ def gradient_dispatches(
     Operands are q, k, v, the result, its statistics (see `forward_dispatch`) and cotangent; results are the gradients of q, k and v. There
     is a workspace.
     """
-    of_q = (group_query_dispatch if isinstance(by_queries, GroupSchedule) else query_dispatch)(a, cotangent, by_queries)  # type: ignore[operator]
-    of_k = (group_key_dispatch if isinstance(by_keys, GroupSchedule) else key_dispatch)(a, cotangent, by_keys)  # type: ignore[operator]
-    return statistics_dispatch(a, cotangent), of_q, of_k
+    return statistics_dispatch(a, cotangent), query_dispatch(a, cotangent, by_queries), key_dispatch(a, cotangent, by_keys)

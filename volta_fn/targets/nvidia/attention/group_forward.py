@@ -1,6 +1,7 @@
 """Attention by `wgmma`: the forward pass.
 
-The next tile's keys are multiplied together with the values of a tile, and their weights are computed meanwhile. The rest is as in `forward`.
+The next tile's keys are multiplied together with the values of a tile, and their weights are computed meanwhile. The rest is as in
+`forward`.
 """
 
 from __future__ import annotations

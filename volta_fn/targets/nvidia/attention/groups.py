@@ -1,8 +1,8 @@
 """Kernels of attention by `wgmma`, for GPUs of compute capability 9.0.
 
-One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of the
-others has 64 rows, and multiplies them by the rows of a tile. Two barriers for each array and stage tell that it is full, and that it is
-empty again. `group_forward` and `group_backward` have what the kernels compute.
+One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of
+the others has 64 rows, and multiplies them by the rows of a tile. Two barriers for each array and stage tell that it is full, and that it
+is empty again. `group_forward` and `group_backward` have what the kernels compute.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class GroupKernel(FragmentKernel, ABC):
         self.extra_bytes, self.extra = extra * schedule.tile, offset + 2 * schedule.rows * a.q.width
         self.base = f.shared_base()
         barriers = self.extra + schedule.stages * self.extra_bytes
-        #: The barriers that tell that the block's rows have arrived, and of each array of tiles, that a stage is full, and that it is empty.
+        #: The barriers that tell that the block's rows have arrived, and of each array of tiles, that a stage is full, or empty.
         self._begun = f.plus(self.base, i32(barriers))
         self._full = [f.plus(self.base, i32(barriers + 8 + 16 * schedule.stages * side)) for side in range(2)]
         self._empty = [f.plus(full, i32(8 * schedule.stages)) for full in self._full]
