@@ -225,7 +225,10 @@ def run_timed(problem: Problem) -> None:
 
 
 def run_schedules(problem: Problem, pattern: str) -> None:
-    """Time a problem by the schedules to compare, of one kernel at a time whose name matches a pattern."""
+    """Time a problem by the schedules to compare, one kernel's at a time.
+
+    They are those of the kernels whose names match a pattern.
+    """
     standard = SCHEDULES[problem.width]
     samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():

@@ -42,7 +42,10 @@ class _GroupForward(GroupKernel):
         query = f.plus(self.first, self.first_row)
 
         def weigh(logits: list[Value], tile_number: Value, state: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
-            """Replace logits by weights; return them, the largest products and sums of weights, and what earlier sums are scaled by."""
+            """Return weights, the statistics of rows, and what earlier sums are scaled by.
+
+            The statistics are the largest products, and the sums of weights.
+            """
             nested = masked(self, a, self.nested(logits), query, f.times(tile_number, tile))
             maxima, totals, growths = exponentiate(self, factor, nested, state[:2], state[2:4])
             return self.flat(nested), [*maxima, *totals], growths

@@ -36,7 +36,10 @@ _COMMIT = "wgmma.commit_group.sync.aligned;"
 
 @dataclass(frozen=True)
 class GroupSchedule:
-    """A division of the work of a block: warp groups of 64 rows, and tiles of the other arrays' rows."""
+    """A division of the work of a block.
+
+    Its warp groups have 64 rows each; the other arrays' rows follow in tiles.
+    """
 
     groups: int = 2
     tile: int = 128
@@ -174,7 +177,10 @@ class GroupKernel(FragmentKernel, ABC):
         self._empty = [f.plus(full, i32(8 * schedule.stages)) for full in self._full]
 
     def dispatch(self, buffers: Sequence[int], written: Sequence[int], blocks: int) -> Dispatch:
-        """Return the dispatch of the kernel on buffers, of which it writes the bindings numbered in `written`."""
+        """Return the dispatch of the kernel on buffers.
+
+        It writes the bindings numbered in `written`.
+        """
         schedule = self.schedule
         shared = schedule.shared(self.width, len(self.row_arrays), self.extra_bytes // schedule.tile)
         header = KernelHeader(schedule.threads, shared, tuple([array.tensor_map for array in (*self.row_arrays, *self.column_arrays)]))
@@ -309,7 +315,10 @@ class GroupKernel(FragmentKernel, ABC):
                 self.end_turn()
 
     def begin_products(self, left: GroupArray, right: GroupArray, stage: Value) -> list[Value]:
-        """Begin to multiply the group's rows of an array by a tile's, which are columns of the result."""
+        """Begin to multiply the group's rows of an array by those of a tile.
+
+        The tile's rows are columns of the result.
+        """
         f, columns = self.f, right.tile
         rows = f.plus(self.base, i32(left.offset), f.times(self.group, _ROWS * ROW))
         descriptors = f.descriptor(rows, 16), f.descriptor(self._tile(right, stage), 16)
@@ -325,7 +334,10 @@ class GroupKernel(FragmentKernel, ABC):
         return f.ptx("\n".join([*code, _COMMIT, "}"]), *descriptors, results=["float"] * count)
 
     def begin_adding(self, sums: Sequence[Value], left: Fragments, right: GroupArray, stage: Value) -> list[Value]:
-        """Begin to add the products of fragments and a tile, whose rows are terms and whose features are columns of the result."""
+        """Begin to add the products of fragments and a tile.
+
+        The tile's rows are terms, and its features columns of the result.
+        """
         f, count = self.f, len(sums)
         (fragments,) = left
         registers = ", ".join(f"${k}" for k in range(count))
@@ -339,7 +351,10 @@ class GroupKernel(FragmentKernel, ABC):
         return f.ptx("\n".join([*code, _COMMIT, "}"]), *words, descriptor, tied=sums)
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
-        """Wait for all products but the `remaining` last ones that were begun, and return `values`, which are among the former."""
+        """Wait for products, and return `values`, which are among them.
+
+        The `remaining` ones that were begun last may still be under way.
+        """
         return self.f.ptx(f"wgmma.wait_group.sync.aligned {remaining};", tied=values)
 
     def settle(self, values: Sequence[Value]) -> None:

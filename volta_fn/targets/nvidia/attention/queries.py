@@ -70,7 +70,10 @@ def query_block(f: KernelFunction, a: Attention, rows: int) -> tuple[Value, Valu
 
 
 def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: int) -> Value:
-    """Return how many tiles of keys a block sees that has so many queries from `first` on."""
+    """Return how many tiles of keys a block sees.
+
+    It has so many queries from `first` on.
+    """
     count = i32(-(-a.keys // tile))
     if not a.causal:
         return count

@@ -1,4 +1,7 @@
-"""The numbers of each query from which the gradients of attention follow, in a workspace."""
+"""The numbers of each query from which the gradients of attention follow.
+
+A first dispatch writes them to a workspace.
+"""
 
 from __future__ import annotations
 
