@@ -81,7 +81,7 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
         for schedule in options
         if has_groups or isinstance(schedule, AttentionSchedule)
     )
-    return fits and PAIR * a.stack * (a.queries + 1) < 1 << 31  # statistics are addressed by 32 bits
+    return fits and workspace(a) < 1 << 31  # statistics are addressed by 32 bits
 
 
 def _first(
