@@ -98,65 +98,65 @@ TIMED = [
     Problem(4, 1024, 1024, 12, 64, causal=True),
     Problem(4, 1024, 1024, 12, 64),
     Problem(8, 128, 128, 4, 64, causal=True),
+    Problem(8, 512, 512, 12, 64, causal=True),
     Problem(4, 4096, 4096, 16, 64, causal=True),
+    Problem(1, 16384, 16384, 8, 64),
     Problem(4, 2048, 2048, 16, 128, causal=True),
     Problem(2, 2048, 2048, 16, 128),
+    Problem(2, 4096, 4096, 16, 128, causal=True, groups=4),
+    Problem(1, 16384, 16384, 8, 128, causal=True),
+    Problem(4, 1024, 1024, 12, 64, dtype=FLOAT16),
 ]
 
 #: Schedules to compare, by the number of features, of the forward pass, the gradient of Q, and those of K and V.
 OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
     64: {
         "forward": [
-            GroupSchedule(2, 128),
-            GroupSchedule(2, 128, ahead=True),
-            GroupSchedule(3, 128),
-            GroupSchedule(1, 128, residents=2),
-            GroupSchedule(1, 128, ahead=True, residents=2),
-            GroupSchedule(1, 64, 3, ahead=True, residents=2),
+            GroupSchedule(1, 128, 3, residents=2),
+            GroupSchedule(2, 128, 2),
+            GroupSchedule(2, 128, 4),
+            GroupSchedule(2, 128, 4, turns=True),
+            GroupSchedule(3, 128, 3),
+            GroupSchedule(3, 128, 3, turns=True),
             AttentionSchedule(),
             AttentionSchedule(fragments=1, residents=3),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
-            AttentionSchedule(warps=8, fragments=1, tile=128, step=128, residents=1),
         ],
         "by_queries": [
+            GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
+            GroupSchedule(2, 128, 3),
+            GroupSchedule(3, 64, 4),
+            GroupSchedule(1, 64, 3, residents=2),
             AttentionSchedule(step=32),
-            AttentionSchedule(step=16),
-            AttentionSchedule(retained=False),
-            AttentionSchedule(fragments=1),
-            AttentionSchedule(fragments=1, step=32, residents=3),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
         ],
         "by_keys": [
-            AttentionSchedule(warps=8, fragments=1, residents=1),
-            AttentionSchedule(warps=8, fragments=1, step=32, residents=1),
-            AttentionSchedule(fragments=1),
-            AttentionSchedule(fragments=1, step=32),
-            AttentionSchedule(step=32, retained=False),
+            GroupSchedule(2, 64, 2),
+            GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
+            GroupSchedule(1, 64, 3, residents=2),
             AttentionSchedule(step=16, retained=False),
         ],
     },
     128: {
         "forward": [
             GroupSchedule(2, 128),
-            GroupSchedule(2, 128, ahead=True),
-            GroupSchedule(2, 64, 3, ahead=True),
-            GroupSchedule(1, 64, residents=2),
-            GroupSchedule(1, 64, ahead=True, residents=2),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
+            GroupSchedule(2, 128, turns=True),
+            GroupSchedule(2, 64, 5),
+            GroupSchedule(2, 64, 5, turns=True),
+            GroupSchedule(3, 64, 3),
             AttentionSchedule(fragments=1),
-            AttentionSchedule(step=32, retained=False),
         ],
         "by_queries": [
-            AttentionSchedule(warps=8, fragments=1, step=32, residents=1),
-            AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),
-            AttentionSchedule(warps=8, fragments=1, residents=1),
+            GroupSchedule(2, 64, 3),
+            GroupSchedule(2, 64, 3, turns=True),
+            GroupSchedule(3, 64, 2),
             AttentionSchedule(fragments=1, tile=32, step=32),
         ],
         "by_keys": [
-            AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),
-            AttentionSchedule(warps=8, fragments=1, step=16, retained=False, residents=1),
+            GroupSchedule(2, 64, 2),
+            GroupSchedule(2, 64, 4),
+            GroupSchedule(2, 64, 4, turns=True),
             AttentionSchedule(warps=8, fragments=1, retained=False, residents=1),
-            AttentionSchedule(fragments=1, tile=32, step=32, retained=False),
         ],
     },
 }
@@ -193,12 +193,14 @@ def peer_timers(problem: Problem) -> list[Callable[[], float]]:
     torch = peers.torch()
     if torch is None:
         return []
-    q, k, v, d = (torch.from_numpy(x.astype(np.float32)).cuda().to(torch.bfloat16).transpose(1, 2) for x in problem.arrays())
+    q, k, v, d = (
+        torch.from_numpy(x.astype(np.float32)).cuda().to(getattr(torch, problem.dtype.name)).transpose(1, 2) for x in problem.arrays()
+    )
     for x in (q, k, v):
         x.requires_grad_()
 
     def forward() -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal, enable_gqa=problem.groups > 0)
 
     def both() -> Any:
         return torch.autograd.grad(forward(), (q, k, v), d)
@@ -221,13 +223,16 @@ def run_timed(problem: Problem) -> None:
         print(f"{problem.name:42s} {name:8s} {x * 1e6:8.1f} us {rate:5.0f} TFLOP/s; PyTorch {y * 1e6:8.1f} us, {y / x:5.2f}", flush=True)
 
 
-def run_schedules(problem: Problem) -> None:
-    """Time a problem by the schedules to compare, one kernel's at a time."""
+def run_schedules(problem: Problem, pattern: str) -> None:
+    """Time a problem by the schedules to compare, one kernel's at a time.
+
+    They are those of the kernels whose names match a pattern.
+    """
     standard = SCHEDULES[problem.width]
     samplers: dict[str, Callable[[], float]] = {}
     for kernel, schedules in OPTIONS[problem.width].items():
-        for schedule in schedules:
-            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})  # type: ignore[arg-type]  # one of each kind
+        for schedule in schedules if re.search(pattern, kernel) else []:
+            SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
             opened_gpu().routines = RoutineCache()
             function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
             samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)

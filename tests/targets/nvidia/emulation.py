@@ -207,6 +207,8 @@ class Emulator:
             return [a[1]]  # equal in all lanes
         if "ex2.approx" in code:
             return [float(np.exp2(np.float32(a[0])))]
+        if "rcp.approx" in code:
+            return [float(np.float32(1) / np.float32(a[0]))]
         if "lg2.approx" in code:
             return [float(np.log2(np.float32(a[0])))]
         if "bar.warp" in code:
@@ -247,6 +249,9 @@ class Emulator:
             elif "try_wait" in code:
                 barrier = self.barriers[self._address(a[0])]
                 assert self.condition.wait_for(lambda: barrier.phase & 1 != a[1], _TIMEOUT), "a barrier's phase never ends"
+            elif "bulk.shared" in code:
+                ctypes.memmove(self._address(a[0]), a[1], a[2])
+                self._arrive(self._address(a[3]), 0, a[2])
             elif "bulk.tensor" in code:
                 self._copy_box(a, code.count("$") - 3)
             elif "bar." in code:

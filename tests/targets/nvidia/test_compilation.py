@@ -201,6 +201,15 @@ def test_a_process_makes_machine_code() -> None:
     pool.close()
 
 
+def test_whole_programs_are_not_linked() -> None:
+    kernel = KERNEL.replace("  ret void", '  call void asm sideeffect "wgmma.fence.sync.aligned;", ""()\n  ret void', 1)
+    pool = pool_of(WITH_DRIVER.format({"cuLinkCreate_v2": [218] * 3, "cuModuleLoadData": [0, 218]}))
+    kind, _, code = pool.ask(request(kernel, ordinal="0"))
+    assert (kind, code) == (b"cubin", compile_ptx(kernel, HOPPER) + b"\0")
+    assert pool.ask(request(kernel, ordinal="0"))[0] == b"ptx"  # it cannot be loaded
+    pool.close()
+
+
 def test_a_process_without_a_context_makes_ptx() -> None:
     pool = pool_of(WITH_DRIVER.format({"cuCtxCreate_v2": [2]}))
     assert [pool.ask(request(ordinal="0"))[0] for _ in range(2)] == [b"ptx", b"cubin"]

@@ -122,11 +122,23 @@ _ERROR_LOG, _ERROR_LOG_SIZE = 5, 6
 _LOG_BYTES = 1 << 14
 
 
+def _is_whole(ptx: bytes) -> bool:
+    """Return whether PTX must be compiled as a whole program.
+
+    The linker compiles it as one of several units: then it ignores `setmaxnreg`, and lets products of warp groups wait for each other.
+    """
+    return b"wgmma" in ptx
+
+
 def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
     """Return the machine code that the driver makes of PTX.
 
     It is for the GPU of the current context. Raises `DeviceError` with the driver's messages, or `OutOfMemoryError`.
+
+    Whole programs are their own machine code, which the driver compiles when it is loaded.
     """
+    if _is_whole(ptx):
+        return ptx + b"\0"
     messages = ctypes.create_string_buffer(_LOG_BYTES)
     options, values = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE), (ctypes.c_void_p * 2)(ctypes.addressof(messages), _LOG_BYTES)
     state, code, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
@@ -199,7 +211,12 @@ def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) 
         with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
             loaded, errors, context = linking.result()
             with context:
-                return _CUBIN, threads, link(loaded, errors, ptx)
+                code = link(loaded, errors, ptx)
+                if _is_whole(ptx):  # the driver compiles it now, and keeps that on disk for the process that asks
+                    module = ctypes.c_void_p()
+                    errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+                    loaded.cuModuleUnload(module)
+                return _CUBIN, threads, code
     return _PTX_TEXT, threads, ptx
 
 

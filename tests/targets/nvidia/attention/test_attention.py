@@ -12,9 +12,11 @@ from tests.targets.nvidia.emulation import Emulator
 from volta_fn.compiler.attention import attention_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
-from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.backward import gradient_dispatches
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
-from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
+from volta_fn.targets.nvidia.attention.group_forward import group_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
+from volta_fn.targets.nvidia.attention.statistics import workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -130,14 +132,14 @@ GROUPS = GroupSchedule(2, 64)
         pytest.param(Case("", queries=130, keys=150, width=128, causal=True), GROUPS, id="wide"),
         pytest.param(Case("", queries=193, keys=260, causal=True), GroupSchedule(3, 128), id="three groups"),
         pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
-        pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, ahead=True), id="ahead"),
-        pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, ahead=True), id="ahead, one tile"),
+        pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, turns=True), id="turns"),
+        pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, turns=True), id="turns, one tile"),
     ],
 )
 def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
     problem = problem_of(case)
     a = attention_of(problem.avals(), problem.form._replace(cotangent=None))
-    assert has_tensor_maps(a)
+    assert has_tensor_maps(a.q, a.k, a.v)
     out = np.full(problem.out.shape, np.nan, case.dtype)
     statistics = np.full(problem.statistics.shape, np.nan, np.float32)
     run(group_dispatch(a, schedule), [*problem.operands, out, statistics])
@@ -147,6 +149,11 @@ def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_gradients(case: Case) -> None:
+    check_gradients(case, case.schedule)
+
+
+def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> None:
+    """Compare gradients with those in float64."""
     problem = problem_of(case)
     out, statistics = problem.out.astype(case.dtype), problem.statistics.astype(np.float32)
     a = attention_of(problem.avals(out, statistics, problem.cotangent), problem.form)
@@ -154,7 +161,25 @@ def test_gradients(case: Case) -> None:
     gradients = [np.full(x.shape, np.nan, case.dtype) for x in problem.gradients]
     work = np.full(workspace(a) // 4, np.nan, np.float32)
     buffers = [*problem.operands, out, statistics, problem.cotangent, *gradients, work]
-    for dispatch in gradient_dispatches(a, a.cotangent, case.schedule, case.schedule):
+    for dispatch in gradient_dispatches(a, a.cotangent, schedule, schedule):
         run(dispatch, buffers)
     for name, actual, expected in zip("qkv", gradients, problem.gradients, strict=True):
         check(name, actual, expected, 2e-2 if case.dtype == BFLOAT16 else 3e-3)
+
+
+@pytest.mark.parametrize(
+    ("case", "schedule"),
+    [
+        pytest.param(Case("", queries=140, keys=100), GroupSchedule(2, 64), id="ragged"),
+        pytest.param(Case("", heads=2, queries=150, keys=150, causal=True), GroupSchedule(2, 64), id="causal"),
+        pytest.param(
+            Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16),
+            GroupSchedule(1, 64, residents=2),
+            id="shared heads",
+        ),
+        pytest.param(Case("", queries=70, keys=150, width=128, causal=True), GroupSchedule(2, 64, turns=True), id="wide, turns"),
+        pytest.param(Case("", queries=150, keys=20, causal=True), GroupSchedule(3, 32), id="three groups"),
+    ],
+)
+def test_gradients_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
+    check_gradients(case, schedule)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
-from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.backward import gradient_dispatches
 from volta_fn.targets.nvidia.attention.forward import forward_dispatch
-from volta_fn.targets.nvidia.attention.groups import GroupSchedule, group_dispatch, has_tensor_maps
+from volta_fn.targets.nvidia.attention.group_forward import group_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
+from volta_fn.targets.nvidia.attention.statistics import PAIR, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
@@ -26,8 +28,8 @@ class AttentionSchedules(NamedTuple):
     """
 
     forward: tuple[AttentionSchedule | GroupSchedule, ...]
-    by_queries: tuple[AttentionSchedule, ...]
-    by_keys: tuple[AttentionSchedule, ...]
+    by_queries: tuple[AttentionSchedule | GroupSchedule, ...]
+    by_keys: tuple[AttentionSchedule | GroupSchedule, ...]
 
 
 _LITTLE = AttentionSchedule(fragments=1)
@@ -35,14 +37,14 @@ _LITTLE = AttentionSchedule(fragments=1)
 #: The schedules by the number of features.
 SCHEDULES = {
     64: AttentionSchedules(
-        (GroupSchedule(1, 128, residents=2), AttentionSchedule(), _LITTLE),
-        (AttentionSchedule(step=32), _LITTLE),
-        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (GroupSchedule(2, 128, 4), GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
+        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(step=32), _LITTLE),
+        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
     128: AttentionSchedules(
-        (AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
-        (AttentionSchedule(warps=8, fragments=1, step=32, residents=1),),
-        (AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),),
+        (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (GroupSchedule(2, 64, 3, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, residents=1)),
+        (GroupSchedule(2, 64, 4, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1)),
     ),
 }
 
@@ -72,33 +74,26 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
         return False
     schedules = SCHEDULES[width]
     operands = (schedules.forward, 1, 0), (schedules.by_queries, 2, 0), (schedules.by_keys, 2, PAIR)
+    has_groups = device.matrix_units == "wgmma"
     fits = all(
         schedule.shared(width, count, extra) <= device.block_memory
         for options, count, extra in operands
         for schedule in options
-        if isinstance(schedule, AttentionSchedule)
+        if has_groups or isinstance(schedule, AttentionSchedule)
     )
-    return fits and PAIR * a.stack * (a.queries + 1) < 1 << 31  # statistics are addressed by 32 bits
+    return fits and workspace(a) < 1 << 31  # statistics are addressed by 32 bits
 
 
-def _forward_schedules(a: Attention, device: TargetCapabilities) -> list[AttentionSchedule | GroupSchedule]:
-    """Return the schedules of the forward pass that the device can run."""
-    has_groups = device.matrix_units == "wgmma" and has_tensor_maps(a)
-    width = a.q.width
-    return [
-        s for s in SCHEDULES[width].forward if isinstance(s, AttentionSchedule) or (has_groups and s.shared(width) <= device.block_memory)
-    ]
-
-
-_Schedule = TypeVar("_Schedule", AttentionSchedule, AttentionSchedule | GroupSchedule)
-
-
-def _first(schedules: Sequence[_Schedule], heads: int, rows: int, device: TargetCapabilities) -> _Schedule:
+def _first(
+    schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
+) -> AttentionSchedule | GroupSchedule:
     """Return the first schedule with a block for each multiprocessor.
 
-    If there is none, return the last one.
+    If there is none, return the last one. Warp groups need a device that has them, and tensor maps.
     """
-    return next((s for s in schedules if heads * -(-rows // s.rows) >= device.processors), schedules[-1])
+    has_groups = device.matrix_units == "wgmma" and has_maps
+    usable = [s for s in schedules if has_groups or isinstance(s, AttentionSchedule)]
+    return next((s for s in usable if heads * -(-rows // s.rows) >= device.processors), usable[-1])
 
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
@@ -106,7 +101,7 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     if not worthwhile(avals, params["form"], device):
         return shader_attention(avals, params, device)
     a = attention_of(avals, params["form"])
-    schedule = _first(_forward_schedules(a, device), a.stack, a.queries, device)
+    schedule = _first(SCHEDULES[a.q.width].forward, a.stack, a.queries, device, has_tensor_maps(a.q, a.k, a.v))
     return Routine((group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule),))
 
 
@@ -116,8 +111,9 @@ def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], d
         return shader_gradient(avals, params, device)
     a, schedules = attention_of(avals, params["form"]), SCHEDULES[avals[0].shape[params["form"].q.features]]
     assert a.cotangent is not None
-    by_queries = _first(schedules.by_queries, a.stack, a.queries, device)
-    by_keys = _first(schedules.by_keys, a.groups, a.keys, device)
+    has_maps = has_tensor_maps(a.q, a.k, a.v, a.cotangent)
+    by_queries = _first(schedules.by_queries, a.stack, a.queries, device, has_maps)
+    by_keys = _first(schedules.by_keys, a.groups, a.keys, device, has_maps)
     return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (workspace(a),))
 
 

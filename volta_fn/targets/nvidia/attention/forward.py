@@ -53,7 +53,8 @@ class _Forward(QueryKernel):
                 logits = self.products(self.queries, keys, pointers[0], start)
                 key = f.plus(f.times(tile_number, s.tile), i32(start))
                 logits = masked(self, a, logits, query, key)
-                maxima, totals = exponentiate(self, self.factor, logits, maxima, totals, sums)
+                maxima, totals, growths = exponentiate(self, self.factor, logits, maxima, totals)
+                scale_rows(self, sums, growths)
                 self.add_products(sums, self.fragments(logits), values, pointers[1], start)
             return [*maxima, *totals, *self.flat(sums)]
 
@@ -63,28 +64,34 @@ class _Forward(QueryKernel):
 
 
 def exponentiate(
-    kernel: FragmentKernel, factor: Value, logits: Sums, maxima: list[Value], totals: list[Value], sums: Sums
-) -> tuple[list[Value], list[Value]]:
+    kernel: FragmentKernel, factor: Value, logits: Sums, maxima: Sequence[Value], totals: Sequence[Value]
+) -> tuple[list[Value], list[Value], list[Value]]:
     """Replace products by weights relative to the largest so far of their rows.
 
-    Earlier sums are scaled by how much that has grown. Return the largest products and the sums of weights.
+    Return the largest products, the sums of weights, and what each row's earlier sums have to be scaled by.
     """
     f = kernel.f
-    maxima, totals = list(maxima), list(totals)
+    maxima, totals, growths = list(maxima), list(totals), []
     for row in range(2 * kernel.division.fragments):
         i, half = divmod(row, 2)
         products = [x for columns in logits[i] for x in columns[2 * half : 2 * half + 2]]
         largest = kernel.maximum(maxima[row], kernel.across(kernel.maximum, _combined(kernel.maximum, products)))
-        growth = kernel.exp2(kernel.multiply(f.binary("fsub", maxima[row], largest), factor))
+        growths.append(kernel.exp2(kernel.multiply(f.binary("fsub", maxima[row], largest), factor)))
         shift = kernel.multiply(f.let("float", f"fneg {largest}"), factor)
         weights = [kernel.exp2(kernel.fma(x, factor, shift)) for x in products]
-        total = kernel.fma(totals[row], growth, _combined(kernel.add, weights))
+        total = kernel.fma(totals[row], growths[row], _combined(kernel.add, weights))
         for n, columns in enumerate(logits[i]):
             columns[2 * half : 2 * half + 2] = weights[2 * n : 2 * n + 2]
-        for columns in sums[i]:
-            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, growth) for x in columns[2 * half : 2 * half + 2]]
         maxima[row], totals[row] = largest, total
-    return maxima, totals
+    return maxima, totals, growths
+
+
+def scale_rows(kernel: FragmentKernel, sums: Sums, factors: Sequence[Value]) -> None:
+    """Multiply the sums of each row by its factor."""
+    for row, factor in enumerate(factors):
+        i, half = divmod(row, 2)
+        for columns in sums[i]:
+            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, factor) for x in columns[2 * half : 2 * half + 2]]
 
 
 def _combined(combine: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
@@ -105,11 +112,9 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
     f, rows = kernel.f, 2 * kernel.division.fragments
     totals = [kernel.across(kernel.add, total) for total in state[rows : 2 * rows]]
     sums = kernel.nested(state[2 * rows :])
+    scale_rows(kernel, sums, [f.intrinsic("llvm.nvvm.rcp.approx.ftz.f", "float", total) for total in totals])
     for row, (largest, total) in enumerate(zip(state[:rows], totals, strict=True)):
         i, half = divmod(row, 2)
-        inverse = f.binary("fdiv", Value("float", "1.0"), total)
-        for columns in sums[i]:
-            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, inverse) for x in columns[2 * half : 2 * half + 2]]
         query = f.plus(first, kernel.first_row, kernel.g, i32(FRAGMENT * i + 8 * half))
         with f.only_if(f.binary("and", f.equals(kernel.t, 0), f.below(query, a.queries))):
             at = f.widened_index(f.times(f.plus(f.binary("mul", head, i32(a.queries)), query), 8))

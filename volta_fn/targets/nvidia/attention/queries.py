@@ -13,7 +13,7 @@ import numpy as np
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, number
-from volta_fn.targets.nvidia.matmul.function import i32
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 
 #: Less than any product, including those of keys that are not seen.
 LOWEST = number(-float(np.finfo(np.float32).max))
@@ -36,8 +36,7 @@ class QueryKernel(AttentionKernel):
     def _begin_block(self) -> None:
         """Find the block's queries, and begin to copy them."""
         f, a, s = self.f, self.a, self.schedule
-        position, self.head = f.divided(f.special("ctaid.x"), a.stack)
-        self.first = f.times(f.minus(i32(self.blocks - 1), position), s.rows)  # those with most visible keys come first
+        self.head, self.first = query_block(f, a, s.rows)
         self.copy_rows(self.head, self.first)
         self.sources = [tile.source(self.head) for tile in self.column_tiles]
         self.keys, self.values = self.column_tiles
@@ -59,12 +58,26 @@ class QueryKernel(AttentionKernel):
             """Emit whether the warp's last query sees the tile's first key."""
             return f.compare("icmp ule", f.times(tile_number, s.tile), last)
 
-        count = i32(-(-a.keys // s.tile))
-        if a.causal:
-            seen = f.quotient(f.plus(self.first, i32(s.rows + s.tile - 1)), s.tile)
-            count = f.intrinsic("llvm.umin.i32", "i32", count, seen)
+        count = key_tiles(f, a, self.first, s.rows, s.tile)
         last = f.plus(query, i32(s.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
+
+
+def query_block(f: KernelFunction, a: Attention, rows: int) -> tuple[Value, Value]:
+    """Return the head of a block of so many queries, and the first of them."""
+    position, head = f.divided(f.special("ctaid.x"), a.stack)
+    return head, f.times(f.minus(i32(-(-a.queries // rows) - 1), position), rows)  # those with most visible keys come first
+
+
+def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: int) -> Value:
+    """Return how many tiles of keys a block sees.
+
+    It has so many queries from `first` on.
+    """
+    count = i32(-(-a.keys // tile))
+    if not a.causal:
+        return count
+    return f.intrinsic("llvm.umin.i32", "i32", count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
 
 
 def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:

@@ -302,6 +302,11 @@ class KernelFunction(Function):
             *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier),
         )
 
+    def copy_bytes(self, to: Value, source: Value, count: int, barrier: Value) -> None:
+        """Begin to copy bytes, multiples of 16, which then arrive at a barrier."""
+        operands = to, self.cast("ptrtoint", source, "i64"), i32(count), barrier
+        self.ptx("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", *operands)
+
     def descriptor(self, address: Value, between_boxes: int) -> Value:
         """Emit the descriptor of a matrix in rows of 128 bytes, by its address.
 
