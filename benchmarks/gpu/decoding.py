@@ -18,12 +18,13 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.gpu import peers
-from benchmarks.gpu.chains import chain
+from benchmarks.gpu.chains import chain, repeated, steps_of
+from benchmarks.gpu.few_rows import copy_bandwidth
 from benchmarks.gpu.products import alternate
-from benchmarks.gpu.profile import measure
 from benchmarks.language import SIZES, model_of
 from volta_fn import nn
 from volta_fn import numpy as vnp
+from volta_fn.targets.gpu.device.driver import Step
 
 #: Slots of the cache, tokens that it holds, and tokens of a sample.
 SLOTS, PROMPT, TOKENS = 1024, 512, 32
@@ -171,13 +172,6 @@ class PyTorch:
         return (time.perf_counter() - start) / count
 
 
-def copy_bandwidth() -> float:
-    """Return the bytes a second that a copy of 256 MB reads and writes."""
-    x = vnp.ones(1 << 26, "float32")
-    double = vf.jit(lambda x: x + 1)
-    return 2 * x.nbytes / chain(lambda: double(x), 4)()
-
-
 def difference(ours: Any, theirs: Any) -> float:
     """Return the largest difference of logits, relative to the largest."""
     x, y = np.asarray(ours, np.float32), theirs.float().cpu().numpy()
@@ -185,10 +179,16 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def profile(run: Ours) -> None:
-    """Print the dispatches of a token by the time that they take by themselves."""
-    for cost in measure(run.decode, vf.block_until_ready, 32)[:24]:
-        kind = cost.source.partition("\n")[0][:20] if cost.source.startswith(";") else "shader"
-        print(f"  {cost.times:4d} × {cost.seconds * 1e6:7.2f} us  {cost.groups[0]:6d} groups, {sum(cost.sizes) / 1e3:9.0f} kB, {kind}")
+    """Print the dispatches of a token by the time that each takes in a chain of itself."""
+    steps, held = steps_of(run.decode)
+    alike: dict[Any, list[Step]] = {}
+    for step in steps:
+        alike.setdefault((step.pipeline, step.workgroups), []).append(step)
+    costs = [(repeated([group[0]], 64), group) for group in alike.values()]
+    for seconds, group in sorted(costs, key=lambda cost: -cost[0] * len(cost[1])):
+        threads = group[0].pipeline.threads[0]
+        print(f"  {len(group):4d} × {seconds * 1e6:6.2f} us  {group[0].workgroups[0]:6d} groups of {threads:4d}")
+    print(f"  {len(steps)} dispatches, {sum(seconds * len(group) for seconds, group in costs) * 1e6:.0f} us by themselves, {len(held)} calls")
 
 
 def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, bandwidth: float) -> int:

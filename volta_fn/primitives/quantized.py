@@ -208,32 +208,34 @@ def dequantized(data: Array, scales: Array, offsets: Array | None, layout: Quant
 
 # The expansion: a loop over blocks of rows, of which one at a time exists as floats.
 
-#: Numbers of the block of rows that exists as floats.
-_BLOCK_NUMBERS = 1 << 20
+#: Numbers of the block of rows that exists as floats, unless a target chooses others.
+BLOCK_NUMBERS = 1 << 20
 #: A block's rows are a multiple of these.
 _ROW_STEP = 32
 
 
-def block_rows(rows: int, size: int) -> int:
-    """Return how many rows of a matrix are dequantised at a time: all of a small one."""
-    if rows * size <= _BLOCK_NUMBERS:
+def block_rows(rows: int, size: int, most: int = BLOCK_NUMBERS) -> int:
+    """Return how many rows of a matrix are dequantised at a time: all of one of at most `most` numbers."""
+    if rows * size <= most:
         return max(rows, 1)
-    return max(_ROW_STEP, _BLOCK_NUMBERS // max(size, 1) // _ROW_STEP * _ROW_STEP)
+    return max(_ROW_STEP, most // max(size, 1) // _ROW_STEP * _ROW_STEP)
 
 
-def expanded(x: Array, data: Array, scales: Array, *offsets: Array, layout: QuantizedLayout, transposed: bool) -> Array:
-    """Return what `quantized_dot` means, by products with blocks of rows."""
+def expanded(
+    x: Array, data: Array, scales: Array, *offsets: Array, layout: QuantizedLayout, transposed: bool, most: int = BLOCK_NUMBERS
+) -> Array:
+    """Return what `quantized_dot` means, by products with blocks of rows, of at most `most` numbers if they have many."""
     operands = (x, data, scales, *offsets)
     if x.ndim == 3:
         if x.shape[0] == 1:
             return reshape(
-                expanded(*[reshape(a, a.shape[1:]) for a in operands], layout=layout, transposed=transposed),
+                expanded(*[reshape(a, a.shape[1:]) for a in operands], layout=layout, transposed=transposed, most=most),
                 _shape(operands, layout, transposed),
             )
-        stacked: Array = scan(lambda _, each: (None, expanded(*each, layout=layout, transposed=transposed)), None, operands)[1]
+        stacked: Array = scan(lambda _, each: (None, expanded(*each, layout=layout, transposed=transposed, most=most)), None, operands)[1]
         return stacked
     rows = data.shape[0]
-    at_once = block_rows(rows, layout.size)
+    at_once = block_rows(rows, layout.size, most)
     blocks, rest = divmod(rows, at_once)
     if blocks <= 1 and not rest:
         return _by_block(x, (data, scales, *offsets), layout, transposed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,8 @@ from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
 from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, convolution, matmul, peers
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.nvidia import attention, convolution, matmul, peers, rows
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -21,12 +22,15 @@ class NvidiaTarget(WgslTarget):
     """Kernels for one NVIDIA GPU."""
 
     name = "nvidia"
+    dequantized_numbers = 1 << 26
 
     def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
         """Describe a GPU, with the memory that it shares with those of other processes."""
         super().__init__(capabilities._replace(scatters_rows=False))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
-        self.equations = {**self.equations, **routines}
+        shaders = self.equations
+        routines |= {name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()}
+        self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
         if self._shared is not None:
             collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
@@ -50,6 +54,16 @@ class NvidiaTarget(WgslTarget):
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
+    def has_quantized_routine(self, eqn: Equation) -> bool:
+        """Return True if a product with a quantised matrix is best computed by a routine.
+
+        With many rows the matrix is converted to floats before, for matrix units.
+        """
+        avals = [v.aval for v in eqn.invars]
+        if rows.quantized_product(avals, **eqn.params, device=self.capabilities) is not None:
+            return True
+        return not matmul.multiplies_dequantized(avals, **eqn.params, device=self.capabilities) and super().has_quantized_routine(eqn)
+
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add.
 
@@ -67,3 +81,8 @@ class NvidiaTarget(WgslTarget):
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
+
+
+def _first_of(first: Callable[..., Routine | None], second: Callable[..., Routine | None], avals: Any, params: Any) -> Routine | None:
+    """Return the routine of one generator, or else of another one."""
+    return first(avals, params) or second(avals, params)

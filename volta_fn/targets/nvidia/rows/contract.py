@@ -1,0 +1,137 @@
+"""The choice of kernels for products of few rows by matrices of floats, or of quantised weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.contractions import Operand, contraction_of, problem_of
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Equation
+from volta_fn.primitives.contraction import product_dtype
+from volta_fn.primitives.quantized import QuantizedLayout
+from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.matmul.problem import HALVES
+from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Stored, choose
+from volta_fn.targets.nvidia.rows.weights import WeightLayout
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+
+#: The most rows of x: two products of matrix units for each of the matrix's.
+MOST_ROWS = 16
+
+#: The fewest outputs, and numbers of a row, for which the kernels are faster than shaders.
+_FEWEST = 8
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class RowsProduct(NamedTuple):
+    """A product of few rows by a matrix whose rows are contiguous."""
+
+    rows: int
+    outputs: int
+    layout: WeightLayout
+    #: The dtypes of x and of the results.
+    x_dtype: np.dtype
+    dtype: np.dtype
+    #: Numbers of x and bytes of the matrix before the first row, and numbers from one row of x to the next.
+    x_start: int = 0
+    x_stride: int = 0
+    start: int = 0
+    #: Whether the operands are the matrix and x.
+    swapped: bool = False
+
+
+def quantized_product(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> RowsProduct | None:
+    """Return a product with a quantised matrix as one of few rows; None if there is no kernel for it."""
+    x, data, *by_group = avals
+    if not device.matrix_units or transposed or x.ndim != 2 or x.dtype not in (*HALVES, _FLOAT32):
+        return None
+    if len({a.dtype for a in by_group}) != 1 or by_group[0].dtype not in (*HALVES, _FLOAT32):
+        return None
+    inside = np.dtype(dtypes.bfloat16) if x.dtype == _FLOAT32 else x.dtype
+    weights = WeightLayout(inside, layout.size, layout.width, layout, by_group[0].dtype, len(by_group) == 2)
+    if layout.scheme == "fp8" and device.matrix_units != "wgmma":  # conversions need compute capability 8.9
+        return None
+    return _checked(RowsProduct(x.shape[0], data.shape[0], weights, x.dtype, x.dtype, x_stride=layout.size), device)
+
+
+def float_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> RowsProduct | None:
+    """Return a product of floats as one of few rows; None if there is no kernel for it."""
+    lhs, rhs = avals
+    dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
+    if not device.matrix_units or lhs.dtype != rhs.dtype or lhs.dtype not in HALVES or dtype not in (lhs.dtype, _FLOAT32):
+        return None
+    problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
+    if problem.batch != 1:
+        return None
+    swapped = problem.m > problem.n
+    x, matrix = (problem.rhs, problem.lhs) if swapped else (problem.lhs, problem.rhs)
+    # Results of several columns of x would lie apart.
+    if (swapped and problem.n > 1) or not all(_is_row_major(operand) for operand in (x, matrix)):
+        return None
+    size = lhs.dtype.itemsize
+    pitch = (matrix.outer.stride or 0) * size
+    layout = WeightLayout(lhs.dtype, problem.k, pitch, None)
+    stride = x.outer.stride or 0
+    return _checked(RowsProduct(x.outer.size, matrix.outer.size, layout, lhs.dtype, dtype, x.start, stride, matrix.start * size, swapped), device)
+
+
+def _is_row_major(operand: Operand) -> bool:
+    """Return whether the terms of a row are contiguous, and rows equally far apart."""
+    return operand.inner.sizes[1:] == () and operand.inner.strides == (1,) and operand.outer.stride is not None
+
+
+def _checked(product: RowsProduct, device: TargetCapabilities) -> RowsProduct | None:
+    layout = product.layout
+    if not 0 < product.rows <= MOST_ROWS or product.outputs < _FEWEST or not layout.is_computable or product.start % layout.unit:
+        return None
+    shared = _kernel([product], device).header.shared
+    return product if shared <= device.block_memory else None
+
+
+def _kernel(products: Sequence[RowsProduct], device: TargetCapabilities) -> RowsKernel:
+    """Return the kernel of products with the same x; its bindings are x, the arrays of each matrix, and the results."""
+    first = products[0]
+    parts, binding = [], 1
+    for product in products:
+        quantized = product.layout.quantized is not None
+        scales = binding + 1 if quantized else None
+        offsets = binding + 2 if product.layout.has_offsets else None
+        parts.append(Part(product.outputs, product.start, binding, scales, offsets))
+        binding += 1 + quantized + product.layout.has_offsets
+    outputs = [product.outputs for product in products]
+    source = Copied(0, first.x_dtype, first.layout.size, first.x_start, first.x_stride)
+    sink = Stored(range(binding, binding + len(products)), outputs, first.dtype)
+    schedule = choose(first.layout, sum(outputs), device.processors)
+    return RowsKernel(first.layout, parts, first.rows, source, sink, binding + len(products), schedule)
+
+
+def routine(product: RowsProduct, device: TargetCapabilities) -> Routine:
+    """Return the routine of a product."""
+    kernel = _kernel([product], device)
+    layout = product.layout
+    operands = 2 + (layout.quantized is not None) + layout.has_offsets
+    buffers = (1, 0, 2) if product.swapped else tuple(range(operands + 1))
+    module = kernel_module(kernel.header, operands + 1, [operands], kernel.text())
+    return Routine((Dispatch(module, buffers, (kernel.blocks, 1, 1)),))
+
+
+def quantized_dot(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+    """Return the routine of a product with a quantised matrix; None if there is none."""
+    product = quantized_product(avals, **params, device=device)
+    return None if product is None else routine(product, device)
+
+
+def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+    """Return the routine of a product of floats; None if there is none."""
+    product = float_product(avals, params, device)
+    return None if product is None else routine(product, device)
+
+
+ROUTINES = {"quantized_dot": quantized_dot, "dot_general": dot_general}

@@ -1,0 +1,427 @@
+"""Kernels of products of few rows x by matrices, which are read once.
+
+Outputs are the rows of the matrices, of which a block has a *tile*. Its warps divide a row's regions, hold as many of them in registers as memory has
+latency for, and multiply them by matrix units: there the matrix is the left operand, and the rows of x are the columns of the right one. The warps'
+sums are added up in shared memory. Several matrices of one layout that are multiplied by the same x share a kernel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.dtypes import bfloat16
+from volta_fn.runtime.llvm.text import Value, vector_of
+from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.rows.weights import Fragments, WeightLayout, as_float
+
+#: Rows of x that matrix units multiply at once.
+COLUMNS = 8
+
+#: Bytes after a row of x in shared memory, so that rows begin in different banks.
+_PADDING = 16
+
+#: The most warps of a block, regions that a warp holds in registers, and registers for them.
+_WARPS, _HELD, _REGISTERS = 16, 8, 64
+
+#: What a turn waits, and what a warp costs in the end, in regions that a warp multiplies.
+_TURN, _WARP = 20, 0.5
+
+
+class RowSchedule(NamedTuple):
+    """How a block divides its work."""
+
+    #: Outputs of a tile: 8 or 16.
+    tile: int
+    warps: int
+    #: Regions that a warp loads at a time, and how often it does.
+    held: int
+    turns: int
+
+    @property
+    def slots(self) -> int:
+        """Regions for which a block has room: at least as many as a row has."""
+        return self.warps * self.held * self.turns
+
+
+def choose(layout: WeightLayout, outputs: int, processors: int) -> RowSchedule:
+    """Return the schedule estimated to be fastest.
+
+    Few outputs are divided into small tiles, so that every multiprocessor has one.
+    """
+    tile = 8 if outputs <= 16 * processors else 16
+    registers = layout.unit // 4 * (tile // 8)
+    sizes = [(warps, held) for warps in range(1, _WARPS + 1) for held in range(1, _HELD + 1)]
+    options = [RowSchedule(tile, *size, ceil(layout.regions / (size[0] * size[1]))) for size in sizes]
+    # The regions of the next turn are in registers, too.
+    fitting = [s for s in options if s.held * registers * min(s.turns, 2) <= _REGISTERS]
+    return min(fitting, key=lambda s: s.turns * (_TURN + s.held) + _WARP * s.warps + (s.slots - layout.regions))
+
+
+class Part(NamedTuple):
+    """One of the matrices, by the bindings of its arrays."""
+
+    outputs: int
+    #: Bytes of its array before the first row.
+    start: int
+    weights: int
+    scales: int | None = None
+    offsets: int | None = None
+
+
+class Source(ABC):
+    """Where the rows of x come from."""
+
+    #: Bytes of shared memory that it needs besides those of x.
+    workspace = 0
+    #: The 16-bit floats of which a number of x is the sum.
+    terms = 1
+
+    @abstractmethod
+    def put(self, kernel: RowsKernel) -> None:
+        """Emit the stores of x to shared memory, zeros beyond its end included; all threads take part."""
+
+
+class Sink(ABC):
+    """What is done with a result."""
+
+    @abstractmethod
+    def put(self, f: KernelFunction, part: int, row: Value, output: Value, total: Value) -> None:
+        """Emit the store of the sum of a row of x and an output."""
+
+
+class RowsKernel:
+    """A kernel under construction, for `rows` rows of x."""
+
+    def __init__(
+        self, layout: WeightLayout, parts: Sequence[Part], rows: int, source: Source, sink: Sink, bindings: int, schedule: RowSchedule
+    ) -> None:
+        self.layout, self.parts, self.rows, self.schedule = layout, parts, rows, schedule
+        self.source, self.sink = source, sink
+        #: The columns of matrix units' right operand: rows of x, or the terms of which each consists.
+        self.columns = rows * source.terms
+        self.threads = 32 * schedule.warps
+        #: Numbers of a row of x in shared memory, and bytes from one row to the next.
+        self.numbers = schedule.slots * 4 * layout.numbers
+        self.pitch = 2 * self.numbers + _PADDING
+        #: Where sums are in shared memory, and the rows of x in groups of eight.
+        self.x_bytes = self.columns * self.pitch
+        self.eights = ceil(self.columns / COLUMNS)
+        self._sums_at = self.x_bytes + source.workspace
+        self.f = KernelFunction(0, bindings, self.threads)
+        self._fragments = Fragments(self.f, layout)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of the grid."""
+        return sum(ceil(part.outputs / self.schedule.tile) for part in self.parts)
+
+    @property
+    def header(self) -> KernelHeader:
+        """How the kernel is launched."""
+        return KernelHeader(self.threads, self._sums_at + 4 * self.schedule.warps * self._tile_sums)
+
+    @property
+    def _tile_sums(self) -> int:
+        return self.schedule.tile * COLUMNS * self.eights
+
+    def text(self) -> str:
+        """Return the finished module."""
+        f, tile = self.f, self.schedule.tile
+        block = f.special("ctaid.x")
+        ends = list(accumulate(ceil(part.outputs / tile) for part in self.parts))
+
+        def part(number: int) -> None:
+            if number == len(self.parts) - 1:
+                self._tile(number, f.minus(block, i32(ends[number - 1] if number else 0)))
+                return
+            begin = i32(ends[number - 1] if number else 0)
+            f.branch(f.below(block, ends[number]), lambda: self._tile(number, f.minus(block, begin)), lambda: part(number + 1))
+
+        part(0)
+        return f.text()
+
+    # a tile
+
+    def _tile(self, number: int, tile: Value) -> None:
+        """Compute a tile of a part's outputs."""
+        f, schedule, layout, part = self.f, self.schedule, self.layout, self.parts[number]
+        first = f.times(tile, schedule.tile)
+        g, self._t = f.divided(f.lane, 4)
+        rows = [self._within(f.plus(first, g, i32(8 * k)), part.outputs) for k in range(schedule.tile // 8)]
+        base = f.further(f.bindings[part.weights], Value("i64", str(part.start)))
+        self._lines = [
+            f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows
+        ]
+        self._part, self._rows_of_scales = part, rows
+        self._line_of_x = [f.times(self._within(f.plus(g, i32(8 * k)), self.columns), self.pitch) for k in range(self.eights)]
+        count = len(rows) * 2 * self.eights
+        totals = [Value("float", "0.0")] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
+        whole = None if layout.quantized is None or layout.groups > 1 else self._scales(i32(0))
+        held = self._load(i32(0))
+        self.source.put(self)
+        f.synchronise()
+        if schedule.turns == 1:
+            totals = self._multiply(i32(0), held, totals)
+        else:
+            # The regions of the next turn are loaded before those of this one are multiplied.
+            def turn(index: Value, state: list[Value]) -> list[Value]:
+                ahead = self._load(self._least(f.plus(index, i32(1)), schedule.turns - 1))
+                flat = [word for region in ahead for words in region for word in words]
+                return [*flat, *self._multiply(index, self._regions(state), state[len(flat) :])]
+
+            flat = [word for region in held for words in region for word in words]
+            totals = f.repeat(i32(0), i32(schedule.turns), i32(1), [*flat, *totals], turn)[len(flat) :]
+        self._add_up(number, first, self._scaled(totals, whole) if whole is not None else totals)
+
+    def _within(self, index: Value, size: int) -> Value:
+        return self._least(index, size - 1)
+
+    def _least(self, index: Value, last: int) -> Value:
+        return self.f.intrinsic("llvm.umin.i32", "i32", index, i32(last))
+
+    # loads
+
+    def _region(self, turn: Value, slot: int) -> Value:
+        """Emit the number of a region of this warp."""
+        f, schedule = self.f, self.schedule
+        return f.plus(f.times(turn, schedule.warps * schedule.held), f.warp, i32(slot * schedule.warps))
+
+    @property
+    def _is_ragged(self) -> bool:
+        return self.schedule.slots * 4 * self.layout.unit > self.layout.width
+
+    def _load(self, turn: Value) -> list[list[list[Value]]]:
+        """Load this thread's units of a turn's regions: words by region and row."""
+        f, unit = self.f, self.layout.unit
+        words = unit // 4
+        result = []
+        for slot in range(self.schedule.held):
+            number = f.plus(f.times(self._region(turn, slot), 4), self._t)
+            exists = None
+            if self._is_ragged:
+                exists = f.below(number, self.layout.width // unit)
+                number = self._within(number, self.layout.width // unit)
+            region = []
+            for line in self._lines:
+                vector = f.load(vector_of("i32", words), f.further(line, f.widened_index(f.times(number, unit))), unit)
+                numbers = [vector] if words == 1 else [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(words)]
+                # Codes of what does not exist are multiplied by zeros; floats could be infinite.
+                is_float = self.layout.scheme in ("bfloat16", "float16", "fp8")
+                region.append([f.select(exists, word, i32(0)) for word in numbers] if exists is not None and is_float else numbers)
+            result.append(region)
+        return result
+
+    @property
+    def _regions_of_group(self) -> int:
+        assert self.layout.quantized is not None
+        return self.layout.quantized.group_size // (4 * self.layout.numbers)
+
+    def _regions(self, flat: Sequence[Value]) -> list[list[list[Value]]]:
+        """Return words by region and row."""
+        words, rows = self.layout.unit // 4, len(self._lines)
+        return [
+            [list(flat[(slot * rows + row) * words :][:words]) for row in range(rows)] for slot in range(self.schedule.held)
+        ]
+
+    def _scales(self, group: Value) -> list[tuple[Value, Value | None]]:
+        """Load the scales and offsets of a group of this thread's rows, as float32."""
+        f, layout, result = self.f, self.layout, []
+        assert layout.scale_dtype is not None
+        size = layout.scale_dtype.itemsize
+        for row in self._rows_of_scales:
+            at = f.widened_index(f.times(f.plus(f.times(row, layout.groups), group), size))
+            pair = []
+            for binding in (self._part.scales, self._part.offsets):
+                if binding is not None:
+                    type_ = "float" if size == 4 else "i16"
+                    pair.append(as_float(f, f.load(type_, f.further(f.bindings[binding], at), size), layout.scale_dtype))
+            result.append((pair[0], pair[1] if len(pair) == 2 else None))
+        return result
+
+    # products
+
+    def _multiply(self, turn: Value, held: list[list[list[Value]]], totals: list[Value]) -> list[Value]:
+        """Multiply regions, and add to the sums of this warp.
+
+        Sums are those of outputs, row by row, for each eight rows of x; with offsets, sums of x follow.
+        """
+        f, layout = self.f, self.layout
+        many = layout.groups > 1
+        for slot, region in enumerate(held):
+            number = self._region(turn, slot)
+            xs = self._load_x(f.plus(f.times(number, 4), self._t))
+            if not many:
+                totals = self._products(region, xs, totals)
+                continue
+            last = layout.regions - 1
+            group = f.quotient(self._least(number, last) if self._is_ragged else number, self._regions_of_group)
+            scales = self._scales(group)
+            count = len(region) * 2 * self.eights
+            sums = self._products(region, xs, [Value("float", "0.0")] * (2 * count if layout.has_offsets else count))
+            totals = [f.binary("fadd", x, y) for x, y in zip(totals, self._scaled(sums, scales), strict=True)]
+        return totals
+
+    def _scaled(self, sums: Sequence[Value], scales: Sequence[tuple[Value, Value | None]]) -> list[Value]:
+        """Emit sums times scales, plus sums of x times offsets."""
+        f, count = self.f, len(scales) * 2 * self.eights
+        result = []
+        for k in range(count):
+            scale, offset = scales[k // 2 % len(scales)]
+            value = f.binary("fmul", sums[k], scale)
+            result.append(value if offset is None else f.binary("fadd", value, f.binary("fmul", sums[count + k], offset)))
+        return result
+
+    def _load_x(self, unit: Value) -> list[list[tuple[Value, Value]]]:
+        """Load the numbers of x for a unit, for each eight rows of x."""
+        f, result = self.f, []
+        segments = self.layout.segments(f, unit)
+        for line in self._line_of_x:
+            parts = []
+            for first, count in segments:
+                words: list[Value] = []
+                step = min(count // 2, 4)
+                for begin in range(0, count // 2, step):
+                    at = f.plus(line, f.times(first, 2), i32(4 * begin))
+                    vector = f.load(vector_of("i32", step), f.shared(at), 4 * step)
+                    words += [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(step)]
+                parts.append(words)
+            result.append(self._fragments.x(parts))
+        return result
+
+    def _products(self, region: list[list[Value]], xs: list[list[tuple[Value, Value]]], totals: Sequence[Value]) -> list[Value]:
+        """Add the products of a region to sums."""
+        f, dtype, fragments = self.f, self.layout.dtype, self._fragments
+        lefts = [fragments.weights(words) for words in region]
+        count = len(region) * 2 * self.eights
+        result = list(totals)
+        zero = Value("float", "0.0")
+        for k in range(len(lefts[0])):
+            low, high = lefts[0][k], lefts[-1][k]
+            for eight, x in enumerate(xs):
+                at = eight * 2 * len(region)
+                for left, begin in (((low[0], high[0], low[1], high[1]), at), ((fragments.ones(),) * 4, count + at)):
+                    if begin >= len(totals):
+                        continue
+                    before = [*result[begin : begin + 2 * len(region)], zero, zero][:4]
+                    result[begin : begin + 2 * len(region)] = f.multiply_add(dtype, left, x[k], before)[: 2 * len(region)]
+        return result
+
+    # results
+
+    def _add_up(self, number: int, first: Value, totals: Sequence[Value]) -> None:
+        """Add up the sums of all warps, and store the results of a tile."""
+        f, schedule = self.f, self.schedule
+        g = f.quotient(f.lane, 4)
+        begin = f.plus(i32(self._sums_at), f.times(f.warp, 4 * self._tile_sums))
+        half = schedule.tile // 8
+        for eight in range(self.eights):
+            for k in range(half):
+                pair = Value("<2 x float>", "poison")
+                for e in range(2):
+                    pair = f.let(pair.type, f"insertelement {pair}, {totals[(eight * half + k) * 2 + e]}, i32 {e}")
+                line = f.plus(f.times(f.plus(g, i32(8 * k)), COLUMNS * 4), i32(eight * schedule.tile * COLUMNS * 4))
+                f.store(pair, f.shared(f.plus(begin, line, f.times(self._t, 8))), 8)
+        f.synchronise()
+        count = schedule.tile * self.rows
+
+        def result(index: Value, _: list[Value]) -> list[Value]:
+            row, inside = f.divided(index, schedule.tile)
+            output = f.plus(first, inside)
+            total = None
+            for term in reversed(range(self.source.terms)):  # the smallest first
+                eight, column = f.divided(f.plus(f.times(row, self.source.terms), i32(term)), COLUMNS)
+                place = f.plus(f.times(eight, schedule.tile * COLUMNS), f.times(inside, COLUMNS), column)
+                at = f.plus(i32(self._sums_at), f.times(place, 4))
+                for warp in range(schedule.warps):
+                    one = f.load("float", f.shared(f.plus(at, i32(4 * warp * self._tile_sums))), 4)
+                    total = one if total is None else f.binary("fadd", total, one)
+            assert total is not None
+            outputs = self.parts[number].outputs
+            with f.only_if(f.below(output, outputs) if outputs % schedule.tile else None):
+                self.sink.put(f, number, row, output, total)
+            return []
+
+        with f.only_if(f.below(f.thread, count) if count < self.threads or count % self.threads else None):
+            f.repeat(f.thread, i32(count), i32(self.threads), [], result)
+
+
+# Rows of x in memory, and results as they are.
+
+
+class Copied(Source):
+    """Rows that lie in memory, `stride` numbers apart, from number `start` on."""
+
+    def __init__(self, binding: int, dtype: np.dtype, size: int, start: int, stride: int) -> None:
+        self._binding, self._size, self._start, self._stride = binding, size, start, stride
+        self.terms = dtype.itemsize // 2 + (dtype.itemsize == 4)
+
+    def put(self, kernel: RowsKernel) -> None:
+        """Copy the rows, four numbers at a time where they are aligned."""
+        f = kernel.f
+        if self.terms > 1:
+            self._split(kernel)
+            return
+        lanes = 8 if not any(n % 8 for n in (self._size, self._start, self._stride)) else 1
+        type_ = "<4 x i32>" if lanes == 8 else "i16"
+        units, exist = kernel.numbers // lanes, self._size // lanes
+        zero = Value(type_, "zeroinitializer" if lanes == 8 else "0")
+
+        def copy(index: Value, _: list[Value]) -> list[Value]:
+            row, unit = f.divided(index, units)
+            place = f.plus(f.times(row, self._stride), f.times(f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), lanes), i32(self._start))
+            number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, 2))), 2 * lanes)
+            if units > exist:
+                number = f.select(f.below(unit, exist), number, zero)
+            f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), f.times(unit, 2 * lanes))), 2 * lanes)
+            return []
+
+        count = kernel.rows * units
+        with f.only_if(f.below(f.thread, count) if count < kernel.threads else None):
+            f.repeat(f.thread, i32(count), i32(kernel.threads), [], copy)
+
+
+    def _split(self, kernel: RowsKernel) -> None:
+        """Split numbers of float32 into sums of three of bfloat16; an infinity is the first of them."""
+        f = kernel.f
+
+        def split(index: Value, _: list[Value]) -> list[Value]:
+            row, column = f.divided(index, kernel.numbers)
+            place = f.plus(f.times(row, self._stride), f.intrinsic("llvm.umin.i32", "i32", column, i32(self._size - 1)), i32(self._start))
+            rest = f.load("float", f.further(f.bindings[self._binding], f.widened_index(f.times(place, 4))), 4)
+            if kernel.numbers > self._size:
+                rest = f.select(f.below(column, self._size), rest, Value("float", "0.0"))
+            line = f.plus(f.times(row, self.terms * kernel.pitch), f.times(column, 2))
+            for term in range(self.terms):
+                rounded = f.cast("fptrunc", rest, "bfloat")
+                f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * kernel.pitch))), 2)
+                wide = f.cast("fpext", rounded, "float")
+                size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
+                rest = f.select(f.below(size, 0x7F800000), f.binary("fsub", rest, wide), Value("float", "0.0"))
+            return []
+
+        count = kernel.rows * kernel.numbers
+        with f.only_if(f.below(f.thread, count) if count < kernel.threads else None):
+            f.repeat(f.thread, i32(count), i32(kernel.threads), [], split)
+
+
+class Stored(Sink):
+    """Results in arrays (rows, outputs) of a dtype."""
+
+    def __init__(self, bindings: Sequence[int], outputs: Sequence[int], dtype: np.dtype) -> None:
+        self._bindings, self._outputs, self._dtype = bindings, outputs, dtype
+
+    def put(self, f: KernelFunction, part: int, row: Value, output: Value, total: Value) -> None:
+        """Round and store a sum."""
+        if self._dtype.itemsize == 2:
+            type_ = "bfloat" if self._dtype == bfloat16 else "half"
+            total = f.cast("bitcast", f.cast("fptrunc", total, type_), "i16")
+        size = self._dtype.itemsize
+        at = f.widened_index(f.times(f.plus(f.times(row, self._outputs[part]), output), size))
+        f.store(total, f.further(Value(GLOBAL, f.bindings[self._bindings[part]].name), at), size)
