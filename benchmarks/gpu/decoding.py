@@ -221,7 +221,8 @@ def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, ba
         scheme, _, task = key.partition(" ")
         size = sum(x.nbytes for x in vf.tree.leaves((runs[scheme] if scheme in runs else runs["bfloat16"]).model))
         rate = f"{size / 1e6:7.1f} MB, {size / seconds / bandwidth:4.0%} of the bandwidth" if task != "prompt" else ""
-        ratio = f"{seconds / times[f'PyTorch {task if task != "loop" else "token"}']:5.2f} of PyTorch's time" if torch is not None else ""
+        peer = "PyTorch prompt" if task == "prompt" else "PyTorch token"
+        ratio = f"{seconds / times[peer]:5.2f} of PyTorch's time" if peer in times else ""
         print(f"{name:14s} {key:18s} {seconds * 1e6:9.1f} us  {ratio}  {rate}", flush=True)
     for scheme in schemes if options.profile else ():
         runs[scheme].prefill()
