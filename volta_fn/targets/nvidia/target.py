@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
-from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
+from volta_fn.compiler.target import NodePass, Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.nvidia import attention, convolution, matmul, peers, rows
@@ -30,6 +30,7 @@ class NvidiaTarget(WgslTarget):
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         shaders = self.equations
         routines |= {name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()}
+        routines["products_of_row"] = partial(rows.products_of_row, device=self.capabilities)
         self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
         if self._shared is not None:
@@ -60,7 +61,7 @@ class NvidiaTarget(WgslTarget):
         With many rows the matrix is converted to floats before, for matrix units.
         """
         avals = [v.aval for v in eqn.invars]
-        if rows.quantized_product(avals, **eqn.params, device=self.capabilities) is not None:
+        if rows.quantized_product(avals, eqn.params, self.capabilities) is not None:
             return True
         return not matmul.multiplies_dequantized(avals, **eqn.params, device=self.capabilities) and super().has_quantized_routine(eqn)
 
@@ -73,6 +74,8 @@ class NvidiaTarget(WgslTarget):
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
         passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        fuse = partial(rows.fuse_products_of_rows, device=self.capabilities)
+        passes.append(NodePass("products of a row", "Fuse products of the same row, and the kernel that computes it.", fuse))
         if self._shared is None:
             return passes
         buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))

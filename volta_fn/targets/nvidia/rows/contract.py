@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from volta_fn.primitives.contraction import product_dtype
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.problem import HALVES
-from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Stored, choose
+from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Source, choose
 from volta_fn.targets.nvidia.rows.weights import WeightLayout
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
@@ -46,11 +47,17 @@ class RowsProduct(NamedTuple):
     #: Whether the operands are the matrix and x.
     swapped: bool = False
 
+    @property
+    def arrays(self) -> int:
+        """The arrays of the matrix: numbers or codes, scales, offsets."""
+        return 1 + (self.layout.quantized is not None) + self.layout.has_offsets
 
-def quantized_product(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> RowsProduct | None:
+
+def quantized_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> RowsProduct | None:
     """Return a product with a quantised matrix as one of few rows; None if there is no kernel for it."""
     x, data, *by_group = avals
-    if not device.matrix_units or transposed or x.ndim != 2 or x.dtype not in (*HALVES, _FLOAT32):
+    layout: QuantizedLayout = params["layout"]
+    if not device.matrix_units or params["transposed"] or x.ndim != 2 or x.dtype not in (*HALVES, _FLOAT32):
         return None
     if len({a.dtype for a in by_group}) != 1 or by_group[0].dtype not in (*HALVES, _FLOAT32):
         return None
@@ -91,47 +98,47 @@ def _checked(product: RowsProduct, device: TargetCapabilities) -> RowsProduct | 
     layout = product.layout
     if not 0 < product.rows <= MOST_ROWS or product.outputs < _FEWEST or not layout.is_computable or product.start % layout.unit:
         return None
-    shared = _kernel([product], device).header.shared
+    shared = rows_kernel([product], device).header.shared
     return product if shared <= device.block_memory else None
 
 
-def _kernel(products: Sequence[RowsProduct], device: TargetCapabilities) -> RowsKernel:
-    """Return the kernel of products with the same x; its bindings are x, the arrays of each matrix, and the results."""
-    first = products[0]
-    parts, binding = [], 1
-    for product in products:
-        quantized = product.layout.quantized is not None
-        scales = binding + 1 if quantized else None
-        offsets = binding + 2 if product.layout.has_offsets else None
-        parts.append(Part(product.outputs, product.start, binding, scales, offsets))
-        binding += 1 + quantized + product.layout.has_offsets
-    outputs = [product.outputs for product in products]
-    source = Copied(0, first.x_dtype, first.layout.size, first.x_start, first.x_stride)
-    sink = Stored(range(binding, binding + len(products)), outputs, first.dtype)
-    schedule = choose(first.layout, sum(outputs), device.processors)
-    return RowsKernel(first.layout, parts, first.rows, source, sink, binding + len(products), schedule)
+def rows_kernel(
+    products: Sequence[RowsProduct], device: TargetCapabilities, source: Source | None = None, operands: int = 1, more: int = 0
+) -> RowsKernel:
+    """Return the kernel of products with the same x.
+
+    Its bindings are x, or `operands` arrays from which a source computes it, the arrays of each matrix, the results, and `more` results
+    of the source.
+    """
+    first, binding = products[0], operands
+    results = operands + sum([product.arrays for product in products])
+    parts = []
+    for number, product in enumerate(products):
+        scales = binding + 1 if product.arrays > 1 else None
+        offsets = binding + 2 if product.arrays > 2 else None
+        parts.append(Part(product.outputs, product.start, binding, scales, offsets, results + number))
+        binding += product.arrays
+    source = source or Copied(0, first.x_dtype, first.layout.size, first.x_start, first.x_stride)
+    schedule = choose(first.layout, sum([product.outputs for product in products]), device.processors)
+    return RowsKernel(first.layout, parts, first.rows, source, first.dtype, results + len(products) + more, schedule)
 
 
 def routine(product: RowsProduct, device: TargetCapabilities) -> Routine:
     """Return the routine of a product."""
-    kernel = _kernel([product], device)
-    layout = product.layout
-    operands = 2 + (layout.quantized is not None) + layout.has_offsets
-    buffers = (1, 0, 2) if product.swapped else tuple(range(operands + 1))
-    module = kernel_module(kernel.header, operands + 1, [operands], kernel.text())
+    kernel, results = rows_kernel([product], device), 1 + product.arrays
+    buffers = (1, 0, 2) if product.swapped else tuple(range(results + 1))
+    module = kernel_module(kernel.header, results + 1, [results], kernel.text())
     return Routine((Dispatch(module, buffers, (kernel.blocks, 1, 1)),))
 
 
-def quantized_dot(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of a product with a quantised matrix; None if there is none."""
-    product = quantized_product(avals, **params, device=device)
+#: Products of few rows by their primitives.
+PRODUCTS = {"quantized_dot": quantized_product, "dot_general": float_product}
+
+
+def routine_of(name: str, avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+    """Return the routine of an equation, by its primitive's name; None if there is none."""
+    product = PRODUCTS[name](avals, params, device)
     return None if product is None else routine(product, device)
 
 
-def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of a product of floats; None if there is none."""
-    product = float_product(avals, params, device)
-    return None if product is None else routine(product, device)
-
-
-ROUTINES = {"quantized_dot": quantized_dot, "dot_general": dot_general}
+ROUTINES = {name: partial(routine_of, name) for name in PRODUCTS}

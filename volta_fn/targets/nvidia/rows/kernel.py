@@ -8,7 +8,7 @@ sums are added up in shared memory. Several matrices of one layout that are mult
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
@@ -18,11 +18,14 @@ import numpy as np
 from volta_fn.dtypes import bfloat16
 from volta_fn.runtime.llvm.text import Value, vector_of
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.rows.weights import Fragments, WeightLayout, as_float
 
 #: Rows of x that matrix units multiply at once.
 COLUMNS = 8
+
+#: The 16-bit floats of which a number of x is the sum, by its bytes.
+TERMS = {2: 1, 4: 3}
 
 #: Bytes after a row of x in shared memory, so that rows begin in different banks.
 _PADDING = 16
@@ -65,14 +68,15 @@ def choose(layout: WeightLayout, outputs: int, processors: int) -> RowSchedule:
 
 
 class Part(NamedTuple):
-    """One of the matrices, by the bindings of its arrays."""
+    """One of the matrices, by the bindings of its arrays and of its results."""
 
     outputs: int
     #: Bytes of its array before the first row.
     start: int
     weights: int
-    scales: int | None = None
-    offsets: int | None = None
+    scales: int | None
+    offsets: int | None
+    results: int
 
 
 class Source(ABC):
@@ -88,22 +92,14 @@ class Source(ABC):
         """Emit the stores of x to shared memory, zeros beyond its end included; all threads take part."""
 
 
-class Sink(ABC):
-    """What is done with a result."""
-
-    @abstractmethod
-    def put(self, f: KernelFunction, part: int, row: Value, output: Value, total: Value) -> None:
-        """Emit the store of the sum of a row of x and an output."""
-
-
 class RowsKernel:
-    """A kernel under construction, for `rows` rows of x."""
+    """A kernel under construction, for `rows` rows of x, with results of a dtype."""
 
     def __init__(
-        self, layout: WeightLayout, parts: Sequence[Part], rows: int, source: Source, sink: Sink, bindings: int, schedule: RowSchedule
+        self, layout: WeightLayout, parts: Sequence[Part], rows: int, source: Source, dtype: np.dtype, bindings: int, schedule: RowSchedule
     ) -> None:
         self.layout, self.parts, self.rows, self.schedule = layout, parts, rows, schedule
-        self.source, self.sink = source, sink
+        self.source, self._dtype = source, dtype
         #: The columns of matrix units' right operand: rows of x, or the terms of which each consists.
         self.columns = rows * source.terms
         self.threads = 32 * schedule.warps
@@ -134,32 +130,43 @@ class RowsKernel:
     def text(self) -> str:
         """Return the finished module."""
         f, tile = self.f, self.schedule.tile
-        block = f.special("ctaid.x")
+        self.block = f.special("ctaid.x")
         ends = list(accumulate(ceil(part.outputs / tile) for part in self.parts))
-
-        def part(number: int) -> None:
-            if number == len(self.parts) - 1:
-                self._tile(number, f.minus(block, i32(ends[number - 1] if number else 0)))
-                return
-            begin = i32(ends[number - 1] if number else 0)
-            f.branch(f.below(block, ends[number]), lambda: self._tile(number, f.minus(block, begin)), lambda: part(number + 1))
-
-        part(0)
+        #: Whether the block's part is a later one than each of the parts but the last.
+        self._is_later = [f.compare("icmp uge", self.block, i32(end)) for end in ends[:-1]]
+        self._tile(f.minus(self.block, self._of_part([i32(begin) for begin in (0, *ends[:-1])])))
         return f.text()
+
+    def _of_part(self, values: Sequence[Value]) -> Value:
+        """Emit the value that belongs to the block's part."""
+        result = values[0]
+        for is_later, value in zip(self._is_later, values[1:], strict=True):
+            result = result if result == value else self.f.select(is_later, value, result)
+        return result
+
+    def _binding_of_part(self, numbers: Sequence[int | None]) -> Value | None:
+        known = [number for number in numbers if number is not None]
+        return self._of_part([self.f.bindings[number] for number in known]) if known else None
 
     # a tile
 
-    def _tile(self, number: int, tile: Value) -> None:
+    def _tile(self, tile: Value) -> None:
         """Compute a tile of a part's outputs."""
-        f, schedule, layout, part = self.f, self.schedule, self.layout, self.parts[number]
+        f, schedule, layout, parts = self.f, self.schedule, self.layout, self.parts
         first = f.times(tile, schedule.tile)
         g, self._t = f.divided(f.lane, 4)
-        rows = [self._within(f.plus(first, g, i32(8 * k)), part.outputs) for k in range(schedule.tile // 8)]
-        base = f.further(f.bindings[part.weights], Value("i64", str(part.start)))
+        self._outputs = self._of_part([i32(part.outputs) for part in parts])
+        last = f.minus(self._outputs, i32(1))
+        rows = [f.intrinsic("llvm.umin.i32", "i32", f.plus(first, g, i32(8 * k)), last) for k in range(schedule.tile // 8)]
+        start = self._of_part([Value("i64", str(part.start)) for part in parts])
+        base = self._binding_of_part([part.weights for part in parts])
+        assert base is not None
+        base = f.further(base, start)
+        self._by_group = [self._binding_of_part(numbers) for numbers in ([p.scales for p in parts], [p.offsets for p in parts])]
         self._lines = [
             f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows
         ]
-        self._part, self._rows_of_scales = part, rows
+        self._rows_of_scales = rows
         self._line_of_x = [f.times(self._within(f.plus(g, i32(8 * k)), self.columns), self.pitch) for k in range(self.eights)]
         count = len(rows) * 2 * self.eights
         totals = [Value("float", "0.0")] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
@@ -178,7 +185,7 @@ class RowsKernel:
 
             flat = [word for region in held for words in region for word in words]
             totals = f.repeat(i32(0), i32(schedule.turns), i32(1), [*flat, *totals], turn)[len(flat) :]
-        self._add_up(number, first, self._scaled(totals, whole) if whole is not None else totals)
+        self._add_up(first, self._scaled(totals, whole) if whole is not None else totals)
 
     def _within(self, index: Value, size: int) -> Value:
         return self._least(index, size - 1)
@@ -238,10 +245,10 @@ class RowsKernel:
         for row in self._rows_of_scales:
             at = f.widened_index(f.times(f.plus(f.times(row, layout.groups), group), size))
             pair = []
-            for binding in (self._part.scales, self._part.offsets):
-                if binding is not None:
+            for array in self._by_group:
+                if array is not None:
                     type_ = "float" if size == 4 else "i16"
-                    pair.append(as_float(f, f.load(type_, f.further(f.bindings[binding], at), size), layout.scale_dtype))
+                    pair.append(as_float(f, f.load(type_, f.further(array, at), size), layout.scale_dtype))
             result.append((pair[0], pair[1] if len(pair) == 2 else None))
         return result
 
@@ -315,7 +322,7 @@ class RowsKernel:
 
     # results
 
-    def _add_up(self, number: int, first: Value, totals: Sequence[Value]) -> None:
+    def _add_up(self, first: Value, totals: Sequence[Value]) -> None:
         """Add up the sums of all warps, and store the results of a tile."""
         f, schedule = self.f, self.schedule
         g = f.quotient(f.lane, 4)
@@ -330,8 +337,10 @@ class RowsKernel:
                 f.store(pair, f.shared(f.plus(begin, line, f.times(self._t, 8))), 8)
         f.synchronise()
         count = schedule.tile * self.rows
+        results = self._binding_of_part([part.results for part in self.parts])
+        assert results is not None
 
-        def result(index: Value, _: list[Value]) -> list[Value]:
+        def result(index: Value) -> None:
             row, inside = f.divided(index, schedule.tile)
             output = f.plus(first, inside)
             total = None
@@ -343,16 +352,50 @@ class RowsKernel:
                     one = f.load("float", f.shared(f.plus(at, i32(4 * warp * self._tile_sums))), 4)
                     total = one if total is None else f.binary("fadd", total, one)
             assert total is not None
-            outputs = self.parts[number].outputs
-            with f.only_if(f.below(output, outputs) if outputs % schedule.tile else None):
-                self.sink.put(f, number, row, output, total)
+            is_ragged = any(part.outputs % schedule.tile for part in self.parts)
+            with f.only_if(f.below(output, self._outputs) if is_ragged else None):
+                self._store(results, row, output, total)
+
+        self.each(count, result)
+
+
+    def _store(self, results: Value, row: Value, output: Value, total: Value) -> None:
+        """Round and store a sum."""
+        f, size = self.f, self._dtype.itemsize
+        if size == 2:
+            total = f.cast("bitcast", f.cast("fptrunc", total, "bfloat" if self._dtype == bfloat16 else "half"), "i16")
+        place = f.plus(f.binary("mul", row, self._outputs) if self.rows > 1 else i32(0), output)
+        f.store(total, f.further(results, f.widened_index(f.times(place, size))), size)
+
+    def put_number(self, row: Value, column: Value, number: Value) -> None:
+        """Emit the store of a number of x, a float, to shared memory.
+
+        One of float32 is the sum of three of bfloat16, of which an infinity is the first.
+        """
+        f, terms = self.f, self.source.terms
+        type_ = "half" if self.layout.dtype == np.float16 else "bfloat"
+        line = f.plus(f.times(row, terms * self.pitch), f.times(column, 2))
+        for term in range(terms):
+            rounded = f.cast("fptrunc", number, type_)
+            f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * self.pitch))), 2)
+            if term < terms - 1:
+                wide = f.cast("fpext", rounded, "float")
+                size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
+                number = f.select(f.below(size, 0x7F800000), f.binary("fsub", number, wide), Value("float", "0.0"))
+
+    def each(self, count: int, body: Callable[[Value], None]) -> None:
+        """Emit a loop over so many numbers, which the threads divide."""
+        f = self.f
+
+        def one(index: Value, _: list[Value]) -> list[Value]:
+            body(index)
             return []
 
-        with f.only_if(f.below(f.thread, count) if count < self.threads or count % self.threads else None):
-            f.repeat(f.thread, i32(count), i32(self.threads), [], result)
+        with f.only_if(f.below(f.thread, count) if count < self.threads else None):
+            f.repeat(f.thread, i32(count), i32(self.threads), [], one)
 
 
-# Rows of x in memory, and results as they are.
+# Rows of x in memory.
 
 
 class Copied(Source):
@@ -360,68 +403,25 @@ class Copied(Source):
 
     def __init__(self, binding: int, dtype: np.dtype, size: int, start: int, stride: int) -> None:
         self._binding, self._size, self._start, self._stride = binding, size, start, stride
-        self.terms = dtype.itemsize // 2 + (dtype.itemsize == 4)
+        self.terms = TERMS[dtype.itemsize]
 
     def put(self, kernel: RowsKernel) -> None:
-        """Copy the rows, four numbers at a time where they are aligned."""
+        """Copy the rows, eight numbers at a time where they are aligned."""
         f = kernel.f
-        if self.terms > 1:
-            self._split(kernel)
-            return
-        lanes = 8 if not any(n % 8 for n in (self._size, self._start, self._stride)) else 1
-        type_ = "<4 x i32>" if lanes == 8 else "i16"
-        units, exist = kernel.numbers // lanes, self._size // lanes
-        zero = Value(type_, "zeroinitializer" if lanes == 8 else "0")
+        lanes = 8 if self.terms == 1 and not any(n % 8 for n in (self._size, self._start, self._stride)) else 1
+        type_ = "float" if self.terms > 1 else "<4 x i32>" if lanes == 8 else "i16"
+        zero = Value(type_, "zeroinitializer" if lanes == 8 else "0.0" if self.terms > 1 else "0")
+        size, units, exist = 4 if self.terms > 1 else 2 * lanes, kernel.numbers // lanes, self._size // lanes
 
-        def copy(index: Value, _: list[Value]) -> list[Value]:
+        def copy(index: Value) -> None:
             row, unit = f.divided(index, units)
-            place = f.plus(f.times(row, self._stride), f.times(f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), lanes), i32(self._start))
-            number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, 2))), 2 * lanes)
+            place = f.plus(f.times(row, self._stride // lanes), f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), i32(self._start // lanes))
+            number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, size))), size)
             if units > exist:
                 number = f.select(f.below(unit, exist), number, zero)
-            f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), f.times(unit, 2 * lanes))), 2 * lanes)
-            return []
+            if self.terms > 1:
+                kernel.put_number(row, unit, number)
+            else:
+                f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), f.times(unit, size))), size)
 
-        count = kernel.rows * units
-        with f.only_if(f.below(f.thread, count) if count < kernel.threads else None):
-            f.repeat(f.thread, i32(count), i32(kernel.threads), [], copy)
-
-
-    def _split(self, kernel: RowsKernel) -> None:
-        """Split numbers of float32 into sums of three of bfloat16; an infinity is the first of them."""
-        f = kernel.f
-
-        def split(index: Value, _: list[Value]) -> list[Value]:
-            row, column = f.divided(index, kernel.numbers)
-            place = f.plus(f.times(row, self._stride), f.intrinsic("llvm.umin.i32", "i32", column, i32(self._size - 1)), i32(self._start))
-            rest = f.load("float", f.further(f.bindings[self._binding], f.widened_index(f.times(place, 4))), 4)
-            if kernel.numbers > self._size:
-                rest = f.select(f.below(column, self._size), rest, Value("float", "0.0"))
-            line = f.plus(f.times(row, self.terms * kernel.pitch), f.times(column, 2))
-            for term in range(self.terms):
-                rounded = f.cast("fptrunc", rest, "bfloat")
-                f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * kernel.pitch))), 2)
-                wide = f.cast("fpext", rounded, "float")
-                size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
-                rest = f.select(f.below(size, 0x7F800000), f.binary("fsub", rest, wide), Value("float", "0.0"))
-            return []
-
-        count = kernel.rows * kernel.numbers
-        with f.only_if(f.below(f.thread, count) if count < kernel.threads else None):
-            f.repeat(f.thread, i32(count), i32(kernel.threads), [], split)
-
-
-class Stored(Sink):
-    """Results in arrays (rows, outputs) of a dtype."""
-
-    def __init__(self, bindings: Sequence[int], outputs: Sequence[int], dtype: np.dtype) -> None:
-        self._bindings, self._outputs, self._dtype = bindings, outputs, dtype
-
-    def put(self, f: KernelFunction, part: int, row: Value, output: Value, total: Value) -> None:
-        """Round and store a sum."""
-        if self._dtype.itemsize == 2:
-            type_ = "bfloat" if self._dtype == bfloat16 else "half"
-            total = f.cast("bitcast", f.cast("fptrunc", total, type_), "i16")
-        size = self._dtype.itemsize
-        at = f.widened_index(f.times(f.plus(f.times(row, self._outputs[part]), output), size))
-        f.store(total, f.further(Value(GLOBAL, f.bindings[self._bindings[part]].name), at), size)
+        kernel.each(kernel.rows * units, copy)
