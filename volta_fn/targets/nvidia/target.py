@@ -18,6 +18,10 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
 
+#: Bytes of values above which consumers compute cheap values again: a dispatch that another one waits for takes longer than any small array does.
+_RECOMPUTE_ABOVE = 0
+
+
 class NvidiaTarget(WgslTarget):
     """Kernels for one NVIDIA GPU."""
 
@@ -26,7 +30,7 @@ class NvidiaTarget(WgslTarget):
 
     def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
         """Describe a GPU, with the memory that it shares with those of other processes."""
-        super().__init__(capabilities._replace(scatters_rows=False))
+        super().__init__(capabilities._replace(scatters_rows=False, recompute_above=_RECOMPUTE_ABOVE))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         shaders = self.equations
         routines |= {name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()}

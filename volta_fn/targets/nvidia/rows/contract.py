@@ -77,10 +77,9 @@ def float_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: 
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
     if problem.batch != 1:
         return None
-    swapped = problem.m > problem.n
+    swapped = problem.n == 1  # results of several columns would lie apart
     x, matrix = (problem.rhs, problem.lhs) if swapped else (problem.lhs, problem.rhs)
-    # Results of several columns of x would lie apart.
-    if (swapped and problem.n > 1) or not all(_is_row_major(operand) for operand in (x, matrix)):
+    if not all(_is_row_major(operand) for operand in (x, matrix)):
         return None
     size = lhs.dtype.itemsize
     pitch = (matrix.outer.stride or 0) * size
