@@ -41,6 +41,13 @@ class NvidiaTarget(WgslTarget):
             collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
             self.equations = {**self.equations, **collectives}
 
+    def computes_product(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth a kernel that reads these views.
+
+        One of few rows is an equation.
+        """
+        return not rows.computes_product(kernel, self.capabilities) and super().computes_product(kernel)
+
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
         return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)

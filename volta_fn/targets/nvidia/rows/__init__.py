@@ -5,6 +5,7 @@ In the order in which to read: `weights` (how matrices lie in memory, and the co
 """
 
 from volta_fn.targets.nvidia.rows.contract import ROUTINES as ROUTINES
+from volta_fn.targets.nvidia.rows.contract import computes_product as computes_product
 from volta_fn.targets.nvidia.rows.contract import quantized_product as quantized_product
 from volta_fn.targets.nvidia.rows.fused import fuse_products_of_rows as fuse_products_of_rows
 from volta_fn.targets.nvidia.rows.fused import products_of_row as products_of_row

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.contractions import Operand, contraction_of, problem_of
+from volta_fn.compiler.contractions import Operand, Problem, contraction_of, problem_of
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -74,18 +74,31 @@ def float_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: 
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
     if not device.matrix_units or lhs.dtype != rhs.dtype or lhs.dtype not in HALVES or dtype not in (lhs.dtype, _FLOAT32):
         return None
-    problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
+    return _product(problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype)), dtype, device)
+
+
+def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
+    """Return whether a kernel is a product of floats that is better an equation, with a kernel for few rows."""
+    contraction = contraction_of(kernel)
+    if contraction is None or not device.matrix_units:
+        return False
+    problem = contraction.problem()
+    is_float = problem.lhs.dtype == problem.rhs.dtype and problem.lhs.dtype in HALVES and problem.dtype == _FLOAT32
+    return is_float and problem.m > 1 and _product(problem, problem.lhs.dtype, device) is not None
+
+
+def _product(problem: Problem, dtype: np.dtype, device: TargetCapabilities) -> RowsProduct | None:
+    """Return a product of floats with results of a dtype as one of few rows."""
     if problem.batch != 1:
         return None
     swapped = problem.n == 1  # results of several columns would lie apart
     x, matrix = (problem.rhs, problem.lhs) if swapped else (problem.lhs, problem.rhs)
     if not all(_is_row_major(operand) for operand in (x, matrix)):
         return None
-    size = lhs.dtype.itemsize
-    pitch = (matrix.outer.stride or 0) * size
-    layout = WeightLayout(lhs.dtype, problem.k, pitch, None)
-    stride = x.outer.stride or 0
-    return _checked(RowsProduct(x.outer.size, matrix.outer.size, layout, lhs.dtype, dtype, x.start, stride, matrix.start * size, swapped), device)
+    size = x.dtype.itemsize
+    layout = WeightLayout(x.dtype, problem.k, (matrix.outer.stride or 0) * size, None)
+    starts = x.start, x.outer.stride or 0, matrix.start * size
+    return _checked(RowsProduct(x.outer.size, matrix.outer.size, layout, x.dtype, dtype, *starts, swapped), device)
 
 
 def _is_row_major(operand: Operand) -> bool:

@@ -107,14 +107,14 @@ def fuse_products_of_rows(program: FusedProgram, device: TargetCapabilities) -> 
         matrix = _row_product(node, device)
         if matrix is None or not isinstance(node, Equation) or not isinstance(node.invars[0], Var):
             continue
-        key = program.root(node.invars[0]), matrix.layout, matrix.x_dtype, matrix.dtype, matrix.x_start
+        key = program.root(node.invars[0]), matrix._replace(outputs=0, start=0)
         first = groups.setdefault(key, [])
         if not first or all(index.position(program.root(v)) < first[0] for v in node.invars if isinstance(v, Var)):
             first.append(number)
             matrices[number] = matrix
     nodes: list[ProgramNode | None] = [*program.nodes]
     for (x, *_), numbers in groups.items():
-        prologue = _prologue(program, index, outputs, x, numbers)
+        prologue = _prologue(program, index, outputs, x, numbers) if matrices[numbers[0]].rows == 1 else None
         if len(numbers) < 2 and prologue is None:
             continue
         node = _fused(program, index, x, numbers, prologue, outputs)
@@ -131,11 +131,11 @@ def fuse_products_of_rows(program: FusedProgram, device: TargetCapabilities) -> 
 
 
 def _row_product(node: ProgramNode, device: TargetCapabilities) -> RowsProduct | None:
-    """Return a node as the product of one row by a matrix, the right operand; None for others."""
+    """Return a node as the product of few rows by a matrix, the right operand; None for others."""
     if not isinstance(node, Equation) or node.primitive.name not in PRODUCTS or not all(isinstance(v, Var) for v in node.invars):
         return None
     product = PRODUCTS[node.primitive.name]([v.aval for v in node.invars], node.params, device)
-    return product if product is not None and product.rows == 1 and not product.swapped else None
+    return product if product is not None and not product.swapped else None
 
 
 def _prologue(program: FusedProgram, index: DefUse, outputs: set[Var], x: Var, numbers: Sequence[int]) -> int | None:
