@@ -1,10 +1,10 @@
 """Language models on a GPU beside PyTorch: decoding tokens, and reading a prompt.
 
-Run `python -m benchmarks.gpu.decoding`. Models have random weights and the sizes of SmolLM2-135M and Qwen2.5-0.5B, in bfloat16 and quantised. A
-token is decoded by a cache of 1,024 slots. First logits are compared with PyTorch's, which runs the same decoder in bfloat16. Times are medians of
-several samples, by turns: on the device, by chains of the dispatches of a token, and as a program sees them, by a loop whose tokens stay on the
-device. PyTorch's decoder is a CUDA graph, with `--compile` of compiled layers. The bandwidth is that of the weights, which a token reads once,
-beside that of a copy. With `--profile` the dispatches of a token are timed one by one.
+Run `python -m benchmarks.gpu.decoding`. Models have random weights and the sizes of SmolLM2-135M and Qwen2.5-0.5B, in bfloat16 and
+quantised. A token is decoded by a cache of 1,024 slots. First logits are compared with PyTorch's, which runs the same decoder in
+bfloat16. Times are medians of several samples, by turns: on the device, by chains of the dispatches of a token, and as a program sees
+them, by a loop whose tokens stay on the device. PyTorch's decoder is a CUDA graph, with `--compile` of compiled layers. The bandwidth is
+that of the weights, which a token reads once, beside that of a copy. With `--profile` the dispatches of a token are timed one by one.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ def profile(run: Ours) -> None:
     for seconds, group in sorted(costs, key=lambda cost: -cost[0] * len(cost[1])):
         threads = group[0].pipeline.threads[0]
         print(f"  {len(group):4d} × {seconds * 1e6:6.2f} us  {group[0].workgroups[0]:6d} groups of {threads:4d}")
-    print(f"  {len(steps)} dispatches, {sum(seconds * len(group) for seconds, group in costs) * 1e6:.0f} us by themselves, {len(held)} calls")
+    print(
+        f"  {len(steps)} dispatches, {sum(seconds * len(group) for seconds, group in costs) * 1e6:.0f} us by themselves, {len(held)} calls"
+    )
 
 
 def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, bandwidth: float) -> int:

@@ -1,7 +1,7 @@
 """Check and time products of few rows, by matrices of floats and of quantised weights: `python -m benchmarks.gpu.few_rows`.
 
-First it compares products of several sizes, dtypes and schemes with those in float64. Then it times products of decoders by chains of dispatches, with
-as many matrices as exceed the GPU's cache, and prints the bytes of a matrix a second beside what a copy moves.
+First it compares products of several sizes, dtypes and schemes with those in float64. Then it times products of decoders by chains of
+dispatches, with as many matrices as exceed the GPU's cache, and prints the bytes of a matrix a second beside what a copy moves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import volta_fn as vf
@@ -70,7 +69,8 @@ def time_product(rows: int, outputs: int, terms: int, name: str, bandwidth: floa
 
     compiled = vf.jit(program)
     seconds = chain(lambda: compiled(x, matrices), 2)() / count
-    print(f"{rows:3d}x{outputs}x{terms} {name:10s} {seconds * 1e6:8.2f} us {size / seconds / 1e9:6.0f} GB/s {size / seconds / bandwidth:4.0%}", flush=True)
+    rate = size / seconds
+    print(f"{rows:3d}x{outputs}x{terms} {name:10s} {seconds * 1e6:8.2f} us {rate / 1e9:6.0f} GB/s {rate / bandwidth:4.0%}", flush=True)
 
 
 def copy_bandwidth() -> float:

@@ -91,8 +91,8 @@ _ROUNDED = r"""\1entry:
 }"""
 _WITH_BFLOAT16 = 80
 
-#: The beginning of a kernel, and what it begins with on processors from 9.0 on: it lets those that depend on it be launched, and waits for the results
-#: of those that it depends on. That is for graphs whose edges say so (`graphs.py`).
+#: The beginning of a kernel, and what it begins with on processors from 9.0 on: it lets those that depend on it be launched, and waits
+#: for the results of those that it depends on. That is for graphs whose edges say so (`graphs.py`).
 _BEGINNING = re.compile(r"^define ptx_kernel void @main\([^\n]*\{\n(?:[\w.]+:\n)?", re.MULTILINE)
 _DEPENDENCE = "".join([f'  call void asm sideeffect "griddepcontrol.{name};", "~{{memory}}"()\n' for name in ("launch_dependents", "wait")])
 _WITH_DEPENDENCE = 90

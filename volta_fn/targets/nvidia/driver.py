@@ -21,6 +21,7 @@ from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.driver import BoundRange, Description, Errors, Portion, Readbacks, Step, log
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
+    WITH_PROGRAMMATIC,
     BindGroup,
     Kernel,
     KernelNode,
@@ -28,7 +29,6 @@ from volta_fn.targets.nvidia.graphs import (
     accesses_of,
     bind_group,
     dependences,
-    WITH_PROGRAMMATIC,
     instantiate,
     parameters_of,
     peers_of,

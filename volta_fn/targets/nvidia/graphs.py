@@ -280,8 +280,8 @@ def instantiate(
 ) -> int:
     """Return the handle of an executable graph, which the caller destroys.
 
-    Kernels marked in `early` are launched before what they depend on has ended. The graph is uploaded in a stream, whose context is current. Raises
-    `DeviceError` or `OutOfMemoryError`.
+    Kernels marked in `early` are launched before what they depend on has ended. The graph is uploaded in a stream, whose context is
+    current. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")

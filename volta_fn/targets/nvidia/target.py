@@ -17,8 +17,8 @@ from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
-
-#: Bytes of values above which consumers compute cheap values again: a dispatch that another one waits for takes longer than any small array does.
+#: Bytes of values above which consumers compute cheap values again: a dispatch that another one waits for takes longer than any small
+#: array does.
 _RECOMPUTE_ABOVE = 0
 
 
@@ -33,7 +33,9 @@ class NvidiaTarget(WgslTarget):
         super().__init__(capabilities._replace(scatters_rows=False, recompute_above=_RECOMPUTE_ABOVE))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
         shaders = self.equations
-        routines |= {name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()}
+        routines |= {
+            name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()
+        }
         routines["products_of_row"] = partial(rows.products_of_row, device=self.capabilities)
         self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory

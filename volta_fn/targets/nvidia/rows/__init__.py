@@ -1,7 +1,7 @@
 """Products of few rows by matrices, as decoders multiply: bound by the bytes of the matrices.
 
-In the order in which to read: `weights` (how matrices lie in memory, and the conversion of codes in registers), `kernel` (kernels in LLVM IR), and
-`contract` (the choice for an equation of a program).
+In the order in which to read: `weights` (how matrices lie in memory, and the conversion of codes in registers), `kernel` (kernels in LLVM
+IR), and `contract` (the choice for an equation of a program).
 """
 
 from volta_fn.targets.nvidia.rows.contract import ROUTINES as ROUTINES

@@ -13,7 +13,6 @@ from volta_fn.compiler.contractions import Operand, Problem, contraction_of, pro
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_module

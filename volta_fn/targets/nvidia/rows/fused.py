@@ -1,7 +1,7 @@
 """Products with the same row x as one dispatch, together with the kernel that computes x.
 
-A step of a decoder multiplies a norm by the matrices of queries, keys and values, and another one by those of a gate. Each dispatch that waits for
-another one takes a microsecond or two, in which a GPU reads megabytes.
+A step of a decoder multiplies a norm by the matrices of queries, keys and values, and another one by those of a gate. Each dispatch that
+waits for another one takes a microsecond or two, in which a GPU reads megabytes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Product(NamedTuple):
     arrays: int
 
 
-# The primitive: its operands are x, or those of the kernel that computes it, and then the arrays of each matrix. Its results are those of the kernel that
-# something else reads, and then those of the products.
+# The primitive: its operands are x, or those of the kernel that computes it, and then the arrays of each matrix. Its results are those of
+# the kernel that something else reads, and then those of the products.
 
 
 def _abstract(*avals: ShapedArray, prologue: Prologue | None, products: tuple[Product, ...]) -> list[ShapedArray]:
@@ -62,6 +62,7 @@ def _evaluate(*arrays: np.ndarray, prologue: Prologue | None, products: tuple[Pr
         x, results = outputs[prologue.row], [outputs[k] for k in prologue.stored]
     for product in products:
         evaluate = evaluation_of(PRIMITIVES[product.primitive])
+        assert evaluate is not None, "products are no programs"
         results.append(evaluate(x.reshape(product.x.shape), *arrays[at : at + product.arrays], **dict(product.params)))
         at += product.arrays
     return results

@@ -1,8 +1,9 @@
 """Kernels of products of few rows x by matrices, which are read once.
 
-Outputs are the rows of the matrices, of which a block has a *tile*. Its warps divide a row's regions, hold as many of them in registers as memory has
-latency for, and multiply them by matrix units: there the matrix is the left operand, and the rows of x are the columns of the right one. The warps'
-sums are added up in shared memory. Several matrices of one layout that are multiplied by the same x share a kernel.
+Outputs are the rows of the matrices, of which a block has a *tile*. Its warps divide a row's regions, hold as many of them in registers
+as memory has latency for, and multiply them by matrix units: there the matrix is the left operand, and the rows of x are the columns of
+the right one. The warps' sums are added up in shared memory. Several matrices of one layout that are multiplied by the same x share a
+kernel.
 """
 
 from __future__ import annotations
@@ -163,9 +164,7 @@ class RowsKernel:
         assert base is not None
         base = f.further(base, start)
         self._by_group = [self._binding_of_part(numbers) for numbers in ([p.scales for p in parts], [p.offsets for p in parts])]
-        self._lines = [
-            f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows
-        ]
+        self._lines = [f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows]
         self._rows_of_scales = rows
         self._line_of_x = [f.times(self._within(f.plus(g, i32(8 * k)), self.columns), self.pitch) for k in range(self.eights)]
         count = len(rows) * 2 * self.eights
@@ -233,9 +232,7 @@ class RowsKernel:
     def _regions(self, flat: Sequence[Value]) -> list[list[list[Value]]]:
         """Return words by region and row."""
         words, rows = self.layout.unit // 4, len(self._lines)
-        return [
-            [list(flat[(slot * rows + row) * words :][:words]) for row in range(rows)] for slot in range(self.schedule.held)
-        ]
+        return [[list(flat[(slot * rows + row) * words :][:words]) for row in range(rows)] for slot in range(self.schedule.held)]
 
     def _scales(self, group: Value) -> list[tuple[Value, Value | None]]:
         """Load the scales and offsets of a group of this thread's rows, as float32."""
@@ -358,7 +355,6 @@ class RowsKernel:
 
         self.each(count, result)
 
-
     def _store(self, results: Value, row: Value, output: Value, total: Value) -> None:
         """Round and store a sum."""
         f, size = self.f, self._dtype.itemsize
@@ -415,7 +411,9 @@ class Copied(Source):
 
         def copy(index: Value) -> None:
             row, unit = f.divided(index, units)
-            place = f.plus(f.times(row, self._stride // lanes), f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), i32(self._start // lanes))
+            place = f.plus(
+                f.times(row, self._stride // lanes), f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), i32(self._start // lanes)
+            )
             number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, size))), size)
             if units > exist:
                 number = f.select(f.below(unit, exist), number, zero)

@@ -1,8 +1,8 @@
 """How the matrices of products with few rows lie in memory, and how their numbers reach matrix units.
 
-A matrix has a row of numbers for each output. A *unit* is some bytes of a row that a thread loads at once, a *region* the units of four neighbouring
-threads, which matrix units multiply together; so a region has numbers of one group. Numbers are converted to the dtype of x, which represents
-each code exactly: a group's scale multiplies sums of products.
+A matrix has a row of numbers for each output. A *unit* is some bytes of a row that a thread loads at once, a *region* the units of four
+neighbouring threads, which matrix units multiply together; so a region has numbers of one group. Numbers are converted to the dtype of x,
+which represents each code exactly: a group's scale multiplies sums of products.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKED, _UNITS = BLOCK // 2, (16, 8, 4)
 #: Schemes of codes that are converted in registers. (A table of numbers, as NF4 has, would bound the kernel.)
 _SCHEMES = frozenset(["int8", "int4", "fp8"])
 
-#: By the size of the dtype's significand: 128 and 1024 as 16-bit floats, whose last bits count ones; and what the codes of int4 are more than.
+#: By type: two numbers whose last bits count ones, 128 or 1024; and minus those and 8, the code of 0.
 _COUNTING = {"bfloat": (0x43004300, -136.0), "half": (0x64006400, -1032.0)}
 
 
