@@ -24,6 +24,7 @@ from benchmarks.gpu.products import alternate
 from benchmarks.language import SIZES, model_of
 from volta_fn import nn
 from volta_fn import numpy as vnp
+from volta_fn.primitives.quantized import SCHEMES
 from volta_fn.targets.gpu.device.driver import Step
 
 #: Slots of the cache, tokens that it holds, and tokens of a sample.
@@ -197,7 +198,8 @@ def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, ba
     """Check and time a model in all schemes; return the number of wrong results."""
     model = model_of(name, "bfloat16")
     prompt = np.random.default_rng(1).integers(0, model.config.vocab_size, (1, PROMPT)).astype(np.int32)
-    runs = {s: Ours(model if s == "bfloat16" else nn.quantize(model, s), prompt) for s in schemes}
+    runs = {"bfloat16": Ours(model, prompt)} if "bfloat16" in schemes else {}
+    runs |= {scheme: Ours(nn.quantize(model, scheme), prompt) for scheme in SCHEMES if scheme in schemes}
     samplers: dict[str, Callable[[], float]] = {}
     failures, torch = 0, None
     if peers.torch() is not None and not options.alone:
@@ -237,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if logits are wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.decoding", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", nargs="*", choices=SIZES, default=["smollm2-135m", "qwen2.5-0.5b"])
-    parser.add_argument("--scheme", nargs="*", choices=["bfloat16", "int8", "int4", "nf4", "fp8"], default=["bfloat16", "int8", "int4"])
+    parser.add_argument("--scheme", nargs="*", choices=["bfloat16", *SCHEMES], default=["bfloat16", "int8", "int4"])
     parser.add_argument("--compile", action="store_true", help="compile PyTorch's layers")
     parser.add_argument("--alone", action="store_true", help="without PyTorch")
     parser.add_argument("--profile", action="store_true", help="time the dispatches of a token one by one")

@@ -36,6 +36,8 @@ class NvidiaTarget(WgslTarget):
         routines |= {
             name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()
         }
+        one_query = partial(rows.attention, device=self.capabilities)
+        routines["attention_routine"] = partial(_first_of, one_query, routines["attention_routine"])
         routines["products_of_row"] = partial(rows.products_of_row, device=self.capabilities)
         self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
@@ -96,7 +98,8 @@ class NvidiaTarget(WgslTarget):
         return [ProgramPass("buckets of sums", description, buckets, simplify_after=True), *passes]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
-        return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
+        by_one_query = rows.attends_by_one_query(avals, form, self.capabilities)
+        return by_one_query or attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
 
 
 def _first_of(first: Callable[..., Routine | None], second: Callable[..., Routine | None], avals: Any, params: Any) -> Routine | None:

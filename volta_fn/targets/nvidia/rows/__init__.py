@@ -4,6 +4,8 @@ In the order in which to read: `weights` (how matrices lie in memory, and the co
 IR), and `contract` (the choice for an equation of a program).
 """
 
+from volta_fn.targets.nvidia.rows.attention import attends_by_one_query as attends_by_one_query
+from volta_fn.targets.nvidia.rows.attention import attention as attention
 from volta_fn.targets.nvidia.rows.contract import ROUTINES as ROUTINES
 from volta_fn.targets.nvidia.rows.contract import computes_product as computes_product
 from volta_fn.targets.nvidia.rows.contract import quantized_product as quantized_product

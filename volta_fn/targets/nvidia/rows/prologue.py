@@ -29,6 +29,8 @@ _NUMBERS, _NODES = 8192, 64
 _SUMS = 4 * 32
 
 _FLOAT32 = np.dtype(np.float32)
+#: Codes of a quantised embedding are among them.
+_DTYPES = DTYPES | {np.dtype(np.int8), np.dtype(np.uint8)}
 
 
 def computes_row(kernel: Kernel, store: int) -> bool:
@@ -41,7 +43,7 @@ def computes_row(kernel: Kernel, store: int) -> bool:
     if any(math.prod(each.shape) != count for each in kernel.stores) or kernel.outputs[store].dtype.itemsize not in TERMS:
         return False
     for node in kernel.nodes:
-        if node.dtype not in DTYPES or (isinstance(node, Apply) and node.op not in OPERATIONS):
+        if node.dtype not in _DTYPES or (isinstance(node, Apply) and node.op not in OPERATIONS):
             return False
         if isinstance(node, Reduce) and (node.op != "reduce_sum" or node.dtype != _FLOAT32):
             return False
