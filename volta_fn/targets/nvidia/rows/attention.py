@@ -1,7 +1,7 @@
 """Attention of one query of each head to many keys, as a decoder's step has it.
 
-The keys of a group of heads, which share them, are divided among blocks: each weights the values of some keys, relative to the largest logit
-among these. A second dispatch combines what the blocks found, as if their keys had been one row.
+The keys of a group of heads, which share them, are divided among blocks: each weights the values of some keys, relative to the largest
+logit among these. A second dispatch combines the blocks' sums.
 """
 
 from __future__ import annotations
