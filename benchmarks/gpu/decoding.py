@@ -215,7 +215,9 @@ def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, ba
             errors = difference(first, torch.logits), difference(second, torch.next_logits)
             verdict = "" if max(errors) < TOLERANCES[scheme] else "  FAILED"
             failures += bool(verdict)
-            print(f"{name}, {scheme}: logits differ by {errors[0]:.1e} after the prompt, {errors[1]:.1e} after a token{verdict}", flush=True)
+            print(
+                f"{name}, {scheme}: logits differ by {errors[0]:.1e} after the prompt, {errors[1]:.1e} after a token{verdict}", flush=True
+            )
         samplers[f"{scheme} prompt"] = chain(run.prefill, 1)
         run.prefill()
         samplers[f"{scheme} token"] = chain(run.decode, 1)
