@@ -8,7 +8,8 @@ A *scheme* says what a code stands for, and `QuantizedLayout` how codes are grou
 The codes of 4 bits are packed in blocks of 32 numbers, as in GGML: byte j of the 16 has number j in its lower half, and number j + 16 in
 its upper half. The last block of a row is padded with zeros.
 
-Whatever the target, the matrix is never stored as floats: targets have routines, or the product is expanded to a loop over blocks of rows.
+The matrix is not stored as floats, or for as long as one product takes: targets have routines, or the product is expanded to a loop over
+blocks of rows, which may have all of them.
 """
 
 from __future__ import annotations
