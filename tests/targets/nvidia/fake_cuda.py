@@ -360,13 +360,6 @@ class FakeCuda:
         assert predecessors <= {other for other, *_ in self.objects[graph]}
         self.objects[graph].append((handle, predecessors, run))
 
-    def do_cuGraphAddDependencies_v2(self, graph: int, sources: int, targets: int, data: int, count: int) -> None:
-        for i in range(count):
-            source, target = (at(side + 8 * i, ctypes.c_uint64).value for side in (sources, targets))
-            assert at(data + 8 * i, ctypes.c_uint64).value == 1 | 1 << 16  # programmatic
-            before = next(predecessors for handle, predecessors, _ in self.objects[graph] if handle == target)
-            before.add(source)
-
     def do_cuGraphInstantiateWithFlags(self, result: int, graph: int, flags: int) -> None:
         self._make(result, ("executable", list(self.objects[graph])))
 

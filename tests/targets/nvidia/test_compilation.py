@@ -136,20 +136,6 @@ def test_float32_is_rounded_after_each_operation() -> None:
     assert ".version 8.3" in ptx and ".entry main(" in ptx
 
 
-@pytest.mark.parametrize(("architecture", "waits"), [(HOPPER, True), ("sm_80+ptx83", False)])
-def test_kernels_wait_for_what_they_depend_on(architecture: str, waits: bool) -> None:
-    """They do so before they access memory, and let kernels that depend on them be launched before that."""
-    shader = """@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> y: array<f32>;
-@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = x[id.x] + 1.0f; }
-"""
-    ptx = compile_ptx(translate(shader).llvm_ir, architecture).decode()
-    assert ("griddepcontrol" in ptx) == waits
-    if waits:
-        at = [ptx.index(text) for text in ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;", "ld.global", "st.global")]
-        assert at == sorted(at)
-
-
 @pytest.mark.parametrize(("type_", "suffix"), [("half", "f16"), ("double", "f64")])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_120a"])
 def test_other_floats_are_not_contracted_either(type_: str, suffix: str, architecture: str) -> None:

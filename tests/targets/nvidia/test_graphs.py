@@ -87,13 +87,3 @@ def test_shared_operands_are_compared_once() -> None:
     start = time.perf_counter()
     dependences(dispatches)
     assert time.perf_counter() - start < 5
-
-
-def node(blocks: int) -> graphs.KernelNode:
-    """Return a kernel of so many blocks."""
-    return graphs.KernelNode(1, (blocks, 1, 1), (32, 1, 1), 0, 0)
-
-
-def test_kernels_that_depend_on_one_kernel_start_early() -> None:
-    nodes = [node(1), node(4), node(4), node(4), node(1 << 20)]
-    assert graphs.starts_early(nodes, [[], [0], [0], [1, 2], [3]]) == [False, True, True, False, False]

@@ -91,12 +91,6 @@ _ROUNDED = r"""\1entry:
 }"""
 _WITH_BFLOAT16 = 80
 
-#: The beginning of a kernel, and what it begins with on processors from 9.0 on: it lets those that depend on it be launched, and waits
-#: for the results of those that it depends on. That is for graphs whose edges say so (`graphs.py`).
-_BEGINNING = re.compile(r"^define ptx_kernel void @main\([^\n]*\{\n(?:[\w.]+:\n)?", re.MULTILINE)
-_DEPENDENCE = "".join([f'  call void asm sideeffect "griddepcontrol.{name};", "~{{memory}}"()\n' for name in ("launch_dependents", "wait")])
-_WITH_DEPENDENCE = 90
-
 
 def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     """Compile LLVM IR to PTX.
@@ -110,11 +104,8 @@ def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     binding = _llvm()
     processor, _, version = architecture.partition("+")
     features = f"+{version}" if version else ""
-    number = int(processor.removeprefix("sm_").rstrip("af"))
-    if number >= _WITH_BFLOAT16:
+    if int(processor.removeprefix("sm_").rstrip("af")) >= _WITH_BFLOAT16:
         llvm_ir = _ROUNDING.sub(_ROUNDED, llvm_ir)
-    if number >= _WITH_DEPENDENCE:
-        llvm_ir = _BEGINNING.sub(lambda beginning: beginning[0] + _DEPENDENCE, llvm_ir)
     machine = binding.Target.from_triple(_TRIPLE).create_target_machine(cpu=processor, features=features, opt=_LEVEL)
     module = binding.parse_assembly(llvm_ir, binding.create_context())
     module.triple, module.data_layout = _TRIPLE, str(machine.target_data)

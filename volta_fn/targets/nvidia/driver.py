@@ -21,7 +21,6 @@ from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.driver import BoundRange, Description, Errors, Portion, Readbacks, Step, log
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
-    WITH_PROGRAMMATIC,
     BindGroup,
     Kernel,
     KernelNode,
@@ -32,7 +31,6 @@ from volta_fn.targets.nvidia.graphs import (
     instantiate,
     parameters_of,
     peers_of,
-    starts_early,
 )
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
@@ -163,8 +161,6 @@ _MOST_DYNAMIC_MEMORY = 8
 _MAP_DTYPES = {"int8": 0, "float16": 6, "bfloat16": 9, "float32": 11}
 _SWIZZLE_128, _PROMOTE_128 = 3, 2
 _MAP_ALIGNMENT = 64
-#: The least compute capability of GPUs whose kernels wait for what they depend on.
-_WAITING = (9, 0)
 
 
 class NvidiaDriver:
@@ -198,8 +194,6 @@ class NvidiaDriver:
         ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
         linker = f"{driver_version(loaded)} {model.capability}"
         self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
-        #: Whether kernels wait for what they depend on by themselves.
-        self._waits = model.capability >= _WAITING and loaded.version >= WITH_PROGRAMMATIC
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
@@ -377,11 +371,10 @@ class NvidiaDriver:
             for step, words in zip(steps, parameters, strict=True)
         ]
         edges = dependences([accesses_of(step) for step in steps])
-        early = starts_early(nodes, edges) if self._waits and not peers_of(steps) else [False] * len(nodes)
         try:
             with self.context:
                 self._destroy_dropped_graphs()
-                handle = instantiate(self.functions, self.call_errors, nodes, edges, early, self.stream)
+                handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream)
         except OutOfMemoryError:
             return None
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))

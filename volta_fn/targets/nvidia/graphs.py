@@ -7,7 +7,6 @@ each dependence, so that kernels that do not depend on each other may run at the
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -259,46 +258,22 @@ class KernelNode(NamedTuple):
     parameters: int
 
 
-#: CUgraphEdgeData of a programmatic edge: from which port it comes, where it goes, and its type; and the version of CUDA with it.
-_PROGRAMMATIC = bytes([1, 0, 1, *[0] * 5])
-WITH_PROGRAMMATIC = 12030
-
-#: The most blocks of kernels that are launched before what they depend on has ended: more would only take room.
-_FEW_BLOCKS = 1024
-
-
-def starts_early(nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]]) -> list[bool]:
-    """Return which kernels of a graph are launched before what they depend on has ended.
-
-    Every kernel waits for that in its first instruction, so it must be one kernel.
-    """
-    return [len(before) == 1 and math.prod(node.grid) <= _FEW_BLOCKS for node, before in zip(nodes, edges, strict=True)]
-
-
-def instantiate(
-    loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], early: Sequence[bool], stream: int
-) -> int:
+def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
     """Return the handle of an executable graph, which the caller destroys.
 
-    Kernels marked in `early` are launched before what they depend on has ended. The graph is uploaded in a stream, whose context is
-    current. Raises `DeviceError` or `OutOfMemoryError`.
+    It is uploaded in a stream, whose context is current. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
         handles: list[int] = []
         add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
-        for (function, grid, threads, shared, addresses), predecessors, is_early in zip(nodes, edges, early, strict=True):
+        for (function, grid, threads, shared, addresses), predecessors in zip(nodes, edges, strict=True):
             parameters = KernelNodeParameters(function, grid, threads, shared, addresses, None, None, None)
-            count = 0 if is_early else len(predecessors)
+            count = len(predecessors)
             before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
             errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")
             handles.append(node.value or 0)
-        pairs = [(handles[before[0]], handle) for handle, before, is_early in zip(handles, edges, early, strict=True) if is_early]
-        if pairs:
-            sources, targets = ((ctypes.c_void_p * len(pairs))(*side) for side in zip(*pairs, strict=True))
-            data = ctypes.create_string_buffer(_PROGRAMMATIC * len(pairs), len(_PROGRAMMATIC) * len(pairs))
-            errors.check(loaded.cuGraphAddDependencies_v2(graph, sources, targets, data, len(pairs)), "cuGraphAddDependencies")
         errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)

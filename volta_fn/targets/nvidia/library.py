@@ -78,7 +78,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
     "cuGraphAddKernelNode_v2": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
-    "cuGraphAddDependencies_v2": (_HANDLE, _RESULT, _RESULT, _RESULT, _SIZE),
     "cuGraphDestroy": (_HANDLE,),
     "cuGraphInstantiateWithFlags": (_RESULT, _HANDLE, _FLAGS),
     "cuGraphUpload": (_HANDLE, _HANDLE),
