@@ -148,16 +148,25 @@ def decoded(data: Array, layout: QuantizedLayout, dtype: np.dtype) -> Array:
         return convert_element_type(data, dtype)
     if layout.scheme == "fp8":
         return convert_element_type(_float8(data), dtype)
-    blocks = (*data.shape[:-1], layout.width // (BLOCK // 2), 2, BLOCK // 2)
+    codes = reshape(_by_block_of_codes(data, layout, 1), (*data.shape[:-1], 2 * layout.width))
+    return _numbers(slice_in_dim(codes, 0, layout.size, axis=data.ndim - 1), layout, dtype)
+
+
+def _by_block_of_codes(data: Array, layout: QuantizedLayout, groups: int) -> Array:
+    """Return packed codes as an array (…, groups, blocks of a group, halves, numbers of a half)."""
+    blocks = (*data.shape[:-1], groups, layout.width // (BLOCK // 2) // groups, 2, BLOCK // 2)
     rank = len(blocks)
     halves = broadcast_in_dim(reshape(data, (*blocks[:-2], BLOCK // 2)), blocks, (*range(rank - 2), rank - 1))
     shifts = broadcast_in_dim(np.array([0, 4], np.uint8), blocks, (rank - 2,))
-    codes = bitwise_and(shift_right_logical(halves, shifts), _like(halves, 15))
-    codes = slice_in_dim(reshape(codes, (*data.shape[:-1], 2 * layout.width)), 0, layout.size, axis=data.ndim - 1)
-    if layout.scheme == "int4":
-        signed = convert_element_type(codes, np.int32)
-        return convert_element_type(sub(signed, _like(signed, 8)), dtype)
-    return _chosen(codes, NF4_VALUES, dtype)
+    return bitwise_and(shift_right_logical(halves, shifts), _like(halves, 15))
+
+
+def _numbers(codes: Array, layout: QuantizedLayout, dtype: np.dtype) -> Array:
+    """Return the numbers of codes of 4 bits."""
+    if layout.scheme == "nf4":
+        return _chosen(codes, NF4_VALUES, dtype)
+    signed = convert_element_type(codes, np.int32)
+    return convert_element_type(sub(signed, _like(signed, 8)), dtype)
 
 
 def _like(x: Array, value: Any) -> Array:
@@ -201,10 +210,19 @@ def per_number(by_group: Array, layout: QuantizedLayout, dtype: np.dtype) -> Arr
 def dequantized(data: Array, scales: Array, offsets: Array | None, layout: QuantizedLayout, dtype: np.dtype) -> Array:
     """Return quantised rows as floats, computed in float32 or wider and rounded once."""
     wide = dtypes.accumulator(dtype)
-    values = mul(decoded(data, layout, wide), per_number(scales, layout, wide))
-    if offsets is not None:
-        values = add(values, per_number(offsets, layout, wide))
-    return convert_element_type(values, dtype)
+    if layout.is_packed and layout.groups > 0 and layout.size == layout.groups * layout.group_size and layout.group_size % BLOCK == 0:
+        # By groups and blocks, so that all indices are affine, and one kernel computes it.
+        values = _numbers(_by_block_of_codes(data, layout, layout.groups), layout, wide)
+        repeated = [
+            None if x is None else broadcast_in_dim(convert_element_type(x, wide), values.shape, range(x.ndim)) for x in (scales, offsets)
+        ]
+    else:
+        values = decoded(data, layout, wide)
+        repeated = [None if x is None else per_number(x, layout, wide) for x in (scales, offsets)]
+    scale, offset = repeated
+    assert scale is not None
+    values = mul(values, scale) if offset is None else add(mul(values, scale), offset)
+    return convert_element_type(reshape(values, (*data.shape[:-1], layout.size)), dtype)
 
 
 # The expansion: a loop over blocks of rows, of which one at a time exists as floats.

@@ -209,6 +209,9 @@ class Emulator:
             return [float(np.exp2(np.float32(a[0])))]
         if "lg2.approx" in code:
             return [float(np.log2(np.float32(a[0])))]
+        if "nvvm.prmt" in code:
+            both = struct.pack("<2I", a[0] & 0xFFFFFFFF, a[1] & 0xFFFFFFFF)
+            return [int.from_bytes(bytes([both[a[2] >> 4 * k & 7] for k in range(4)]), "little")]
         if "bar.warp" in code:
             return self.warp_meetings[warp].meet(lane, [], lambda _: {})
         if "barrier.cta" in code:

@@ -302,8 +302,8 @@ def test_a_step_of_a_decoder_has_ten_dispatches_a_layer() -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("scheme", "count"), [("int8", 2), ("int4", 3)])
-def test_many_rows_are_multiplied_by_floats(scheme: Any, count: int, transposed: bool) -> None:
+@pytest.mark.parametrize("scheme", ["int8", "int4", "nf4"])
+def test_many_rows_are_multiplied_by_floats(scheme: Any, transposed: bool) -> None:
     w = nn.quantize_array(vnp.asarray(numbers(512, 512)), scheme)
     program = lowered(lambda x, w: x @ (w if transposed else w.T), [numbers(256, 512), w])
-    assert names(program) == ["kernel"] * count  # the matrix is converted at once
+    assert names(program) == ["kernel", "kernel"]  # the matrix is converted at once

@@ -34,6 +34,9 @@ _PADDING = 16
 #: The most warps of a block, regions that a warp holds in registers, and registers for them.
 _WARPS, _HELD, _REGISTERS = 16, 8, 64
 
+#: The most numbers of x that a thread computes one after another without a loop.
+_UNROLLED = 16
+
 #: What a turn waits, and what a warp costs in the end, in regions that a warp multiplies.
 _TURN, _WARP = 20, 0.5
 
@@ -296,7 +299,7 @@ class RowsKernel:
                     vector = f.load(vector_of("i32", step), f.shared(at), 4 * step)
                     words += [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(step)]
                 parts.append(words)
-            result.append(self._fragments.x(parts))
+            result.append([pair for words in parts for pair in zip(words[::2], words[1::2], strict=True)])
         return result
 
     def _products(self, region: list[list[Value]], xs: list[list[tuple[Value, Value]]], totals: Sequence[Value]) -> list[Value]:
@@ -370,7 +373,7 @@ class RowsKernel:
         """
         f, terms = self.f, self.source.terms
         type_ = "half" if self.layout.dtype == np.float16 else "bfloat"
-        line = f.plus(f.times(row, terms * self.pitch), f.times(column, 2))
+        line = f.plus(f.times(row, terms * self.pitch), f.times(self.layout.place(f, column), 2))
         for term in range(terms):
             rounded = f.cast("fptrunc", number, type_)
             f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * self.pitch))), 2)
@@ -378,6 +381,23 @@ class RowsKernel:
                 wide = f.cast("fpext", rounded, "float")
                 size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
                 number = f.select(f.below(size, 0x7F800000), f.binary("fsub", number, wide), Value("float", "0.0"))
+
+    def unrolled(self, count: int) -> list[tuple[Value, Value | None]] | None:
+        """Emit this thread's share of so many numbers, and which of them exist, if that is not too many; others are the last one.
+
+        Loads of all of them are then under way at the same time.
+        """
+        f, turns = self.f, ceil(count / self.threads)
+        if turns > _UNROLLED:
+            return None
+        result: list[tuple[Value, Value | None]] = []
+        for turn in range(turns):
+            index = f.plus(f.thread, i32(turn * self.threads))
+            if (turn + 1) * self.threads > count:
+                result.append((self._within(index, count), f.below(index, count)))
+            else:
+                result.append((index, None))
+        return result
 
     def each(self, count: int, body: Callable[[Value], None]) -> None:
         """Emit a loop over so many numbers, which the threads divide."""
@@ -420,6 +440,14 @@ class Copied(Source):
             if self.terms > 1:
                 kernel.put_number(row, unit, number)
             else:
-                f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), f.times(unit, size))), size)
+                place = f.times(unit, size) if lanes == 8 else f.times(kernel.layout.place(f, unit), size)
+                number = _swapped(f, number) if lanes == 8 and kernel.layout.is_packed else number
+                f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), place)), size)
 
         kernel.each(kernel.rows * units, copy)
+
+
+def _swapped(f: KernelFunction, eight: Value) -> Value:
+    """Emit eight 16-bit numbers, of each four of which those in the middle change places."""
+    vector = f.cast("bitcast", eight, "<8 x i16>")
+    return f.cast("bitcast", f.shuffle(vector, (0, 2, 1, 3, 4, 6, 5, 7)), eight.type)

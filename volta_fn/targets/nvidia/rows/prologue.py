@@ -73,11 +73,17 @@ class Computed(Source):
             reduced[node] = self._sum(kernel, number, reduce.operand, dict(reduced), count)
         stores = self._kernel.stores
 
-        def one(index: Value) -> None:
-            value = self._value(kernel, stores[self._row].value, reduced, index)
+        def store(index: Value, value: Value) -> None:
             kernel.put_number(i32(0), self._place(kernel, self._row, index), value)
 
-        kernel.each(count, one)
+        shares = kernel.unrolled(count)
+        if shares is None:
+            kernel.each(count, lambda index: store(index, self._value(kernel, stores[self._row].value, reduced, index)))
+        else:
+            values = [self._value(kernel, stores[self._row].value, reduced, index) for index, _ in shares]
+            for (index, exists), value in zip(shares, values, strict=True):
+                with f.only_if(exists):
+                    store(index, value)
         if kernel.numbers > count:
             kernel.each(kernel.numbers - count, lambda index: kernel.put_number(i32(0), f.plus(index, i32(count)), Value("float", "0.0")))
         if self._outputs:
@@ -115,7 +121,14 @@ class Computed(Source):
         def part() -> list[Value]:
             return f.repeat(f.thread, i32(count), i32(kernel.threads), [zero], add)
 
-        (total,) = part() if count >= kernel.threads else f.branch(f.below(f.thread, count), part, lambda: [zero])
+        shares = kernel.unrolled(count)
+        if shares is None:
+            (total,) = part()
+        else:
+            values = [self._value(kernel, operand, reduced, index) for index, _ in shares]
+            total = zero
+            for (_, exists), value in zip(shares, values, strict=True):
+                total = f.binary("fadd", total, value if exists is None else f.select(exists, value, zero))
         for bit in (16, 8, 4, 2, 1):
             total = f.binary("fadd", total, f.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), total, i32(bit), i32(31)))
         begin = kernel.x_bytes + _SUMS * number

@@ -90,6 +90,17 @@ class WeightLayout(NamedTuple):
         """Whether there is a kernel for it."""
         return self.dtype.itemsize == 2 and (self.quantized is None or self.scheme in _SCHEMES) and self.size > 0 and self.unit > 0
 
+    def place(self, f: KernelFunction, number: Value) -> Value:
+        """Emit where a number of a row of x is in shared memory.
+
+        Of four numbers that packed codes are multiplied by, those in the middle change places: halves of bytes 0 and 2 are one operand.
+        """
+        if not self.is_packed:
+            return number
+        low, four = f.remainder(number, 4), f.times(f.quotient(number, 4), 4)
+        swapped = f.plus(f.times(f.remainder(low, 2), 2), f.quotient(low, 2))
+        return f.plus(four, swapped)
+
     def segments(self, f: KernelFunction, unit: Value) -> list[tuple[Value, int]]:
         """Emit which numbers a unit has: the first of consecutive ones, and how many there are."""
         if not self.is_packed:
@@ -122,21 +133,9 @@ class Fragments:
             return [self._float8(word) for word in words]
         return list(zip(words[::2], words[1::2], strict=True))
 
-    def x(self, segments: Sequence[Sequence[Value]]) -> list[tuple[Value, Value]]:
-        """Emit the numbers of x for a unit in the same order, from their words."""
-        pairs = [pair for words in segments for pair in zip(words[::2], words[1::2], strict=True)]
-        return [self._alternating(*pair) for pair in pairs] if self.layout.is_packed else pairs
-
     def ones(self) -> Value:
         """Return two ones."""
         return i32(0x3C003C00 if self.type == "half" else 0x3F803F80)
-
-    def _alternating(self, first: Value, second: Value) -> tuple[Value, Value]:
-        """Emit numbers 0 and 2, and numbers 1 and 3, of two words."""
-        f = self.f
-        even = f.binary("or", f.binary("and", first, i32(0xFFFF)), f.binary("shl", second, i32(16)))
-        odd = f.binary("or", f.binary("lshr", first, i32(16)), f.binary("and", second, i32(-0x10000)))
-        return even, odd
 
     def _nibbles(self, word: Value, shift: int) -> Value:
         """Emit the codes of 4 bits from bit `shift` and from 16 bits further on, minus 8."""
@@ -149,14 +148,18 @@ class Fragments:
 
     def _integers(self, word: Value) -> tuple[Value, Value]:
         """Emit four integers of 8 bits."""
-        f = self.f
-        signs = f.binary("xor", word, i32(-0x7F7F7F80))  # plus 128: from 0 to 255
-        floats = []
-        for byte in range(4):
-            shifted = f.binary("lshr", signs, i32(8 * byte)) if byte else signs
-            counted = f.binary("or", f.binary("and", shifted, i32(0xFF)), i32(0x4B000000))  # 2²³, whose last bits count ones
-            floats.append(f.binary("fadd", f.cast("bitcast", counted, "float"), Value("float", _literal(-8388736.0, "float"))))
-        return self._packed(floats[0], floats[1]), self._packed(floats[2], floats[3])
+        f, (bits, _) = self.f, _COUNTING[self.type]
+        pairs = []
+        for selector in (0x4140, 0x4342):  # the lower and the upper two bytes, with zeros above each
+            two = f.intrinsic("llvm.nvvm.prmt", "i32", word, i32(0), i32(selector))
+            if self.type == "half":  # plus 128, from 0 to 255
+                counted, least = f.binary("or", f.binary("xor", two, i32(0x00800080)), i32(bits)), i32(0x64806480)
+            else:  # of 128 plus the lower bits 128 are taken, or 256 of negative ones: the last bit of the exponent is the sign
+                counted = f.binary("or", f.binary("and", two, i32(0x007F007F)), i32(bits))
+                least = f.binary("or", f.binary("and", two, i32(0x00800080)), i32(bits))
+            both = [f.cast("bitcast", x, f"<2 x {self.type}>") for x in (counted, least)]
+            pairs.append(f.cast("bitcast", f.binary("fsub", *both), "i32"))
+        return pairs[0], pairs[1]
 
     def _float8(self, word: Value) -> tuple[Value, Value]:
         """Emit four numbers of float8_e4m3fn."""
@@ -170,20 +173,12 @@ class Fragments:
             pairs.append(halves)
         return pairs[0], pairs[1]
 
-    def _packed(self, low: Value, high: Value) -> Value:
-        f = self.f
-        vector = f.let("<2 x float>", f"insertelement <2 x float> poison, {low}, i32 0")
-        vector = f.let("<2 x float>", f"insertelement {vector}, {high}, i32 1")
-        return f.cast("bitcast", f.cast("fptrunc", vector, f"<2 x {self.type}>"), "i32")
-
 
 def _literal(number: float, type_: str) -> str:
-    """Return a number that the type represents, as LLVM writes it."""
+    """Return a number that the 16-bit type represents, as LLVM writes it."""
     if type_ == "bfloat":
         return f"0xR{int(np.float32(number).view(np.uint32)) >> 16:04X}"
-    if type_ == "half":
-        return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
-    return f"0x{int(np.float64(np.float32(number)).view(np.uint64)):016X}"
+    return f"0xH{int(np.float16(number).view(np.uint16)):04X}"
 
 
 def as_float(f: KernelFunction, number: Value, dtype: np.dtype) -> Value:
