@@ -21,7 +21,7 @@ from volta_fn.compiler.target import LoweredProgram, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import evaluation_of
 from volta_fn.primitives.quantized import QuantizedLayout, decode, scaled
-from volta_fn.targets.nvidia.rows import contract
+from volta_fn.targets.nvidia.rows import contract, kernel
 from volta_fn.targets.nvidia.rows.kernel import RowSchedule, choose
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
@@ -75,6 +75,20 @@ def test_floats(device: TargetCapabilities, rows: int, outputs: int, terms: int,
     actual = np.full((rows, outputs), np.nan, result)
     run_kernel(routine, [x, w, actual])
     check(actual, x.astype(np.float64) @ w.astype(np.float64).T)
+
+
+@pytest.mark.parametrize(("scheme", "symmetric"), [("int4", True), ("int8", False)])
+def test_large_tiles(monkeypatch: pytest.MonkeyPatch, scheme: str, symmetric: bool) -> None:
+    monkeypatch.setattr(kernel, "_MANY", 0)
+    layout, arrays, floats = quantized(numbers(50, 192), scheme, 64, symmetric, BFLOAT16)
+    x = numbers(9, 192)
+    processors = HOPPER._replace(processors=1)
+    routine = contract.routine_of("quantized_dot", types_of([x, *arrays]), {"layout": layout, "transposed": False}, processors)
+    assert routine is not None
+    assert routine.dispatches[0].groups[0] == 2
+    actual = np.full((9, 50), np.nan, BFLOAT16)
+    run_kernel(routine, [x, *arrays, actual])
+    check(actual, x.astype(np.float64) @ floats.T)
 
 
 def test_the_matrix_may_be_the_left_operand() -> None:
@@ -176,9 +190,10 @@ def test_what_has_no_kernel() -> None:
 
 @pytest.mark.parametrize("outputs", [8, 576, 4864, 151936])
 @pytest.mark.parametrize("terms", [64, 576, 1536, 4864, 14336])
-def test_schedules_have_room_for_all_regions(outputs: int, terms: int) -> None:
+@pytest.mark.parametrize("columns", [1, 8])
+def test_schedules_have_room_for_all_regions(outputs: int, terms: int, columns: int) -> None:
     layout = contract.WeightLayout(BFLOAT16, terms, 2 * terms, None)
-    schedule = choose(layout, outputs, HOPPER.processors)
+    schedule = choose(layout, outputs, columns, HOPPER.processors)
     assert isinstance(schedule, RowSchedule)
     assert schedule.slots >= layout.regions
     assert (schedule.turns - 1) * schedule.held * schedule.warps < layout.regions

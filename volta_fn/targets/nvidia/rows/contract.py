@@ -130,7 +130,7 @@ def rows_kernel(
         parts.append(Part(product.outputs, product.start, binding, scales, offsets, results + number))
         binding += product.arrays
     source = source or Copied(0, first.x_dtype, first.layout.size, first.x_start, first.x_stride)
-    schedule = choose(first.layout, sum([product.outputs for product in products]), device.processors)
+    schedule = choose(first.layout, sum([product.outputs for product in products]), first.rows * source.terms, device.processors)
     return RowsKernel(first.layout, parts, first.rows, source, first.dtype, results + len(products) + more, schedule)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from math import ceil
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ _PADDING = 16
 #: The most warps of a block, regions that a warp holds in registers, and registers for them.
 _WARPS, _HELD, _REGISTERS = 16, 8, 64
 
+#: Outputs for each multiprocessor from which on tiles are large.
+_MANY = 64
+
 #: The most numbers of x that a thread computes one after another without a loop.
 _UNROLLED = 16
 
@@ -44,7 +47,7 @@ _TURN, _WARP = 20, 0.5
 class RowSchedule(NamedTuple):
     """How a block divides its work."""
 
-    #: Outputs of a tile: 8 or 16.
+    #: Outputs of a tile: 8, 16 or 32.
     tile: int
     warps: int
     #: Regions that a warp loads at a time, and how often it does.
@@ -57,12 +60,14 @@ class RowSchedule(NamedTuple):
         return self.warps * self.held * self.turns
 
 
-def choose(layout: WeightLayout, outputs: int, processors: int) -> RowSchedule:
-    """Return the schedule estimated to be fastest.
+def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) -> RowSchedule:
+    """Return the schedule estimated to be fastest, for so many rows of x, or terms of which they consist.
 
-    Few outputs are divided into small tiles, so that every multiprocessor has one.
+    Few outputs are divided into small tiles, so that every multiprocessor has one. Of large ones fewer blocks read x, which counts beside few
+    bytes of the matrix.
     """
-    tile = 8 if outputs <= 16 * processors else 16
+    is_small = layout.quantized is not None or columns > 1
+    tile = 8 if outputs <= 16 * processors else 32 if is_small and outputs > _MANY * processors else 16
     registers = layout.unit // 4 * (tile // 8)
     sizes = [(warps, held) for warps in range(1, _WARPS + 1) for held in range(1, _HELD + 1)]
     options = [RowSchedule(tile, *size, ceil(layout.regions / (size[0] * size[1]))) for size in sizes]
@@ -309,15 +314,15 @@ class RowsKernel:
         count = len(region) * 2 * self.eights
         result = list(totals)
         zero = Value("float", "0.0")
-        for k in range(len(lefts[0])):
-            low, high = lefts[0][k], lefts[-1][k]
-            for eight, x in enumerate(xs):
-                at = eight * 2 * len(region)
-                for left, begin in (((low[0], high[0], low[1], high[1]), at), ((fragments.ones(),) * 4, count + at)):
-                    if begin >= len(totals):
-                        continue
-                    before = [*result[begin : begin + 2 * len(region)], zero, zero][:4]
-                    result[begin : begin + 2 * len(region)] = f.multiply_add(dtype, left, x[k], before)[: 2 * len(region)]
+        # Matrix units multiply sixteen outputs: those of eight are there twice.
+        pairs = [(row, min(row + 1, len(region) - 1)) for row in range(0, len(region), 2)]
+        for k, eight, (low, high) in product(range(len(lefts[0])), range(self.eights), pairs):
+            first, second = lefts[low][k], lefts[high][k]
+            at, sums = eight * 2 * len(region) + 2 * low, 2 * (high - low + 1)
+            for left, begin in (((first[0], second[0], first[1], second[1]), at), ((fragments.ones(),) * 4, count + at)):
+                if begin < len(totals):
+                    before = [*result[begin : begin + sums], zero, zero][:4]
+                    result[begin : begin + sums] = f.multiply_add(dtype, left, xs[eight][k], before)[:sums]
         return result
 
     # results
