@@ -63,8 +63,8 @@ class RowSchedule(NamedTuple):
 def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) -> RowSchedule:
     """Return the schedule estimated to be fastest, for so many rows of x, or terms of which they consist.
 
-    Few outputs are divided into small tiles, so that every multiprocessor has one. Of large ones fewer blocks read x, which counts beside few
-    bytes of the matrix.
+    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts beside
+    few bytes of the matrix.
     """
     is_small = layout.quantized is not None or columns > 1
     tile = 8 if outputs <= 16 * processors else 32 if is_small and outputs > _MANY * processors else 16
