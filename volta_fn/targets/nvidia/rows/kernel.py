@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import accumulate, product
+from itertools import accumulate, islice, product
 from math import ceil
 from typing import NamedTuple
 
@@ -63,12 +63,12 @@ class RowSchedule(NamedTuple):
 def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) -> RowSchedule:
     """Return the schedule estimated to be fastest, for so many rows of x, or terms of which they consist.
 
-    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts beside
-    few bytes of the matrix.
+    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts
+    beside few bytes of the matrix.
     """
     is_small = layout.quantized is not None or columns > 1
     tile = 8 if outputs <= 16 * processors else 32 if is_small and outputs > _MANY * processors else 16
-    registers = layout.unit // 4 * (tile // 8)
+    registers = (layout.unit // 4 + (layout.groups > 1) * (1 + layout.has_offsets)) * (tile // 8)
     sizes = [(warps, held) for warps in range(1, _WARPS + 1) for held in range(1, _HELD + 1)]
     options = [RowSchedule(tile, *size, ceil(layout.regions / (size[0] * size[1]))) for size in sizes]
     # The regions of the next turn are in registers, too.
@@ -86,6 +86,18 @@ class Part(NamedTuple):
     scales: int | None
     offsets: int | None
     results: int
+
+
+class Region(NamedTuple):
+    """A thread's share of a region: the words of a unit of each row, and the scales and offsets of the group, as they are in memory."""
+
+    words: list[list[Value]]
+    scales: list[Value]
+
+    @property
+    def values(self) -> list[Value]:
+        """All of it, one value after another."""
+        return [*[word for words in self.words for word in words], *self.scales]
 
 
 class Source(ABC):
@@ -179,6 +191,7 @@ class RowsKernel:
         totals = [Value("float", "0.0")] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
         whole = None if layout.quantized is None or layout.groups > 1 else self._scales(i32(0))
         held = self._load(i32(0))
+        flat = [value for region in held for value in region.values]
         self.source.put(self)
         f.synchronise()
         if schedule.turns == 1:
@@ -187,12 +200,11 @@ class RowsKernel:
             # The regions of the next turn are loaded before those of this one are multiplied.
             def turn(index: Value, state: list[Value]) -> list[Value]:
                 ahead = self._load(self._least(f.plus(index, i32(1)), schedule.turns - 1))
-                flat = [word for region in ahead for words in region for word in words]
-                return [*flat, *self._multiply(index, self._regions(state), state[len(flat) :])]
+                following = [value for region in ahead for value in region.values]
+                return [*following, *self._multiply(index, self._regions(state, held), state[len(flat) :])]
 
-            flat = [word for region in held for words in region for word in words]
             totals = f.repeat(i32(0), i32(schedule.turns), i32(1), [*flat, *totals], turn)[len(flat) :]
-        self._add_up(first, self._scaled(totals, whole) if whole is not None else totals)
+        self._add_up(first, self._scaled(totals, self._pairs(whole)) if whole is not None else totals)
 
     def _within(self, index: Value, size: int) -> Value:
         return self._least(index, size - 1)
@@ -211,13 +223,14 @@ class RowsKernel:
     def _is_ragged(self) -> bool:
         return self.schedule.slots * 4 * self.layout.unit > self.layout.width
 
-    def _load(self, turn: Value) -> list[list[list[Value]]]:
-        """Load this thread's units of a turn's regions: words by region and row."""
+    def _load(self, turn: Value) -> list[Region]:
+        """Load this thread's share of a turn's regions."""
         f, unit = self.f, self.layout.unit
         words = unit // 4
         result = []
         for slot in range(self.schedule.held):
-            number = f.plus(f.times(self._region(turn, slot), 4), self._t)
+            of_warp = self._region(turn, slot)
+            number = f.plus(f.times(of_warp, 4), self._t)
             exists = None
             if self._is_ragged:
                 exists = f.below(number, self.layout.width // unit)
@@ -229,7 +242,11 @@ class RowsKernel:
                 # Codes of what does not exist are multiplied by zeros; floats could be infinite.
                 is_float = self.layout.scheme in ("bfloat16", "float16", "fp8")
                 region.append([f.select(exists, word, i32(0)) for word in numbers] if exists is not None and is_float else numbers)
-            result.append(region)
+            scales = []
+            if self.layout.groups > 1:
+                inside = self._within(of_warp, self.layout.regions) if self._is_ragged else of_warp
+                scales = self._scales(f.quotient(inside, self._regions_of_group))
+            result.append(Region(region, scales))
         return result
 
     @property
@@ -237,47 +254,50 @@ class RowsKernel:
         assert self.layout.quantized is not None
         return self.layout.quantized.group_size // (4 * self.layout.numbers)
 
-    def _regions(self, flat: Sequence[Value]) -> list[list[list[Value]]]:
-        """Return words by region and row."""
-        words, rows = self.layout.unit // 4, len(self._lines)
-        return [[list(flat[(slot * rows + row) * words :][:words]) for row in range(rows)] for slot in range(self.schedule.held)]
+    @staticmethod
+    def _regions(flat: Sequence[Value], like: Sequence[Region]) -> list[Region]:
+        """Return values one after another as regions like others."""
+        values = iter(flat)
+        return [Region([list(islice(values, len(words))) for words in each.words], list(islice(values, len(each.scales)))) for each in like]
 
-    def _scales(self, group: Value) -> list[tuple[Value, Value | None]]:
-        """Load the scales and offsets of a group of this thread's rows, as float32."""
+    def _scales(self, group: Value) -> list[Value]:
+        """Load the scale of a group for each of this thread's rows, followed by the offset if there is one."""
         f, layout, result = self.f, self.layout, []
         assert layout.scale_dtype is not None
         size = layout.scale_dtype.itemsize
         for row in self._rows_of_scales:
             at = f.widened_index(f.times(f.plus(f.times(row, layout.groups), group), size))
-            pair = []
             for array in self._by_group:
                 if array is not None:
-                    type_ = "float" if size == 4 else "i16"
-                    pair.append(as_float(f, f.load(type_, f.further(array, at), size), layout.scale_dtype))
-            result.append((pair[0], pair[1] if len(pair) == 2 else None))
+                    result.append(f.load("float" if size == 4 else "i16", f.further(array, at), size))
         return result
+
+    def _pairs(self, scales: Sequence[Value]) -> list[tuple[Value, Value | None]]:
+        """Emit scales and offsets as float32, row by row."""
+        dtype = self.layout.scale_dtype
+        assert dtype is not None
+        floats = [as_float(self.f, value, dtype) for value in scales]
+        if self.layout.has_offsets:
+            return list(zip(floats[::2], floats[1::2], strict=True))
+        return [(scale, None) for scale in floats]
 
     # products
 
-    def _multiply(self, turn: Value, held: list[list[list[Value]]], totals: list[Value]) -> list[Value]:
+    def _multiply(self, turn: Value, held: Sequence[Region], totals: list[Value]) -> list[Value]:
         """Multiply regions, and add to the sums of this warp.
 
         Sums are those of outputs, row by row, for each eight rows of x; with offsets, sums of x follow.
         """
         f, layout = self.f, self.layout
-        many = layout.groups > 1
         for slot, region in enumerate(held):
-            number = self._region(turn, slot)
-            xs = self._load_x(f.plus(f.times(number, 4), self._t))
-            if not many:
-                totals = self._products(region, xs, totals)
+            xs = self._load_x(f.plus(f.times(self._region(turn, slot), 4), self._t))
+            if layout.groups == 1:
+                totals = self._products(region.words, xs, totals)
                 continue
-            last = layout.regions - 1
-            group = f.quotient(self._least(number, last) if self._is_ragged else number, self._regions_of_group)
-            scales = self._scales(group)
-            count = len(region) * 2 * self.eights
-            sums = self._products(region, xs, [Value("float", "0.0")] * (2 * count if layout.has_offsets else count))
-            totals = [f.binary("fadd", x, y) for x, y in zip(totals, self._scaled(sums, scales), strict=True)]
+            count = len(region.words) * 2 * self.eights
+            sums = self._products(region.words, xs, [Value("float", "0.0")] * (2 * count if layout.has_offsets else count))
+            scaled = self._scaled(sums, self._pairs(region.scales))
+            totals = [f.binary("fadd", x, y) for x, y in zip(totals, scaled, strict=True)]
         return totals
 
     def _scaled(self, sums: Sequence[Value], scales: Sequence[tuple[Value, Value | None]]) -> list[Value]:
