@@ -33,7 +33,10 @@ def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
 
 
 def repeated(steps: Sequence[Step], repeats: int) -> float:
-    """Return the seconds of some dispatches, which are repeated in one recording; their memory must last."""
+    """Return the seconds of some dispatches.
+
+    They are repeated in one recording. Their memory must last.
+    """
     run = _runner(steps, repeats)
     return min(run() for _ in range(3))
 

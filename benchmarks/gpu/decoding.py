@@ -97,7 +97,10 @@ class PyTorch:
         self.step, self.next_logits = self._captured(self._decode)
 
     def _fused(self, at: str) -> dict[str, Any]:
-        """Return a layer's weights, with one matrix for q, k and v, and one for gate and up."""
+        """Return a layer's weights.
+
+        There is one matrix for q, k and v, and one for gate and up.
+        """
         cat, w = self.torch.cat, self.weights
         joined = {"qkv": [f"self_attn.{c}_proj" for c in "qkv"], "up": ["mlp.gate_proj", "mlp.up_proj"]}
         joined |= {"o": ["self_attn.o_proj"], "down": ["mlp.down_proj"]}
@@ -181,7 +184,10 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def profile(run: Ours) -> None:
-    """Print the dispatches of a token by the time that each takes in a chain of itself."""
+    """Print the dispatches of a token by their times.
+
+    Each is timed in a chain of itself.
+    """
     steps, held = steps_of(run.decode)
     alike: dict[Any, list[Step]] = {}
     for step in steps:

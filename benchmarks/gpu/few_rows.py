@@ -1,4 +1,7 @@
-"""Check and time products of few rows, by matrices of floats and of quantised weights: `python -m benchmarks.gpu.few_rows`.
+"""Check and time products of few rows.
+
+Run `python -m benchmarks.gpu.few_rows`. Matrices are of floats and of quantised weights.
+
 
 First it compares products of several sizes, dtypes and schemes with those in float64. Then it times products of decoders by chains of
 dispatches, with as many matrices as exceed the GPU's cache, and prints the bytes of a matrix a second beside what a copy moves.
@@ -82,7 +85,7 @@ def copy_bandwidth() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; return 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.few_rows", description=(__doc__ or "").partition(":")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.few_rows", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--no-checks", action="store_true", help="only times")
     options = parser.parse_args(arguments)

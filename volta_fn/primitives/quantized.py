@@ -153,7 +153,10 @@ def decoded(data: Array, layout: QuantizedLayout, dtype: np.dtype) -> Array:
 
 
 def _by_block_of_codes(data: Array, layout: QuantizedLayout, groups: int) -> Array:
-    """Return packed codes as an array (…, groups, blocks of a group, halves, numbers of a half)."""
+    """Return packed codes by groups and blocks.
+
+    The array has the shape (…, groups, blocks of a group, halves, numbers of a half).
+    """
     blocks = (*data.shape[:-1], groups, layout.width // (BLOCK // 2) // groups, 2, BLOCK // 2)
     rank = len(blocks)
     halves = broadcast_in_dim(reshape(data, (*blocks[:-2], BLOCK // 2)), blocks, (*range(rank - 2), rank - 1))
@@ -234,7 +237,10 @@ _ROW_STEP = 32
 
 
 def block_rows(rows: int, size: int, most: int = BLOCK_NUMBERS) -> int:
-    """Return how many rows of a matrix are dequantised at a time: all of one of at most `most` numbers."""
+    """Return how many rows of a matrix are dequantised at a time.
+
+    These are all of a matrix of at most `most` numbers.
+    """
     if rows * size <= most:
         return max(rows, 1)
     return max(_ROW_STEP, most // max(size, 1) // _ROW_STEP * _ROW_STEP)
@@ -243,7 +249,10 @@ def block_rows(rows: int, size: int, most: int = BLOCK_NUMBERS) -> int:
 def expanded(
     x: Array, data: Array, scales: Array, *offsets: Array, layout: QuantizedLayout, transposed: bool, most: int = BLOCK_NUMBERS
 ) -> Array:
-    """Return what `quantized_dot` means, by products with blocks of rows, of at most `most` numbers if they have many."""
+    """Return what `quantized_dot` means, by products with blocks of rows.
+
+    A matrix of at most `most` numbers is one block.
+    """
     operands = (x, data, scales, *offsets)
     if x.ndim == 3:
         if x.shape[0] == 1:

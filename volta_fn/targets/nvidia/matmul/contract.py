@@ -139,7 +139,10 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
 
 
 def multiplies_dequantized(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> bool:
-    """Return whether matrix units multiply by a quantised matrix that is converted to floats before."""
+    """Return whether matrix units multiply by a quantised matrix.
+
+    It is converted to floats before.
+    """
     x, outputs = avals[0], layout.size if transposed else avals[1].shape[-2]
     if not device.matrix_units or x.dtype not in HALVES or min(x.shape[-2], x.shape[-1], outputs) < _NARROWEST:
         return False

@@ -1,7 +1,10 @@
-"""Products of few rows by matrices, as decoders multiply: bound by the bytes of the matrices.
+"""Products of few rows by matrices, as decoders multiply.
+
+They are bound by the bytes of the matrices.
 
 In the order in which to read: `weights` (how matrices lie in memory, and the conversion of codes in registers), `kernel` (kernels in LLVM
-IR), and `contract` (the choice for an equation of a program).
+IR), `contract` (the choice for an equation of a program), `prologue` (a kernel that computes the row), `fused` (products with the same
+row), and `attention` (attention of one query).
 """
 
 from volta_fn.targets.nvidia.rows.attention import attends_by_one_query as attends_by_one_query

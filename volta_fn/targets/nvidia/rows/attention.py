@@ -178,7 +178,10 @@ class _Parts:
             f.store(total, self._shared(self._logits + 4 * head * _KEYS, f.times(f.quotient(f.thread, 2), 4)), 4)
 
     def _sees(self, key: Value) -> Any:
-        """Return a function that emits a logit, which may be hidden by the mask, or not exist."""
+        """Return a function that emits a logit.
+
+        The mask may hide it, and it may not exist.
+        """
         f, a = self.f, self.a
         unseen = Value("float", f"0x{int(np.float64(np.float32(a.unseen)).view(np.uint64)):016X}")
         lowest = Value("float", f"0x{int(np.float64(-np.inf).view(np.uint64)):016X}")
@@ -196,7 +199,10 @@ class _Parts:
         return logit
 
     def _weigh(self) -> None:
-        """Replace logits by weights; a warp has some of the heads. Store the largest logits and the sums of weights."""
+        """Replace logits by weights; a warp has some of the heads.
+
+        Store the largest logits and the sums of weights.
+        """
         f = self.f
         warps = _THREADS // 32
         for turn in range(ceil(self.heads / warps)):
@@ -252,7 +258,10 @@ class _Parts:
 
 
 class _Whole:
-    """The kernel that combines the parts of a head; bindings are the workspace, the result, and the statistics."""
+    """The kernel that combines the parts of a head.
+
+    Bindings are the workspace, the result, and the statistics.
+    """
 
     def __init__(self, a: Attention, splits: int) -> None:
         self.a, self.splits = a, splits

@@ -1,4 +1,7 @@
-"""The choice of kernels for products of few rows by matrices of floats, or of quantised weights."""
+"""The choice of kernels for products of few rows.
+
+Matrices are of floats, or of quantised weights.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class RowsProduct(NamedTuple):
 
 
 def quantized_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> RowsProduct | None:
-    """Return a product with a quantised matrix as one of few rows; None if there is no kernel for it."""
+    """Return a product with a quantised matrix as one of few rows.
+
+    None if there is no kernel for it.
+    """
     x, data, *by_group = avals
     layout: QuantizedLayout = params["layout"]
     if not device.matrix_units or params["transposed"] or x.ndim != 2 or x.dtype not in (*HALVES, _FLOAT32):
@@ -68,7 +74,10 @@ def quantized_product(avals: Sequence[ShapedArray], params: dict[str, Any], devi
 
 
 def float_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: TargetCapabilities) -> RowsProduct | None:
-    """Return a product of floats as one of few rows; None if there is no kernel for it."""
+    """Return a product of floats as one of few rows.
+
+    None if there is no kernel for it.
+    """
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
     if not device.matrix_units or lhs.dtype != rhs.dtype or lhs.dtype not in HALVES or dtype not in (lhs.dtype, _FLOAT32):
@@ -77,7 +86,10 @@ def float_product(avals: Sequence[ShapedArray], params: dict[str, Any], device: 
 
 
 def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
-    """Return whether a kernel is a product of floats that is better an equation, with a kernel for few rows."""
+    """Return whether a kernel is a product of few rows of floats.
+
+    As an equation it has a better kernel.
+    """
     contraction = contraction_of(kernel)
     if contraction is None or not device.matrix_units:
         return False
@@ -147,7 +159,10 @@ PRODUCTS = {"quantized_dot": quantized_product, "dot_general": float_product}
 
 
 def routine_of(name: str, avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of an equation, by its primitive's name; None if there is none."""
+    """Return the routine of an equation; None if there is none.
+
+    `name` is that of the equation's primitive.
+    """
     product = PRODUCTS[name](avals, params, device)
     return None if product is None else routine(product, device)
 

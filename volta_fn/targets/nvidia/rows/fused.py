@@ -1,4 +1,7 @@
-"""Products with the same row x as one dispatch, together with the kernel that computes x.
+"""Products with the same row x as one dispatch.
+
+The kernel that computes x is part of it.
+
 
 A step of a decoder multiplies a norm by the matrices of queries, keys and values, and another one by those of a gate. Each dispatch that
 waits for another one takes a microsecond or two, in which a GPU reads megabytes.
@@ -25,7 +28,10 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 
 class Prologue(NamedTuple):
-    """The kernel that computes x, by the number of a store, and the stores that something else reads."""
+    """The kernel that computes x.
+
+    The row is the store of a number, and something else reads the stores of others.
+    """
 
     kernel: Kernel
     row: int
@@ -132,7 +138,10 @@ def fuse_products_of_rows(program: FusedProgram, device: TargetCapabilities) -> 
 
 
 def _row_product(node: ProgramNode, device: TargetCapabilities) -> RowsProduct | None:
-    """Return a node as the product of few rows by a matrix, the right operand; None for others."""
+    """Return a node as the product of few rows by a matrix.
+
+    None for others, and where the matrix is the left operand.
+    """
     if not isinstance(node, Equation) or node.primitive.name not in PRODUCTS or not all(isinstance(v, Var) for v in node.invars):
         return None
     product = PRODUCTS[node.primitive.name]([v.aval for v in node.invars], node.params, device)
@@ -140,7 +149,10 @@ def _row_product(node: ProgramNode, device: TargetCapabilities) -> RowsProduct |
 
 
 def _prologue(program: FusedProgram, index: DefUse, outputs: set[Var], x: Var, numbers: Sequence[int]) -> int | None:
-    """Return the number of the kernel that computes x, if products can compute it instead."""
+    """Return the number of the kernel that computes x.
+
+    None if products cannot compute it instead.
+    """
     position = index.position(x)
     node = program.nodes[position] if position >= 0 else None
     if not isinstance(node, KernelCall) or x in outputs or index.consumers.get(x) != [*numbers]:

@@ -61,7 +61,9 @@ class RowSchedule(NamedTuple):
 
 
 def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) -> RowSchedule:
-    """Return the schedule estimated to be fastest, for so many rows of x, or terms of which they consist.
+    """Return the schedule estimated to be fastest.
+
+    `columns` are the rows of x, or terms of which they consist.
 
     Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts
     beside few bytes of the matrix.
@@ -88,8 +90,11 @@ class Part(NamedTuple):
     results: int
 
 
-class Region(NamedTuple):
-    """A thread's share of a region: the words of a unit of each row, and the scales and offsets of the group, as they are in memory."""
+class UnitRegion(NamedTuple):
+    """A thread's share of a region, as it is in memory.
+
+    It has the words of a unit of each row, and the scales and offsets of the group.
+    """
 
     words: list[list[Value]]
     scales: list[Value]
@@ -110,7 +115,10 @@ class Source(ABC):
 
     @abstractmethod
     def put(self, kernel: RowsKernel) -> None:
-        """Emit the stores of x to shared memory, zeros beyond its end included; all threads take part."""
+        """Emit the stores of x to shared memory.
+
+        Zeros beyond its end are stored, too. All threads take part.
+        """
 
 
 class RowsKernel:
@@ -166,8 +174,8 @@ class RowsKernel:
         return result
 
     def _binding_of_part(self, numbers: Sequence[int | None]) -> Value | None:
-        known = [number for number in numbers if number is not None]
-        return self._of_part([self.f.bindings[number] for number in known]) if known else None
+        bindings = [self.f.bindings[number] for number in numbers if number is not None]
+        return self._of_part(bindings) if bindings else None
 
     # a tile
 
@@ -223,7 +231,7 @@ class RowsKernel:
     def _is_ragged(self) -> bool:
         return self.schedule.slots * 4 * self.layout.unit > self.layout.width
 
-    def _load(self, turn: Value) -> list[Region]:
+    def _load(self, turn: Value) -> list[UnitRegion]:
         """Load this thread's share of a turn's regions."""
         f, unit = self.f, self.layout.unit
         words = unit // 4
@@ -246,7 +254,7 @@ class RowsKernel:
             if self.layout.groups > 1:
                 inside = self._within(of_warp, self.layout.regions) if self._is_ragged else of_warp
                 scales = self._scales(f.quotient(inside, self._regions_of_group))
-            result.append(Region(region, scales))
+            result.append(UnitRegion(region, scales))
         return result
 
     @property
@@ -255,13 +263,18 @@ class RowsKernel:
         return self.layout.quantized.group_size // (4 * self.layout.numbers)
 
     @staticmethod
-    def _regions(flat: Sequence[Value], like: Sequence[Region]) -> list[Region]:
+    def _regions(flat: Sequence[Value], like: Sequence[UnitRegion]) -> list[UnitRegion]:
         """Return values one after another as regions like others."""
         values = iter(flat)
-        return [Region([list(islice(values, len(words))) for words in each.words], list(islice(values, len(each.scales)))) for each in like]
+        return [
+            UnitRegion([list(islice(values, len(words))) for words in each.words], list(islice(values, len(each.scales)))) for each in like
+        ]
 
     def _scales(self, group: Value) -> list[Value]:
-        """Load the scale of a group for each of this thread's rows, followed by the offset if there is one."""
+        """Load the scales of a group, for each of this thread's rows.
+
+        Each is followed by the offset if there is one.
+        """
         f, layout, result = self.f, self.layout, []
         assert layout.scale_dtype is not None
         size = layout.scale_dtype.itemsize
@@ -283,7 +296,7 @@ class RowsKernel:
 
     # products
 
-    def _multiply(self, turn: Value, held: Sequence[Region], totals: list[Value]) -> list[Value]:
+    def _multiply(self, turn: Value, held: Sequence[UnitRegion], totals: list[Value]) -> list[Value]:
         """Multiply regions, and add to the sums of this warp.
 
         Sums are those of outputs, row by row, for each eight rows of x; with offsets, sums of x follow.
@@ -408,7 +421,10 @@ class RowsKernel:
                 number = f.select(f.below(size, 0x7F800000), f.binary("fsub", number, wide), Value("float", "0.0"))
 
     def unrolled(self, count: int) -> list[tuple[Value, Value | None]] | None:
-        """Emit this thread's share of so many numbers, and which of them exist, if that is not too many; others are the last one.
+        """Emit this thread's share of so many numbers.
+
+        Each comes with whether it exists; others are the last one. None if they are too many.
+
 
         Loads of all of them are then under way at the same time.
         """
@@ -473,6 +489,6 @@ class Copied(Source):
 
 
 def _swapped(f: KernelFunction, eight: Value) -> Value:
-    """Emit eight 16-bit numbers, of each four of which those in the middle change places."""
+    """Swap the numbers in the middle of each four of eight."""
     vector = f.cast("bitcast", eight, "<8 x i16>")
     return f.cast("bitcast", f.shuffle(vector, (0, 2, 1, 3, 4, 6, 5, 7)), eight.type)

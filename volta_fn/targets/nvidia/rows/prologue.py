@@ -1,4 +1,7 @@
-"""Rows of x that a kernel of elementwise operations and sums computes, such as a norm: every block does so by itself.
+"""Rows of x that a kernel computes, such as a norm.
+
+Every block computes the row by itself.
+
 
 That takes less time than another dispatch, which blocks would wait for. Loads of the matrix begin before it.
 """
@@ -34,7 +37,10 @@ _DTYPES = DTYPES | {np.dtype(np.int8), np.dtype(np.uint8)}
 
 
 def computes_row(kernel: Kernel, store: int) -> bool:
-    """Return whether blocks can compute a kernel whose store of this number is a row x."""
+    """Return whether blocks can compute a kernel.
+
+    The store of this number is the row x.
+    """
     count = math.prod(kernel.sizes)
     outer = math.prod(kernel.sizes[: kernel.parallel])
     reductions = [node for node in kernel.nodes if isinstance(node, Reduce)]
@@ -64,7 +70,10 @@ class Computed(Source):
         self.workspace = _SUMS * len(self._reductions)
 
     def put(self, kernel: RowsKernel) -> None:
-        """Compute the row, and store it with zeros beyond its end; the first block stores the kernel's other results."""
+        """Compute the row, and store it with zeros beyond its end.
+
+        The first block stores the kernel's other results.
+        """
         f, count = kernel.f, math.prod(self._kernel.sizes)
         reduced: dict[int, Value] = {}
         for number, node in enumerate(self._reductions):

@@ -1,4 +1,4 @@
-"""How the matrices of products with few rows lie in memory, and how their numbers reach matrix units.
+"""Matrices of products with few rows: memory, and registers.
 
 A matrix has a row of numbers for each output. A *unit* is some bytes of a row that a thread loads at once, a *region* the units of four
 neighbouring threads, which matrix units multiply together; so a region has numbers of one group. Numbers are converted to the dtype of x,
@@ -102,7 +102,10 @@ class WeightLayout(NamedTuple):
         return f.plus(four, swapped)
 
     def segments(self, f: KernelFunction, unit: Value) -> list[tuple[Value, int]]:
-        """Emit which numbers a unit has: the first of consecutive ones, and how many there are."""
+        """Emit which numbers a unit has.
+
+        There is the first one of each consecutive range, and their count.
+        """
         if not self.is_packed:
             return [(f.times(unit, self.numbers), self.numbers)]
         block, inside = f.divided(unit, _PACKED // self.unit)
@@ -111,7 +114,10 @@ class WeightLayout(NamedTuple):
 
 
 class Fragments:
-    """The conversion of units to the operands of matrix units: pairs of two 16-bit floats.
+    """The conversion of units to operands of matrix units.
+
+    These are pairs of two 16-bit floats.
+
 
     The terms of a product of matrix units may be in any order, as long as both operands have the same.
     """
