@@ -2,7 +2,6 @@
 
 Run `python -m benchmarks.gpu.few_rows`. Matrices are of floats and of quantised weights.
 
-
 First it compares products of several sizes, dtypes and schemes with those in float64. Then it times products of decoders by chains of
 dispatches, with as many matrices as exceed the GPU's cache, and prints the bytes of a matrix a second beside what a copy moves.
 """

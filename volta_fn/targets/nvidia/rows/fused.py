@@ -2,7 +2,6 @@
 
 The kernel that computes x is part of it.
 
-
 A step of a decoder multiplies a norm by the matrices of queries, keys and values, and another one by those of a gate. Each dispatch that
 waits for another one takes a microsecond or two, in which a GPU reads megabytes.
 """

@@ -425,7 +425,6 @@ class RowsKernel:
 
         Each comes with whether it exists; others are the last one. None if they are too many.
 
-
         Loads of all of them are then under way at the same time.
         """
         f, turns = self.f, ceil(count / self.threads)

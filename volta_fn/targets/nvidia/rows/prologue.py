@@ -2,7 +2,6 @@
 
 Every block computes the row by itself.
 
-
 That takes less time than another dispatch, which blocks would wait for. Loads of the matrix begin before it.
 """
 

@@ -118,7 +118,6 @@ class Fragments:
 
     These are pairs of two 16-bit floats.
 
-
     The terms of a product of matrix units may be in any order, as long as both operands have the same.
     """
 
