@@ -80,6 +80,7 @@ def test_floats(device: TargetCapabilities, rows: int, outputs: int, terms: int,
 @pytest.mark.parametrize(("scheme", "symmetric"), [("int4", True), ("int8", False)])
 def test_large_tiles(monkeypatch: pytest.MonkeyPatch, scheme: str, symmetric: bool) -> None:
     monkeypatch.setattr(kernel, "_MANY", 0)
+    monkeypatch.setattr(kernel, "_MUCH", 0)
     layout, arrays, floats = quantized(numbers(50, 192), scheme, 64, symmetric, BFLOAT16)
     x = numbers(9, 192)
     processors = HOPPER._replace(processors=1)

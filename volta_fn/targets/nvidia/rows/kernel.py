@@ -34,8 +34,8 @@ _PADDING = 16
 #: The most warps of a block, regions that a warp holds in registers, and registers for them.
 _WARPS, _HELD, _REGISTERS = 16, 8, 64
 
-#: Outputs for each multiprocessor from which on tiles are large.
-_MANY = 64
+#: Outputs for each multiprocessor, and numbers of x, from which on tiles are large.
+_MANY, _MUCH = 64, 1 << 14
 
 #: The most numbers of x that a thread computes one after another without a loop.
 _UNROLLED = 16
@@ -65,11 +65,11 @@ def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) ->
 
     `columns` are the rows of x, or terms of which they consist.
 
-    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts
-    beside few bytes of the matrix.
+    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts where
+    it has many numbers.
     """
-    is_small = layout.quantized is not None or columns > 1
-    tile = 8 if outputs <= 16 * processors else 32 if is_small and outputs > _MANY * processors else 16
+    is_read_rarely = outputs > _MANY * processors and columns * layout.size >= _MUCH
+    tile = 8 if outputs <= 16 * processors else 32 if is_read_rarely else 16
     registers = (layout.unit // 4 + (layout.groups > 1) * (1 + layout.has_offsets)) * (tile // 8)
     sizes = [(warps, held) for warps in range(1, _WARPS + 1) for held in range(1, _HELD + 1)]
     options = [RowSchedule(tile, *size, ceil(layout.regions / (size[0] * size[1]))) for size in sizes]
