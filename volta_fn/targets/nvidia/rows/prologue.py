@@ -24,8 +24,9 @@ from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
 from volta_fn.targets.nvidia.matmul.results import EpilogueScope
 from volta_fn.targets.nvidia.rows.kernel import TERMS, RowsKernel, Source
 
-#: The most numbers of x and nodes of the kernel, all of which every block computes.
-_NUMBERS, _NODES = 8192, 64
+#: The most numbers of x and nodes of the kernel, all of which every block computes. With a gated activation of 1,536 numbers before it, a
+#: product takes 3.6 µs on an H200, as two dispatches 1.1 and 1.5; with one of 4,864 numbers 9.0.
+_NUMBERS, _NODES = 1024, 64
 
 #: Bytes of shared memory for the sums of the warps, for each reduction.
 _SUMS = 4 * 32
