@@ -7,6 +7,7 @@ other schedules of each kernel, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -22,11 +22,31 @@ def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
 
     It is one of several that wait for each other: the program's dispatches are repeated in one recording, and write the same memory.
     """
+    steps, kept = steps_of(program)
+    run = _runner(steps, repeats)
+
+    def sample() -> float:
+        assert kept, "memory of the dispatches"
+        return run()
+
+    return sample
+
+
+def repeated(steps: Sequence[Step], repeats: int) -> float:
+    """Return the seconds of some dispatches.
+
+    They are repeated in one recording. Their memory must last.
+    """
+    run = _runner(steps, repeats)
+    return min(run() for _ in range(3))
+
+
+def _runner(steps: Sequence[Step], repeats: int) -> Callable[[], float]:
     gpu = opened_gpu()
     queue, driver = gpu.queue, gpu.driver
-    steps, kept = _steps(program)
+    all_steps = [*steps] * repeats
     with queue.lock:
-        portions = driver.recording(steps * repeats)
+        portions = driver.recording(all_steps)
 
     def run(times: int) -> float:
         queue.wait()
@@ -34,22 +54,17 @@ def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
         with queue.lock:
             for _ in range(times):
                 if portions is None:
-                    queue.play(steps * repeats)
+                    queue.play(all_steps)
                 else:
                     queue.replay(portions)
         queue.wait()
         return (time.perf_counter() - start) / times / repeats
 
     times = min(_MOST, max(_FEWEST, round(_SECONDS / max(run(_FEWEST) * repeats, 1e-6))))
-
-    def sample() -> float:
-        assert kept, "memory of the dispatches"
-        return run(times)
-
-    return sample
+    return lambda: run(times)
 
 
-def _steps(program: Callable[[], Any]) -> tuple[list[Step], list[Any]]:
+def steps_of(program: Callable[[], Any]) -> tuple[list[Step], list[Any]]:
     """Return the dispatches of a call, and what holds their memory."""
     steps: list[Step] = []
     kept: list[Any] = []

@@ -8,7 +8,8 @@ A *scheme* says what a code stands for, and `QuantizedLayout` how codes are grou
 The codes of 4 bits are packed in blocks of 32 numbers, as in GGML: byte j of the 16 has number j in its lower half, and number j + 16 in
 its upper half. The last block of a row is padded with zeros.
 
-Whatever the target, the matrix is never stored as floats: targets have routines, or the product is expanded to a loop over blocks of rows.
+The matrix is not stored as floats, or for as long as one product takes: targets have routines, or the product is expanded to a loop over
+blocks of rows, which may have all of them.
 """
 
 from __future__ import annotations
@@ -147,16 +148,28 @@ def decoded(data: Array, layout: QuantizedLayout, dtype: np.dtype) -> Array:
         return convert_element_type(data, dtype)
     if layout.scheme == "fp8":
         return convert_element_type(_float8(data), dtype)
-    blocks = (*data.shape[:-1], layout.width // (BLOCK // 2), 2, BLOCK // 2)
+    codes = reshape(_by_block_of_codes(data, layout, 1), (*data.shape[:-1], 2 * layout.width))
+    return _numbers(slice_in_dim(codes, 0, layout.size, axis=data.ndim - 1), layout, dtype)
+
+
+def _by_block_of_codes(data: Array, layout: QuantizedLayout, groups: int) -> Array:
+    """Return packed codes by groups and blocks.
+
+    The array has the shape (…, groups, blocks of a group, halves, numbers of a half).
+    """
+    blocks = (*data.shape[:-1], groups, layout.width // (BLOCK // 2) // groups, 2, BLOCK // 2)
     rank = len(blocks)
     halves = broadcast_in_dim(reshape(data, (*blocks[:-2], BLOCK // 2)), blocks, (*range(rank - 2), rank - 1))
     shifts = broadcast_in_dim(np.array([0, 4], np.uint8), blocks, (rank - 2,))
-    codes = bitwise_and(shift_right_logical(halves, shifts), _like(halves, 15))
-    codes = slice_in_dim(reshape(codes, (*data.shape[:-1], 2 * layout.width)), 0, layout.size, axis=data.ndim - 1)
-    if layout.scheme == "int4":
-        signed = convert_element_type(codes, np.int32)
-        return convert_element_type(sub(signed, _like(signed, 8)), dtype)
-    return _chosen(codes, NF4_VALUES, dtype)
+    return bitwise_and(shift_right_logical(halves, shifts), _like(halves, 15))
+
+
+def _numbers(codes: Array, layout: QuantizedLayout, dtype: np.dtype) -> Array:
+    """Return the numbers of codes of 4 bits."""
+    if layout.scheme == "nf4":
+        return _chosen(codes, NF4_VALUES, dtype)
+    signed = convert_element_type(codes, np.int32)
+    return convert_element_type(sub(signed, _like(signed, 8)), dtype)
 
 
 def _like(x: Array, value: Any) -> Array:
@@ -200,40 +213,57 @@ def per_number(by_group: Array, layout: QuantizedLayout, dtype: np.dtype) -> Arr
 def dequantized(data: Array, scales: Array, offsets: Array | None, layout: QuantizedLayout, dtype: np.dtype) -> Array:
     """Return quantised rows as floats, computed in float32 or wider and rounded once."""
     wide = dtypes.accumulator(dtype)
-    values = mul(decoded(data, layout, wide), per_number(scales, layout, wide))
-    if offsets is not None:
-        values = add(values, per_number(offsets, layout, wide))
-    return convert_element_type(values, dtype)
+    if layout.is_packed and layout.groups > 0 and layout.size == layout.groups * layout.group_size and layout.group_size % BLOCK == 0:
+        # By groups and blocks, so that all indices are affine, and one kernel computes it.
+        values = _numbers(_by_block_of_codes(data, layout, layout.groups), layout, wide)
+        repeated = [
+            None if x is None else broadcast_in_dim(convert_element_type(x, wide), values.shape, range(x.ndim)) for x in (scales, offsets)
+        ]
+    else:
+        values = decoded(data, layout, wide)
+        repeated = [None if x is None else per_number(x, layout, wide) for x in (scales, offsets)]
+    scale, offset = repeated
+    assert scale is not None
+    values = mul(values, scale) if offset is None else add(mul(values, scale), offset)
+    return convert_element_type(reshape(values, (*data.shape[:-1], layout.size)), dtype)
 
 
 # The expansion: a loop over blocks of rows, of which one at a time exists as floats.
 
-#: Numbers of the block of rows that exists as floats.
-_BLOCK_NUMBERS = 1 << 20
+#: Numbers of the block of rows that exists as floats, unless a target chooses others.
+BLOCK_NUMBERS = 1 << 20
 #: A block's rows are a multiple of these.
 _ROW_STEP = 32
 
 
-def block_rows(rows: int, size: int) -> int:
-    """Return how many rows of a matrix are dequantised at a time: all of a small one."""
-    if rows * size <= _BLOCK_NUMBERS:
+def block_rows(rows: int, size: int, most: int = BLOCK_NUMBERS) -> int:
+    """Return how many rows of a matrix are dequantised at a time.
+
+    These are all of a matrix of at most `most` numbers.
+    """
+    if rows * size <= most:
         return max(rows, 1)
-    return max(_ROW_STEP, _BLOCK_NUMBERS // max(size, 1) // _ROW_STEP * _ROW_STEP)
+    return max(_ROW_STEP, most // max(size, 1) // _ROW_STEP * _ROW_STEP)
 
 
-def expanded(x: Array, data: Array, scales: Array, *offsets: Array, layout: QuantizedLayout, transposed: bool) -> Array:
-    """Return what `quantized_dot` means, by products with blocks of rows."""
+def expanded(
+    x: Array, data: Array, scales: Array, *offsets: Array, layout: QuantizedLayout, transposed: bool, most: int = BLOCK_NUMBERS
+) -> Array:
+    """Return what `quantized_dot` means, by products with blocks of rows.
+
+    A matrix of at most `most` numbers is one block.
+    """
     operands = (x, data, scales, *offsets)
     if x.ndim == 3:
         if x.shape[0] == 1:
             return reshape(
-                expanded(*[reshape(a, a.shape[1:]) for a in operands], layout=layout, transposed=transposed),
+                expanded(*[reshape(a, a.shape[1:]) for a in operands], layout=layout, transposed=transposed, most=most),
                 _shape(operands, layout, transposed),
             )
-        stacked: Array = scan(lambda _, each: (None, expanded(*each, layout=layout, transposed=transposed)), None, operands)[1]
+        stacked: Array = scan(lambda _, each: (None, expanded(*each, layout=layout, transposed=transposed, most=most)), None, operands)[1]
         return stacked
     rows = data.shape[0]
-    at_once = block_rows(rows, layout.size)
+    at_once = block_rows(rows, layout.size, most)
     blocks, rest = divmod(rows, at_once)
     if blocks <= 1 and not rest:
         return _by_block(x, (data, scales, *offsets), layout, transposed)

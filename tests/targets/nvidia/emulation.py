@@ -211,6 +211,9 @@ class Emulator:
             return [float(np.float32(1) / np.float32(a[0]))]
         if "lg2.approx" in code:
             return [float(np.log2(np.float32(a[0])))]
+        if "nvvm.prmt" in code:
+            both = struct.pack("<2I", a[0] & 0xFFFFFFFF, a[1] & 0xFFFFFFFF)
+            return [int.from_bytes(bytes([both[a[2] >> 4 * k & 7] for k in range(4)]), "little")]
         if "bar.warp" in code:
             return self.warp_meetings[warp].meet(lane, [], lambda _: {})
         if "barrier.cta" in code:
@@ -230,6 +233,9 @@ class Emulator:
             return self.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code, count))
         if "wgmma.wait_group" in code:
             return a
+        if "e4m3x2" in code:
+            two = np.array([a[0] & 0xFFFF], np.uint16).view(ml_dtypes.float8_e4m3fn).astype(np.float16)
+            return [int(two.view(np.uint32)[0])]
         if code.startswith("cvt.rn.") or ".ff2" in code:
             dtype = _DTYPES["bfloat16" if "bf16x2" in code else "float16"]
             return [int(np.array([a[1], a[0]], np.float32).astype(dtype).view(np.uint32)[0])]

@@ -34,7 +34,7 @@ from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
-from volta_fn.primitives.quantized import expanded, quantized_dot_p
+from volta_fn.primitives.quantized import BLOCK_NUMBERS, expanded, quantized_dot_p
 from volta_fn.primitives.ragged import ragged_dot_p
 
 # Attention and its gradient: the primitives of the attention pass.
@@ -320,19 +320,23 @@ def by_panels(x: Array, width: int) -> Array:
 # Products with quantised matrices as loops over blocks of rows.
 
 
-def expand_quantized_products(closed: ClosedJaxpr, has_routine: Callable[[Equation], bool]) -> ClosedJaxpr:
+def expand_quantized_products(
+    closed: ClosedJaxpr, has_routine: Callable[[Equation], bool], block_numbers: int = BLOCK_NUMBERS
+) -> ClosedJaxpr:
     """Expand products with quantised matrices to products with blocks of rows.
 
-    Those for which the target has a routine stay.
+    Those for which the target has a routine stay. Matrices of at most `block_numbers` are one block.
     """
     chosen = [eqn.primitive is quantized_dot_p and not has_routine(eqn) for eqn in closed.eqns]
     if not any(chosen):
         return closed
-    return closed.replace(eqns=[_by_blocks_as_call(eqn) if expands else eqn for eqn, expands in zip(closed.eqns, chosen, strict=True)])
+    eqns = [_by_blocks_as_call(eqn, block_numbers) if expands else eqn for eqn, expands in zip(closed.eqns, chosen, strict=True)]
+    return closed.replace(eqns=eqns)
 
 
-def _by_blocks_as_call(eqn: Equation) -> Equation:
-    program = trace_to_jaxpr(lambda *operands: [expanded(*operands, **eqn.params)], [v.aval for v in eqn.invars], "quantized_dot")
+def _by_blocks_as_call(eqn: Equation, most: int) -> Equation:
+    avals = [v.aval for v in eqn.invars]
+    program = trace_to_jaxpr(lambda *operands: [expanded(*operands, **eqn.params, most=most)], avals, "quantized_dot")
     return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "quantized_dot"), eqn.position)
 
 

@@ -157,7 +157,10 @@ class DecoderMLP(Module):
             gate, up = vnp.split(self.gate_up_proj(x), 2, -1)
             return self.down_proj(act(gate) * up)
         assert self.up_proj is not None
-        return self.down_proj(act(self.up_proj(x)) if self.gate_proj is None else act(self.gate_proj(x)) * self.up_proj(x))
+        if self.gate_proj is None:
+            return self.down_proj(act(self.up_proj(x)))
+        gate, up = self.gate_proj(x), self.up_proj(x)  # one after the other, so that what follows is one kernel
+        return self.down_proj(act(gate) * up)
 
 
 class DecoderAttention(Module):

@@ -267,8 +267,10 @@ class RMSNorm(Module):
         value, axes = _last_axes(self, x, self.normalized_shape)
         wide = _wide(self, value)
         eps = float(finfo(wide.dtype).eps) if self.eps is None else self.eps
+        # Converted before the norm, so that the norm and its product with the weight are one kernel.
+        scales = None if self.weight is None else self.weight.astype(vnp.result_type(wide, self.weight))
         out = wide * lax.rsqrt(vnp.mean(lax.square(wide), axes, keepdims=True) + eps)
-        return (out if self.weight is None else out * self.weight).astype(value.dtype)
+        return (out if scales is None else out * scales).astype(value.dtype)
 
 
 class GroupNorm(_Norm):

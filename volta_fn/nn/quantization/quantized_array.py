@@ -74,7 +74,7 @@ class QuantizedArray(WeightArray):
     A group is some consecutive numbers along the axes that products sum over; its numbers are ``value(code) * scale``, or
     ``value(code) * scale + offset``. It is a pytree of `data`, `scales` and `offsets`, so that transforms, optimizers, `jit` with donation
     and files take it like other parameters. It multiplies (``x @ w``, ``w @ x``, ``w.T``), selects rows (`take`) and converts
-    (`dequantize`); a product converts its numbers where they are used, so that the floats are never stored.
+    (`dequantize`); a product converts its numbers where they are used, so that the floats of one product at most are in memory.
 
     Attributes:
         data: the codes, of shape (…, rows, bytes of a row): int8, or for other schemes uint8. Codes of 4 bits are two to a byte, in blocks

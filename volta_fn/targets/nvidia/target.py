@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
-from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
+from volta_fn.compiler.target import NodePass, Pass, ProgramPass, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, convolution, matmul, peers
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.nvidia import attention, convolution, matmul, peers, rows
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
+
+#: Bytes of values above which consumers compute cheap values again: a dispatch that another one waits for takes longer than any small
+#: array does.
+_RECOMPUTE_ABOVE = 0
 
 
 class NvidiaTarget(WgslTarget):
     """Kernels for one NVIDIA GPU."""
 
     name = "nvidia"
+    dequantized_numbers = 1 << 26
 
     def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
         """Describe a GPU, with the memory that it shares with those of other processes."""
-        super().__init__(capabilities._replace(scatters_rows=False))
+        super().__init__(capabilities._replace(scatters_rows=False, recompute_above=_RECOMPUTE_ABOVE))
         routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
-        self.equations = {**self.equations, **routines}
+        shaders = self.equations
+        routines |= {
+            name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()
+        }
+        one_query = partial(rows.attention, device=self.capabilities)
+        routines["attention_routine"] = partial(_first_of, one_query, routines["attention_routine"])
+        routines["products_of_row"] = partial(rows.products_of_row, device=self.capabilities)
+        self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
         if self._shared is not None:
             collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
             self.equations = {**self.equations, **collectives}
+
+    def computes_product(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth a kernel that reads these views.
+
+        One of few rows is an equation.
+        """
+        return not rows.computes_product(kernel, self.capabilities) and super().computes_product(kernel)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
@@ -50,6 +70,16 @@ class NvidiaTarget(WgslTarget):
         """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_small_product(kernel)
 
+    def has_quantized_routine(self, eqn: Equation) -> bool:
+        """Return True if a product with a quantised matrix is best computed by a routine.
+
+        With many rows the matrix is converted to floats before, for matrix units.
+        """
+        avals = [v.aval for v in eqn.invars]
+        if rows.quantized_product(avals, eqn.params, self.capabilities) is not None:
+            return True
+        return not matmul.multiplies_dequantized(avals, **eqn.params, device=self.capabilities) and super().has_quantized_routine(eqn)
+
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add.
 
@@ -59,6 +89,8 @@ class NvidiaTarget(WgslTarget):
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
         passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        fuse = partial(rows.fuse_products_of_rows, device=self.capabilities)
+        passes.append(NodePass("products of a row", "Fuse products of the same row, and the kernel that computes it.", fuse))
         if self._shared is None:
             return passes
         buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))
@@ -66,4 +98,10 @@ class NvidiaTarget(WgslTarget):
         return [ProgramPass("buckets of sums", description, buckets, simplify_after=True), *passes]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
-        return attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
+        by_one_query = rows.attends_by_one_query(avals, form, self.capabilities)
+        return by_one_query or attention.worthwhile(avals, form, self.capabilities) or super()._attends(avals, form)
+
+
+def _first_of(first: Callable[..., Routine | None], second: Callable[..., Routine | None], avals: Any, params: Any) -> Routine | None:
+    """Return the routine of one generator, or else of another one."""
+    return first(avals, params) or second(avals, params)

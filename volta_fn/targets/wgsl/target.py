@@ -33,7 +33,7 @@ from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import cholesky_p
-from volta_fn.primitives.quantized import quantized_dot_p
+from volta_fn.primitives.quantized import BLOCK_NUMBERS, quantized_dot_p
 from volta_fn.primitives.ragged import ragged_dot_p
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
@@ -154,6 +154,8 @@ class WgslTarget(Target):
     name = "wgsl"
     host_log_level = logging.WARNING
     in_place = IN_PLACE
+    #: The most numbers of a quantised matrix that exist as floats at a time, where a product with it has no routine.
+    dequantized_numbers = BLOCK_NUMBERS
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
         self.capabilities = capabilities._replace(kernel_buffers=min(capabilities.buffers, _KERNEL_BUFFERS))
@@ -217,7 +219,7 @@ class WgslTarget(Target):
             ProgramPass(
                 "quantised products",
                 "Expand products with quantised matrices to blocks of rows, where there is no routine.",
-                partial(expand_quantized_products, has_routine=quantized.has_routine),
+                partial(expand_quantized_products, has_routine=self.has_quantized_routine, block_numbers=self.dequantized_numbers),
                 simplify_after=True,
                 subjects=frozenset({quantized_dot_p}),
             ),
@@ -259,6 +261,10 @@ class WgslTarget(Target):
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)
             )
         return [*passes, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
+
+    def has_quantized_routine(self, eqn: Equation) -> bool:
+        """Return True if a product with a quantised matrix is best computed by a routine."""
+        return quantized.has_routine(eqn)
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities)

@@ -6,3 +6,4 @@ LLVM IR), `results` (what is done with sums), `wgmma` and `mma` (the kernels), a
 
 from volta_fn.targets.nvidia.matmul.contract import computes_product as computes_product
 from volta_fn.targets.nvidia.matmul.contract import contraction as contraction
+from volta_fn.targets.nvidia.matmul.contract import multiplies_dequantized as multiplies_dequantized

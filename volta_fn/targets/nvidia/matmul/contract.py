@@ -12,7 +12,9 @@ from volta_fn import dtypes
 from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
+from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
 from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
@@ -134,6 +136,17 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
     if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
         product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
     return contraction, product
+
+
+def multiplies_dequantized(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> bool:
+    """Return whether matrix units multiply by a quantised matrix.
+
+    It is converted to floats before.
+    """
+    x, outputs = avals[0], layout.size if transposed else avals[1].shape[-2]
+    if not device.matrix_units or x.dtype not in HALVES or min(x.shape[-2], x.shape[-1], outputs) < _NARROWEST:
+        return False
+    return x.size * outputs >= _FEWEST
 
 
 def is_worthwhile(product: MatrixProduct, capabilities: TargetCapabilities) -> bool:

@@ -219,7 +219,7 @@ class Rounded(Results):
 # Epilogues: a kernel's operations on the sums, in registers.
 
 
-class _EpilogueScope(VectorScope):
+class EpilogueScope(VectorScope):
     """A scope with aligned pointers, which rounds to bfloat16 by an instruction."""
 
     def emit(self, node_number: int) -> Number:
@@ -300,7 +300,7 @@ class Epilogue(_Elementwise):
             axes |= zip(names, _digits(g, index, [sizes[a] for a in names]), strict=True)
         inputs = [Value("ptr", "null"), *[memory[k] for k in self._inputs]]
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
-        scope = _EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
+        scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
         for store in range(len(self._outputs)):
             scope.store(store)

@@ -1,0 +1,493 @@
+"""Kernels of products of few rows x by matrices, which are read once.
+
+Outputs are the rows of the matrices, of which a block has a *tile*. Its warps divide a row's regions, hold as many of them in registers
+as memory has latency for, and multiply them by matrix units: there the matrix is the left operand, and the rows of x are the columns of
+the right one. The warps' sums are added up in shared memory. Several matrices of one layout that are multiplied by the same x share a
+kernel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import accumulate, islice, product
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.dtypes import bfloat16
+from volta_fn.runtime.llvm.text import Value, vector_of
+from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.rows.weights import Fragments, WeightLayout, as_float
+
+#: Rows of x that matrix units multiply at once.
+COLUMNS = 8
+
+#: The 16-bit floats of which a number of x is the sum, by its bytes.
+TERMS = {2: 1, 4: 3}
+
+#: Bytes after a row of x in shared memory, so that rows begin in different banks.
+_PADDING = 16
+
+#: The most warps of a block, regions that a warp holds in registers, and registers for them.
+_WARPS, _HELD, _REGISTERS = 16, 8, 64
+
+#: Outputs for each multiprocessor, and numbers of x, from which on tiles are large.
+_MANY, _MUCH = 64, 1 << 14
+
+#: The most numbers of x that a thread computes one after another without a loop.
+_UNROLLED = 16
+
+#: What a turn waits, and what a warp costs in the end, in regions that a warp multiplies.
+_TURN, _WARP = 20, 0.5
+
+
+class RowSchedule(NamedTuple):
+    """How a block divides its work."""
+
+    #: Outputs of a tile: 8, 16 or 32.
+    tile: int
+    warps: int
+    #: Regions that a warp loads at a time, and how often it does.
+    held: int
+    turns: int
+
+    @property
+    def slots(self) -> int:
+        """Regions for which a block has room: at least as many as a row has."""
+        return self.warps * self.held * self.turns
+
+
+def choose(layout: WeightLayout, outputs: int, columns: int, processors: int) -> RowSchedule:
+    """Return the schedule estimated to be fastest.
+
+    `columns` are the rows of x, or terms of which they consist.
+
+    Few outputs are divided into small tiles, so that every multiprocessor has one. With large tiles fewer blocks read x, which counts where
+    it has many numbers.
+    """
+    is_read_rarely = outputs > _MANY * processors and columns * layout.size >= _MUCH
+    tile = 8 if outputs <= 16 * processors else 32 if is_read_rarely else 16
+    registers = (layout.unit // 4 + (layout.groups > 1) * (1 + layout.has_offsets)) * (tile // 8)
+    sizes = [(warps, held) for warps in range(1, _WARPS + 1) for held in range(1, _HELD + 1)]
+    options = [RowSchedule(tile, *size, ceil(layout.regions / (size[0] * size[1]))) for size in sizes]
+    # The regions of the next turn are in registers, too.
+    fitting = [s for s in options if s.held * registers * min(s.turns, 2) <= _REGISTERS]
+    return min(fitting, key=lambda s: s.turns * (_TURN + s.held) + _WARP * s.warps + (s.slots - layout.regions))
+
+
+class Part(NamedTuple):
+    """One of the matrices, by the bindings of its arrays and of its results."""
+
+    outputs: int
+    #: Bytes of its array before the first row.
+    start: int
+    weights: int
+    scales: int | None
+    offsets: int | None
+    results: int
+
+
+class UnitRegion(NamedTuple):
+    """A thread's share of a region, as it is in memory.
+
+    It has the words of a unit of each row, and the scales and offsets of the group.
+    """
+
+    words: list[list[Value]]
+    scales: list[Value]
+
+    @property
+    def values(self) -> list[Value]:
+        """All of it, one value after another."""
+        return [*[word for words in self.words for word in words], *self.scales]
+
+
+class Source(ABC):
+    """Where the rows of x come from."""
+
+    #: Bytes of shared memory that it needs besides those of x.
+    workspace = 0
+    #: The 16-bit floats of which a number of x is the sum.
+    terms = 1
+
+    @abstractmethod
+    def put(self, kernel: RowsKernel) -> None:
+        """Emit the stores of x to shared memory.
+
+        Zeros beyond its end are stored, too. All threads take part.
+        """
+
+
+class RowsKernel:
+    """A kernel under construction, for `rows` rows of x, with results of a dtype."""
+
+    def __init__(
+        self, layout: WeightLayout, parts: Sequence[Part], rows: int, source: Source, dtype: np.dtype, bindings: int, schedule: RowSchedule
+    ) -> None:
+        self.layout, self.parts, self.rows, self.schedule = layout, parts, rows, schedule
+        self.source, self._dtype = source, dtype
+        #: The columns of matrix units' right operand: rows of x, or the terms of which each consists.
+        self.columns = rows * source.terms
+        self.threads = 32 * schedule.warps
+        #: Numbers of a row of x in shared memory, and bytes from one row to the next.
+        self.numbers = schedule.slots * 4 * layout.numbers
+        self.pitch = 2 * self.numbers + _PADDING
+        #: Where sums are in shared memory, and the rows of x in groups of eight.
+        self.x_bytes = self.columns * self.pitch
+        self.eights = ceil(self.columns / COLUMNS)
+        self._sums_at = self.x_bytes + source.workspace
+        self.f = KernelFunction(0, bindings, self.threads)
+        self._fragments = Fragments(self.f, layout)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of the grid."""
+        return sum(ceil(part.outputs / self.schedule.tile) for part in self.parts)
+
+    @property
+    def header(self) -> KernelHeader:
+        """How the kernel is launched."""
+        return KernelHeader(self.threads, self._sums_at + 4 * self.schedule.warps * self._tile_sums)
+
+    @property
+    def _tile_sums(self) -> int:
+        return self.schedule.tile * COLUMNS * self.eights
+
+    def text(self) -> str:
+        """Return the finished module."""
+        f, tile = self.f, self.schedule.tile
+        self.block = f.special("ctaid.x")
+        ends = list(accumulate(ceil(part.outputs / tile) for part in self.parts))
+        #: Whether the block's part is a later one than each of the parts but the last.
+        self._is_later = [f.compare("icmp uge", self.block, i32(end)) for end in ends[:-1]]
+        self._tile(f.minus(self.block, self._of_part([i32(begin) for begin in (0, *ends[:-1])])))
+        return f.text()
+
+    def _of_part(self, values: Sequence[Value]) -> Value:
+        """Emit the value that belongs to the block's part."""
+        result = values[0]
+        for is_later, value in zip(self._is_later, values[1:], strict=True):
+            result = result if result == value else self.f.select(is_later, value, result)
+        return result
+
+    def _binding_of_part(self, numbers: Sequence[int | None]) -> Value | None:
+        bindings = [self.f.bindings[number] for number in numbers if number is not None]
+        return self._of_part(bindings) if bindings else None
+
+    # a tile
+
+    def _tile(self, tile: Value) -> None:
+        """Compute a tile of a part's outputs."""
+        f, schedule, layout, parts = self.f, self.schedule, self.layout, self.parts
+        first = f.times(tile, schedule.tile)
+        g, self._t = f.divided(f.lane, 4)
+        self._outputs = self._of_part([i32(part.outputs) for part in parts])
+        last = f.minus(self._outputs, i32(1))
+        rows = [f.intrinsic("llvm.umin.i32", "i32", f.plus(first, g, i32(8 * k)), last) for k in range(schedule.tile // 8)]
+        start = self._of_part([Value("i64", str(part.start)) for part in parts])
+        base = self._binding_of_part([part.weights for part in parts])
+        assert base is not None
+        base = f.further(base, start)
+        self._by_group = [self._binding_of_part(numbers) for numbers in ([p.scales for p in parts], [p.offsets for p in parts])]
+        self._lines = [f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows]
+        self._rows_of_scales = rows
+        self._line_of_x = [f.times(self._within(f.plus(g, i32(8 * k)), self.columns), self.pitch) for k in range(self.eights)]
+        count = len(rows) * 2 * self.eights
+        totals = [Value("float", "0.0")] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
+        whole = None if layout.quantized is None or layout.groups > 1 else self._scales(i32(0))
+        held = self._load(i32(0))
+        flat = [value for region in held for value in region.values]
+        self.source.put(self)
+        f.synchronise()
+        if schedule.turns == 1:
+            totals = self._multiply(i32(0), held, totals)
+        else:
+            # The regions of the next turn are loaded before those of this one are multiplied.
+            def turn(index: Value, state: list[Value]) -> list[Value]:
+                ahead = self._load(self._least(f.plus(index, i32(1)), schedule.turns - 1))
+                following = [value for region in ahead for value in region.values]
+                return [*following, *self._multiply(index, self._regions(state, held), state[len(flat) :])]
+
+            totals = f.repeat(i32(0), i32(schedule.turns), i32(1), [*flat, *totals], turn)[len(flat) :]
+        self._add_up(first, self._scaled(totals, self._pairs(whole)) if whole is not None else totals)
+
+    def _within(self, index: Value, size: int) -> Value:
+        return self._least(index, size - 1)
+
+    def _least(self, index: Value, last: int) -> Value:
+        return self.f.intrinsic("llvm.umin.i32", "i32", index, i32(last))
+
+    # loads
+
+    def _region(self, turn: Value, slot: int) -> Value:
+        """Emit the number of a region of this warp."""
+        f, schedule = self.f, self.schedule
+        return f.plus(f.times(turn, schedule.warps * schedule.held), f.warp, i32(slot * schedule.warps))
+
+    @property
+    def _is_ragged(self) -> bool:
+        return self.schedule.slots * 4 * self.layout.unit > self.layout.width
+
+    def _load(self, turn: Value) -> list[UnitRegion]:
+        """Load this thread's share of a turn's regions."""
+        f, unit = self.f, self.layout.unit
+        words = unit // 4
+        result = []
+        for slot in range(self.schedule.held):
+            of_warp = self._region(turn, slot)
+            number = f.plus(f.times(of_warp, 4), self._t)
+            exists = None
+            if self._is_ragged:
+                exists = f.below(number, self.layout.width // unit)
+                number = self._within(number, self.layout.width // unit)
+            region = []
+            for line in self._lines:
+                vector = f.load(vector_of("i32", words), f.further(line, f.widened_index(f.times(number, unit))), unit)
+                numbers = [vector] if words == 1 else [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(words)]
+                # Codes of what does not exist are multiplied by zeros; floats could be infinite.
+                is_float = self.layout.scheme in ("bfloat16", "float16", "fp8")
+                region.append([f.select(exists, word, i32(0)) for word in numbers] if exists is not None and is_float else numbers)
+            scales = []
+            if self.layout.groups > 1:
+                inside = self._within(of_warp, self.layout.regions) if self._is_ragged else of_warp
+                scales = self._scales(f.quotient(inside, self._regions_of_group))
+            result.append(UnitRegion(region, scales))
+        return result
+
+    @property
+    def _regions_of_group(self) -> int:
+        assert self.layout.quantized is not None
+        return self.layout.quantized.group_size // (4 * self.layout.numbers)
+
+    @staticmethod
+    def _regions(flat: Sequence[Value], like: Sequence[UnitRegion]) -> list[UnitRegion]:
+        """Return values one after another as regions like others."""
+        values = iter(flat)
+        return [
+            UnitRegion([list(islice(values, len(words))) for words in each.words], list(islice(values, len(each.scales)))) for each in like
+        ]
+
+    def _scales(self, group: Value) -> list[Value]:
+        """Load the scales of a group, for each of this thread's rows.
+
+        Each is followed by the offset if there is one.
+        """
+        f, layout, result = self.f, self.layout, []
+        assert layout.scale_dtype is not None
+        size = layout.scale_dtype.itemsize
+        for row in self._rows_of_scales:
+            at = f.widened_index(f.times(f.plus(f.times(row, layout.groups), group), size))
+            for array in self._by_group:
+                if array is not None:
+                    result.append(f.load("float" if size == 4 else "i16", f.further(array, at), size))
+        return result
+
+    def _pairs(self, scales: Sequence[Value]) -> list[tuple[Value, Value | None]]:
+        """Emit scales and offsets as float32, row by row."""
+        dtype = self.layout.scale_dtype
+        assert dtype is not None
+        floats = [as_float(self.f, value, dtype) for value in scales]
+        if self.layout.has_offsets:
+            return list(zip(floats[::2], floats[1::2], strict=True))
+        return [(scale, None) for scale in floats]
+
+    # products
+
+    def _multiply(self, turn: Value, held: Sequence[UnitRegion], totals: list[Value]) -> list[Value]:
+        """Multiply regions, and add to the sums of this warp.
+
+        Sums are those of outputs, row by row, for each eight rows of x; with offsets, sums of x follow.
+        """
+        f, layout = self.f, self.layout
+        for slot, region in enumerate(held):
+            xs = self._load_x(f.plus(f.times(self._region(turn, slot), 4), self._t))
+            if layout.groups == 1:
+                totals = self._products(region.words, xs, totals)
+                continue
+            count = len(region.words) * 2 * self.eights
+            sums = self._products(region.words, xs, [Value("float", "0.0")] * (2 * count if layout.has_offsets else count))
+            scaled = self._scaled(sums, self._pairs(region.scales))
+            totals = [f.binary("fadd", x, y) for x, y in zip(totals, scaled, strict=True)]
+        return totals
+
+    def _scaled(self, sums: Sequence[Value], scales: Sequence[tuple[Value, Value | None]]) -> list[Value]:
+        """Emit sums times scales, plus sums of x times offsets."""
+        f, count = self.f, len(scales) * 2 * self.eights
+        result = []
+        for k in range(count):
+            scale, offset = scales[k // 2 % len(scales)]
+            value = f.binary("fmul", sums[k], scale)
+            result.append(value if offset is None else f.binary("fadd", value, f.binary("fmul", sums[count + k], offset)))
+        return result
+
+    def _load_x(self, unit: Value) -> list[list[tuple[Value, Value]]]:
+        """Load the numbers of x for a unit, for each eight rows of x."""
+        f, result = self.f, []
+        segments = self.layout.segments(f, unit)
+        for line in self._line_of_x:
+            parts = []
+            for first, count in segments:
+                words: list[Value] = []
+                step = min(count // 2, 4)
+                for begin in range(0, count // 2, step):
+                    at = f.plus(line, f.times(first, 2), i32(4 * begin))
+                    vector = f.load(vector_of("i32", step), f.shared(at), 4 * step)
+                    words += [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(step)]
+                parts.append(words)
+            result.append([pair for words in parts for pair in zip(words[::2], words[1::2], strict=True)])
+        return result
+
+    def _products(self, region: list[list[Value]], xs: list[list[tuple[Value, Value]]], totals: Sequence[Value]) -> list[Value]:
+        """Add the products of a region to sums."""
+        f, dtype, fragments = self.f, self.layout.dtype, self._fragments
+        lefts = [fragments.weights(words) for words in region]
+        count = len(region) * 2 * self.eights
+        result = list(totals)
+        zero = Value("float", "0.0")
+        # Matrix units multiply sixteen outputs: those of eight are there twice.
+        pairs = [(row, min(row + 1, len(region) - 1)) for row in range(0, len(region), 2)]
+        for k, eight, (low, high) in product(range(len(lefts[0])), range(self.eights), pairs):
+            first, second = lefts[low][k], lefts[high][k]
+            at, sums = eight * 2 * len(region) + 2 * low, 2 * (high - low + 1)
+            for left, begin in (((first[0], second[0], first[1], second[1]), at), ((fragments.ones(),) * 4, count + at)):
+                if begin < len(totals):
+                    before = [*result[begin : begin + sums], zero, zero][:4]
+                    result[begin : begin + sums] = f.multiply_add(dtype, left, xs[eight][k], before)[:sums]
+        return result
+
+    # results
+
+    def _add_up(self, first: Value, totals: Sequence[Value]) -> None:
+        """Add up the sums of all warps, and store the results of a tile."""
+        f, schedule = self.f, self.schedule
+        g = f.quotient(f.lane, 4)
+        begin = f.plus(i32(self._sums_at), f.times(f.warp, 4 * self._tile_sums))
+        half = schedule.tile // 8
+        for eight in range(self.eights):
+            for k in range(half):
+                pair = Value("<2 x float>", "poison")
+                for e in range(2):
+                    pair = f.let(pair.type, f"insertelement {pair}, {totals[(eight * half + k) * 2 + e]}, i32 {e}")
+                line = f.plus(f.times(f.plus(g, i32(8 * k)), COLUMNS * 4), i32(eight * schedule.tile * COLUMNS * 4))
+                f.store(pair, f.shared(f.plus(begin, line, f.times(self._t, 8))), 8)
+        f.synchronise()
+        count = schedule.tile * self.rows
+        results = self._binding_of_part([part.results for part in self.parts])
+        assert results is not None
+
+        def result(index: Value) -> None:
+            row, inside = f.divided(index, schedule.tile)
+            output = f.plus(first, inside)
+            total = None
+            for term in reversed(range(self.source.terms)):  # the smallest first
+                eight, column = f.divided(f.plus(f.times(row, self.source.terms), i32(term)), COLUMNS)
+                place = f.plus(f.times(eight, schedule.tile * COLUMNS), f.times(inside, COLUMNS), column)
+                at = f.plus(i32(self._sums_at), f.times(place, 4))
+                for warp in range(schedule.warps):
+                    one = f.load("float", f.shared(f.plus(at, i32(4 * warp * self._tile_sums))), 4)
+                    total = one if total is None else f.binary("fadd", total, one)
+            assert total is not None
+            is_ragged = any(part.outputs % schedule.tile for part in self.parts)
+            with f.only_if(f.below(output, self._outputs) if is_ragged else None):
+                self._store(results, row, output, total)
+
+        self.each(count, result)
+
+    def _store(self, results: Value, row: Value, output: Value, total: Value) -> None:
+        """Round and store a sum."""
+        f, size = self.f, self._dtype.itemsize
+        if size == 2:
+            total = f.cast("bitcast", f.cast("fptrunc", total, "bfloat" if self._dtype == bfloat16 else "half"), "i16")
+        place = f.plus(f.binary("mul", row, self._outputs) if self.rows > 1 else i32(0), output)
+        f.store(total, f.further(results, f.widened_index(f.times(place, size))), size)
+
+    def put_number(self, row: Value, column: Value, number: Value) -> None:
+        """Emit the store of a number of x, a float, to shared memory.
+
+        One of float32 is the sum of three of bfloat16, of which an infinity is the first.
+        """
+        f, terms = self.f, self.source.terms
+        type_ = "half" if self.layout.dtype == np.float16 else "bfloat"
+        line = f.plus(f.times(row, terms * self.pitch), f.times(self.layout.place(f, column), 2))
+        for term in range(terms):
+            rounded = f.cast("fptrunc", number, type_)
+            f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * self.pitch))), 2)
+            if term < terms - 1:
+                wide = f.cast("fpext", rounded, "float")
+                size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
+                number = f.select(f.below(size, 0x7F800000), f.binary("fsub", number, wide), Value("float", "0.0"))
+
+    def unrolled(self, count: int) -> list[tuple[Value, Value | None]] | None:
+        """Emit this thread's share of so many numbers.
+
+        Each comes with whether it exists; others are the last one. None if they are too many.
+
+        Loads of all of them are then under way at the same time.
+        """
+        f, turns = self.f, ceil(count / self.threads)
+        if turns > _UNROLLED:
+            return None
+        result: list[tuple[Value, Value | None]] = []
+        for turn in range(turns):
+            index = f.plus(f.thread, i32(turn * self.threads))
+            if (turn + 1) * self.threads > count:
+                result.append((self._within(index, count), f.below(index, count)))
+            else:
+                result.append((index, None))
+        return result
+
+    def each(self, count: int, body: Callable[[Value], None]) -> None:
+        """Emit a loop over so many numbers, which the threads divide."""
+        f = self.f
+
+        def one(index: Value, _: list[Value]) -> list[Value]:
+            body(index)
+            return []
+
+        with f.only_if(f.below(f.thread, count) if count < self.threads else None):
+            f.repeat(f.thread, i32(count), i32(self.threads), [], one)
+
+
+# Rows of x in memory.
+
+
+class Copied(Source):
+    """Rows that lie in memory, `stride` numbers apart, from number `start` on."""
+
+    def __init__(self, binding: int, dtype: np.dtype, size: int, start: int, stride: int) -> None:
+        self._binding, self._size, self._start, self._stride = binding, size, start, stride
+        self.terms = TERMS[dtype.itemsize]
+
+    def put(self, kernel: RowsKernel) -> None:
+        """Copy the rows, eight numbers at a time where they are aligned."""
+        f = kernel.f
+        lanes = 8 if self.terms == 1 and not any(n % 8 for n in (self._size, self._start, self._stride)) else 1
+        type_ = "float" if self.terms > 1 else "<4 x i32>" if lanes == 8 else "i16"
+        zero = Value(type_, "zeroinitializer" if lanes == 8 else "0.0" if self.terms > 1 else "0")
+        size, units, exist = 4 if self.terms > 1 else 2 * lanes, kernel.numbers // lanes, self._size // lanes
+
+        def copy(index: Value) -> None:
+            row, unit = f.divided(index, units)
+            place = f.plus(
+                f.times(row, self._stride // lanes), f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), i32(self._start // lanes)
+            )
+            number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, size))), size)
+            if units > exist:
+                number = f.select(f.below(unit, exist), number, zero)
+            if self.terms > 1:
+                kernel.put_number(row, unit, number)
+            else:
+                place = f.times(unit, size) if lanes == 8 else f.times(kernel.layout.place(f, unit), size)
+                number = _swapped(f, number) if lanes == 8 and kernel.layout.is_packed else number
+                f.store(number, f.shared(f.plus(f.times(row, kernel.pitch), place)), size)
+
+        kernel.each(kernel.rows * units, copy)
+
+
+def _swapped(f: KernelFunction, eight: Value) -> Value:
+    """Swap the numbers in the middle of each four of eight."""
+    vector = f.cast("bitcast", eight, "<8 x i16>")
+    return f.cast("bitcast", f.shuffle(vector, (0, 2, 1, 3, 4, 6, 5, 7)), eight.type)
