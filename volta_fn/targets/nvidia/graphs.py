@@ -82,6 +82,8 @@ class BindGroup(NamedTuple):
     direct: Parameters
     #: The ranks of the processes whose memory the kernel reaches, which all such kernels use one after another.
     peers: tuple[int, ...] = ()
+    #: Whether its blocks wait for each other.
+    cooperative: bool = False
 
 
 #: Bytes of an indirect grid.
@@ -103,8 +105,10 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     else:
         words = parameter_block(header, addresses, 0, encode, table)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
-    maps = 0 if header is None else len(header.maps)
-    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), () if header is None else header.peers)
+    if header is None:
+        return BindGroup(tuple(spans), words, 0, Parameters(words))
+    maps = len(header.maps)
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
 def parameters_of(step: Step) -> Parameters:
@@ -154,11 +158,16 @@ def accesses_of(step: Step) -> Accesses:
     writes = [span for number, span in enumerate(spans) if number in written]
     if step.bind_group.peers:
         writes.append(_SHARED_BY_PROCESSES)
+    if step.bind_group.cooperative:
+        writes.append(_MULTIPROCESSORS)
     return Accesses(tuple(reads), tuple(writes))
 
 
 #: Memory of all processes, as a range of a block: kernels that reach it run one after another, in the same order in all processes.
 _SHARED_BY_PROCESSES = Range(0, 0, 1)
+
+#: The multiprocessors, as another one: of two kernels whose blocks wait for each other, some blocks of each might wait for room.
+_MULTIPROCESSORS = Range(0, 1, 2)
 
 #: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.
 _COMPARISONS, _COMPARISONS_EACH = 4096, 256

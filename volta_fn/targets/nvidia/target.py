@@ -9,9 +9,10 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
-from volta_fn.compiler.target import Pass, ProgramPass, TargetCapabilities
+from volta_fn.compiler.target import LoweredProgram, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.nvidia import attention, convolution, matmul, peers
+from volta_fn.core.jaxpr import Equation
+from volta_fn.targets.nvidia import attention, convolution, matmul, peers, recurrence
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -35,6 +36,10 @@ class NvidiaTarget(WgslTarget):
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""
         return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)
+
+    def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
+        """Return the key of the routine of a scan of a recurrent layer; None for other loops."""
+        return recurrence.loop_key(eqn, self.capabilities)
 
     def split_k(self, kernel: Kernel) -> int:
         """Return the split-K factor of a kernel.
