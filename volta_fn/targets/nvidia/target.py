@@ -9,6 +9,7 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
+from volta_fn.compiler.passes.loops import pass_constants
 from volta_fn.compiler.target import LoweredProgram, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
@@ -58,12 +59,14 @@ class NvidiaTarget(WgslTarget):
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add.
 
-        Before them come those for sums between processes and for operands of convolutions.
+        Before them come those for sums between processes, for constants of recurrences, and for operands of convolutions.
         """
         orders = partial(convolution.operand_orders, device=self.capabilities)
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
         passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        if self.capabilities.matrix_units:
+            passes.insert(0, ProgramPass("constants of scans", "Make constants of scans' bodies operands.", pass_constants))
         if self._shared is None:
             return passes
         buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))

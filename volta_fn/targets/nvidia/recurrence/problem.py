@@ -27,6 +27,8 @@ Axes = tuple[Axis, ...]
 
 #: Hidden units are a multiple of this many.
 UNITS = 16
+#: The most equations of a body, which are read recursively, and the most bytes of an array that 32 bits number.
+_MOST_EQUATIONS, _MOST_BYTES = 256, 1 << 31
 
 
 class Place(NamedTuple):
@@ -120,7 +122,8 @@ class Recurrence(NamedTuple):
 def recurrence_of(eqn: Equation) -> Recurrence | None:
     """Return a scan as a recurrence; None if it is none."""
     closed: ClosedJaxpr = eqn.params["jaxpr"]
-    if closed.consts or not eqn.params["length"]:
+    equations = closed.jaxpr.eqns
+    if closed.consts or not eqn.params["length"] or len(equations) > _MOST_EQUATIONS or any(each.primitive.effectful for each in equations):
         return None
     try:
         return _Reader(eqn, closed).recurrence()
@@ -183,14 +186,14 @@ class _Reader:
     def _axes_of(self, aval: ShapedArray) -> Axes:
         """Return what the axes of a result number."""
         shape = aval.shape
-        if shape == self.batch:
+        if shape in ((), self.batch):
             return ("row",) * len(shape)
         _require(shape and shape[-1] % self.units == 0 and shape[-1])
         _require(shape[:-1] in (self.batch, ()))
         return (*("row" for _ in shape[:-1]), "unit")
 
     def _place(self, aval: ShapedArray, axes: Axes) -> Place:
-        _require(aval.dtype in DTYPES)
+        _require(aval.dtype in DTYPES and aval.nbytes < _MOST_BYTES)
         return Place(aval.shape, axes, aval.dtype)
 
     def _parts(self, atom: Atom) -> tuple[int, ...]:
