@@ -1,7 +1,8 @@
 """Dispatches: kernels, the parameters of their launches, and CUDA graphs.
 
 A graph is launched in the time of one or two kernels, whatever its length, and its kernels start without the host. An edge stands for
-each dependence, so that kernels that do not depend on each other may run at the same time.
+each dependence, so that kernels that do not depend on each other may run at the same time. What a `while` loop repeats is a graph in a
+conditional node, which runs it until a kernel of it says that it was the last time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
-from volta_fn.targets.gpu.device.driver import BoundRange, Step
+from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
 
@@ -119,9 +120,9 @@ def parameters_of(step: Step) -> Parameters:
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
 
 
-def peers_of(steps: Sequence[Step]) -> list[tuple[int, ...]]:
-    """Return the groups of processes of the collectives among dispatches."""
-    return [step.bind_group.peers for step in steps if step.bind_group.peers]
+def peers_of(steps: Sequence[AnyStep]) -> list[tuple[int, ...]]:
+    """Return the groups of processes of the collectives among dispatches; none of them is repeated."""
+    return [step.bind_group.peers for step in steps if isinstance(step, Step) and step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -147,8 +148,13 @@ class Accesses(NamedTuple):
     writes: tuple[Range, ...]
 
 
-def accesses_of(step: Step) -> Accesses:
-    """Return the memory that a dispatch reads and writes."""
+def accesses_of(step: AnyStep) -> Accesses:
+    """Return the memory that a dispatch, or all that are repeated, read and write."""
+    if isinstance(step, Repeat):
+        inner = [accesses_of(each) for each in step.steps]
+        flag = step.flag.block.handle + step.flag.offset
+        reads = dict.fromkeys([Range(step.flag.block.handle, flag, flag + step.flag.size), *[span for each in inner for span in each.reads]])
+        return Accesses(tuple(reads), tuple(dict.fromkeys([span for each in inner for span in each.writes])))
     written = step.pipeline.written
     spans: tuple[Range, ...] = step.bind_group.ranges
     reads = [span for number, span in enumerate(spans) if number not in written]
@@ -256,6 +262,25 @@ class KernelNodeParameters(ctypes.Structure):
     )
 
 
+class ConditionalNodeParameters(ctypes.Structure):
+    """CUgraphNodeParams of a conditional node."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("handle", ctypes.c_uint64),
+        ("condition", ctypes.c_int),
+        ("graphs", ctypes.c_uint),
+        ("bodies", ctypes.POINTER(ctypes.c_void_p)),
+        ("context", ctypes.c_void_p),
+        ("rest", ctypes.c_int64 * 26),
+    )
+
+
+#: CUDA's numbers of conditional nodes, and of those that repeat a graph.
+_CONDITIONAL, _WHILE = 13, 1
+
+
 class KernelNode(NamedTuple):
     """A kernel of a graph."""
 
@@ -263,26 +288,102 @@ class KernelNode(NamedTuple):
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int
-    #: The address of the array of the addresses of parameters.
-    parameters: int
+    #: The parameters, whose addresses the driver reads.
+    parameters: Parameters
 
 
-def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
+class LoopNode(NamedTuple):
+    """A graph that is repeated while a word in memory is not zero, given by its address."""
+
+    flag: int
+    nodes: tuple[Node, ...]
+    edges: Sequence[Sequence[int]]
+
+
+Node = KernelNode | LoopNode
+
+
+class Switch(NamedTuple):
+    """The kernel that sets a conditional node's condition to whether a word in memory is not zero.
+
+    Its parameters are the address of the word, the handle of the condition, and that of a word on the host, which it changes each time.
+    """
+
+    function: int
+    changing: int
+    #: The context of conditional nodes.
+    context: int
+
+
+#: The code of that kernel. The driver has the function that it calls.
+SWITCH = f"""{KernelHeader(1, 0)}target triple = "nvptx64-nvidia-cuda"
+declare void @cudaGraphSetConditional(i64, i32)
+declare i64 @llvm.nvvm.read.ptx.sreg.globaltimer()
+define ptx_kernel void @main(ptr addrspace(1) %flag, i64 %handle, ptr addrspace(1) %changing, ptr addrspace(1) %grid) {{
+  %word = load i32, ptr addrspace(1) %flag
+  %is_set = icmp ne i32 %word, 0
+  %condition = zext i1 %is_set to i32
+  call void @cudaGraphSetConditional(i64 %handle, i32 %condition)
+  %time = call i64 @llvm.nvvm.read.ptx.sreg.globaltimer()
+  store volatile i64 %time, ptr addrspace(1) %changing, align 8
+  ret void
+}}
+"""
+
+
+class _Builder:
+    """Adds nodes to graphs."""
+
+    def __init__(self, loaded: Functions, errors: CallErrors, switch: Switch | None) -> None:
+        self._functions, self._errors, self._switch = loaded, errors, switch
+
+    def add(self, graph: int, nodes: Sequence[Node], edges: Sequence[Sequence[int]]) -> list[int]:
+        """Add nodes, each with the earlier ones that it waits for; return their handles."""
+        handles: list[int] = []
+        for node, predecessors in zip(nodes, edges, strict=True):
+            before = [handles[number] for number in predecessors]
+            handles.append(self._kernel(graph, node, before) if isinstance(node, KernelNode) else self._loop(graph, node, before))
+        return handles
+
+    def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
+        function, grid, threads, shared, parameters = kernel
+        node = KernelNodeParameters(function, grid, threads, shared, parameters.address, None, None, None)
+        result = ctypes.c_void_p()
+        array = (ctypes.c_void_p * len(before))(*before) if before else None
+        status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
+        self._errors.check(status, "cuGraphAddKernelNode")
+        return result.value or 0
+
+    def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
+        """Add a conditional node, with a switch before it and one at the end of its graph."""
+        assert self._switch is not None
+        handle, result = ctypes.c_uint64(), ctypes.c_void_p()
+        status = self._functions.cuGraphConditionalHandleCreate(ctypes.byref(handle), graph, self._switch.context, 0, 0)
+        self._errors.check(status, "cuGraphConditionalHandleCreate")
+        parameters = Parameters(struct.pack("<4Q", loop.flag, handle.value, self._switch.changing, 0))
+        switch = KernelNode(self._switch.function, (1, 1, 1), (1, 1, 1), 0, parameters)
+        first = (ctypes.c_void_p * 1)(self._kernel(graph, switch, before))
+        node = ConditionalNodeParameters(kind=_CONDITIONAL, handle=handle.value, condition=_WHILE, graphs=1, context=self._switch.context)
+        status = self._functions.cuGraphAddNode(ctypes.byref(result), graph, first, 1, ctypes.byref(node))
+        self._errors.check(status, "cuGraphAddNode")
+        body = node.bodies[0]
+        handles = self.add(body, loop.nodes, loop.edges)
+        waited_for = {number for predecessors in loop.edges for number in predecessors}
+        self._kernel(body, switch, [each for number, each in enumerate(handles) if number not in waited_for])
+        return result.value or 0
+
+
+def instantiate(
+    loaded: Functions, errors: CallErrors, nodes: Sequence[Node], edges: Sequence[Sequence[int]], stream: int, switch: Switch | None = None
+) -> int:
     """Return the handle of an executable graph, which the caller destroys.
 
-    It is uploaded in a stream, whose context is current. Raises `DeviceError` or `OutOfMemoryError`.
+    It is uploaded in a stream, whose context is current. Loops need a `switch`. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
-        handles: list[int] = []
-        add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
-        for (function, grid, threads, shared, addresses), predecessors in zip(nodes, edges, strict=True):
-            parameters = KernelNodeParameters(function, grid, threads, shared, addresses, None, None, None)
-            count = len(predecessors)
-            before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
-            errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")
-            handles.append(node.value or 0)
+        _Builder(loaded, errors, switch).add(graph.value or 0, nodes, edges)
         errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)
