@@ -151,10 +151,10 @@ class Accesses(NamedTuple):
 def accesses_of(step: AnyStep) -> Accesses:
     """Return the memory that a dispatch, or all that are repeated, read and write."""
     if isinstance(step, Repeat):
-        inner = [accesses_of(each) for each in step.steps]
-        flag = step.flag.block.handle + step.flag.offset
-        reads = dict.fromkeys([Range(step.flag.block.handle, flag, flag + step.flag.size), *[span for each in inner for span in each.reads]])
-        return Accesses(tuple(reads), tuple(dict.fromkeys([span for each in inner for span in each.writes])))
+        block, offset, size = step.flag
+        flag, inner = Range(block.handle, block.handle + offset, block.handle + offset + size), [accesses_of(each) for each in step.steps]
+        read, written = [span for each in inner for span in each.reads], [span for each in inner for span in each.writes]
+        return Accesses(tuple(dict.fromkeys([flag, *read])), tuple(dict.fromkeys(written)))
     written = step.pipeline.written
     spans: tuple[Range, ...] = step.bind_group.ranges
     reads = [span for number, span in enumerate(spans) if number not in written]

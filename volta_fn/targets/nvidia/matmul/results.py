@@ -320,8 +320,8 @@ class Epilogue(_Elementwise):
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
         scope = _EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
-        for store in range(len(self._outputs)):
-            scope.store(store)
+        for number in range(len(self._outputs)):
+            scope.store(number)
         g.finish()
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:

@@ -132,7 +132,6 @@ class RecurrentKernel:
         first = [self._start(node, e) for _, node in carried for e in range(t.elements)]
         first += [self._row_of(node, e, self._row_number(i32(0))) for _, node in rows for e in range(t.elements)]
         kinds = [number.dtype for number in first]
-        before = [{**values} for values in self._values]
 
         def iterate(iteration: Value, values: list[Value]) -> list[Value]:
             numbers = iter([Number(dtype, (value,)) for dtype, value in zip(kinds, values, strict=True)])

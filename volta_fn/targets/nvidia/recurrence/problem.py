@@ -8,7 +8,7 @@ products need other units, of the same row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def recurrence_of(eqn: Equation) -> Recurrence | None:
         return None
 
 
-class _OtherScan(Exception):  # noqa: N818
+class _OtherScan(Exception):
     """The scan is no recurrence."""
 
 
@@ -186,11 +186,12 @@ class _Reader:
     def _axes_of(self, aval: ShapedArray) -> Axes:
         """Return what the axes of a result number."""
         shape = aval.shape
+        rows: Axes = ("row",)
         if shape in ((), self.batch):
-            return ("row",) * len(shape)
+            return rows * len(shape)
         _require(shape and shape[-1] % self.units == 0 and shape[-1])
         _require(shape[:-1] in (self.batch, ()))
-        return (*("row" for _ in shape[:-1]), "unit")
+        return (*rows * len(shape[:-1]), "unit")
 
     def _place(self, aval: ShapedArray, axes: Axes) -> Place:
         _require(aval.dtype in DTYPES and aval.nbytes < _MOST_BYTES)
@@ -241,7 +242,8 @@ class _Reader:
             return self._node(operand, own, part)
         if name in ("slice", "pad", "concatenate"):
             _require(axes and axes[-1] == "unit")
-            return getattr(self, f"_{name}")(eqn, axes, part)  # type: ignore[no-any-return]
+            part_of = {"slice": self._slice, "pad": self._pad, "concatenate": self._concatenate}
+            return part_of[name](eqn, axes, part)
         _require(is_elementwise(eqn) and name in OPERATIONS and len(eqn.outvars) == 1)
         aval = eqn.outvars[0].aval
         _require(aval.dtype in DTYPES)
@@ -311,5 +313,3 @@ class _Reader:
         strides = (columns, 1) if other[0] == 0 else (1, terms)
         assert isinstance(right, Var)
         return Product(self._parts(left), self.inputs[right], strides, terms, columns // self.units, dtype)
-
-
