@@ -22,10 +22,10 @@ class _Compiler:
     def ask(self, request: list[bytes]) -> list[bytes]:
         from volta_fn.errors import VoltaError
         from volta_fn.targets.nvidia import compilation
-        from volta_fn.targets.nvidia.graphs import SWITCH
+        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
         from volta_fn.targets.nvidia.translation import translate
 
-        if request[0].decode() == SWITCH:
+        if request[0].decode() == CONDITION_KERNEL:
             return [b"cubin", compilation._THREADS.pack(1, 1, 1), request[0]]
         try:
             shader = translate(request[0].decode())
@@ -45,9 +45,9 @@ class _Kernels(dict[str, Callable[..., None]]):
 
     def __getitem__(self, source: str) -> Callable[..., None]:
         from tests.targets.nvidia.translation import emulation
-        from volta_fn.targets.nvidia.graphs import SWITCH
+        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
 
-        if source == SWITCH:
+        if source == CONDITION_KERNEL:
             return self._fake.set_condition  # type: ignore[no-any-return]
 
         def run(words: list[int], grid: tuple[int, int, int]) -> None:

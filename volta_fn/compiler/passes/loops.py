@@ -156,7 +156,7 @@ def _inflates(eqn: Equation) -> bool:
 
 
 def pass_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Make the constants of scans' bodies operands of the scans, and so constants of the program."""
+    """Make the constants of scans' bodies operands of the scans."""
     variables: dict[int, Var] = {}
     constants: list[Any] = []
 

@@ -411,7 +411,7 @@ class Program:
                     gpu.lease_scratch(self.block_sizes)
 
     def _is_repeated(self, command: While) -> bool:
-        """Return whether the device repeats a `while` by itself, of which one iteration is recorded."""
+        """Return whether the device repeats a `while` by itself."""
         return dispatches_of(command.body) <= _MOST_RECORDED and self.gpu.driver.repeats(run.source for run in runs(command.body))
 
     @property

@@ -22,14 +22,14 @@ from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Description,
 from volta_fn.targets.gpu.device.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
-    SWITCH,
+    CONDITION_KERNEL,
     BindGroup,
+    ConditionKernel,
     Kernel,
     KernelNode,
     LaunchConfiguration,
     LoopNode,
     Node,
-    Switch,
     accesses_of,
     bind_group,
     dependences,
@@ -213,7 +213,7 @@ class NvidiaDriver:
         self._graphs: Finalized[int] = Finalized()
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
-        self._loops: Switch | None = None
+        self._loops: ConditionKernel | None = None
         _OPEN.set(self, None)
 
     def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
@@ -393,17 +393,17 @@ class NvidiaDriver:
     def _graph(self, steps: Sequence[AnyStep]) -> GraphRecording:
         """Return a graph of dispatches."""
         nodes, edges = self._nodes(steps)
-        switch = self._switch() if any(isinstance(node, LoopNode) for node in nodes) else None
+        condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()
-            handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream, switch)
+            handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream, condition)
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
         graph = GraphRecording(self, handle, peers_of(steps))
         self._graphs.add(graph, handle)
         return graph
 
     def _nodes(self, steps: Sequence[AnyStep]) -> tuple[tuple[Node, ...], list[list[int]]]:
-        """Return the nodes of dispatches, without empty ones, and for each the earlier ones that it waits for."""
+        """Return the nodes of dispatches, and for each the ones that it waits for."""
         steps = [step for step in steps if isinstance(step, Repeat) or 0 not in step.workgroups]
         nodes: list[Node] = []
         for step in steps:
@@ -414,16 +414,16 @@ class NvidiaDriver:
                 nodes.append(KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step)))
         return tuple(nodes), dependences([accesses_of(step) for step in steps])
 
-    def _switch(self) -> Switch:
+    def _condition_kernel(self) -> ConditionKernel:
         """Return the kernel by which loops in graphs end."""
         if self._loops is None:
-            kernel, _ = self.compile(SWITCH, 0, frozenset(), NONE)
+            kernel, _ = self.compile(CONDITION_KERNEL, 0, frozenset(), NONE)
             changing = ctypes.c_void_p()
             with self.context:
                 status = self.functions.cuMemHostAlloc(ctypes.byref(changing), ctypes.sizeof(ctypes.c_uint64), 0)
                 self.call_errors.check(status, "cuMemHostAlloc")
             ctypes.memset(changing.value or 0, 0, ctypes.sizeof(ctypes.c_uint64))
-            self._loops = Switch(kernel.function, changing.value or 0, self.context.handle)
+            self._loops = ConditionKernel(kernel.function, changing.value or 0, self.context.handle)
         return self._loops
 
     @property

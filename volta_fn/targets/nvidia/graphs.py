@@ -121,7 +121,10 @@ def parameters_of(step: Step) -> Parameters:
 
 
 def peers_of(steps: Sequence[AnyStep]) -> list[tuple[int, ...]]:
-    """Return the groups of processes of the collectives among dispatches; none of them is repeated."""
+    """Return the groups of processes of the collectives among dispatches.
+
+    None of them is repeated.
+    """
     return [step.bind_group.peers for step in steps if isinstance(step, Step) and step.bind_group.peers]
 
 
@@ -293,8 +296,9 @@ class KernelNode(NamedTuple):
 
 
 class LoopNode(NamedTuple):
-    """A graph that is repeated while a word in memory is not zero, given by its address."""
+    """A graph that is repeated while a word in memory is not zero."""
 
+    #: The address of the word.
     flag: int
     nodes: tuple[Node, ...]
     edges: Sequence[Sequence[int]]
@@ -303,20 +307,22 @@ class LoopNode(NamedTuple):
 Node = KernelNode | LoopNode
 
 
-class Switch(NamedTuple):
-    """The kernel that sets a conditional node's condition to whether a word in memory is not zero.
+class ConditionKernel(NamedTuple):
+    """The kernel that sets the condition of a conditional node.
 
-    Its parameters are the address of the word, the handle of the condition, and that of a word on the host, which it changes each time.
+    It holds if a word in memory is not zero. The parameters are the address of the word, the handle of the condition, and the address of
+    a number on the host.
     """
 
     function: int
+    #: The address of the number, which changes each time.
     changing: int
     #: The context of conditional nodes.
     context: int
 
 
 #: The code of that kernel. The driver has the function that it calls.
-SWITCH = f"""{KernelHeader(1, 0)}target triple = "nvptx64-nvidia-cuda"
+CONDITION_KERNEL = f"""{KernelHeader(1, 0)}target triple = "nvptx64-nvidia-cuda"
 declare void @cudaGraphSetConditional(i64, i32)
 declare i64 @llvm.nvvm.read.ptx.sreg.globaltimer()
 define ptx_kernel void @main(ptr addrspace(1) %flag, i64 %handle, ptr addrspace(1) %changing, ptr addrspace(1) %grid) {{
@@ -334,8 +340,8 @@ define ptx_kernel void @main(ptr addrspace(1) %flag, i64 %handle, ptr addrspace(
 class _Builder:
     """Adds nodes to graphs."""
 
-    def __init__(self, loaded: Functions, errors: CallErrors, switch: Switch | None) -> None:
-        self._functions, self._errors, self._switch = loaded, errors, switch
+    def __init__(self, loaded: Functions, errors: CallErrors, condition: ConditionKernel | None) -> None:
+        self._functions, self._errors, self._condition = loaded, errors, condition
 
     def add(self, graph: int, nodes: Sequence[Node], edges: Sequence[Sequence[int]]) -> list[int]:
         """Add nodes, each with the earlier ones that it waits for; return their handles."""
@@ -355,35 +361,44 @@ class _Builder:
         return result.value or 0
 
     def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
-        """Add a conditional node, with a switch before it and one at the end of its graph."""
-        assert self._switch is not None
+        """Add a conditional node.
+
+        Its condition is set by a kernel before it, and by one at the end of its graph.
+        """
+        assert self._condition is not None
         handle, result = ctypes.c_uint64(), ctypes.c_void_p()
-        status = self._functions.cuGraphConditionalHandleCreate(ctypes.byref(handle), graph, self._switch.context, 0, 0)
+        status = self._functions.cuGraphConditionalHandleCreate(ctypes.byref(handle), graph, self._condition.context, 0, 0)
         self._errors.check(status, "cuGraphConditionalHandleCreate")
-        parameters = Parameters(struct.pack("<4Q", loop.flag, handle.value, self._switch.changing, 0))
-        switch = KernelNode(self._switch.function, (1, 1, 1), (1, 1, 1), 0, parameters)
-        first = (ctypes.c_void_p * 1)(self._kernel(graph, switch, before))
-        node = ConditionalNodeParameters(kind=_CONDITIONAL, handle=handle.value, condition=_WHILE, graphs=1, context=self._switch.context)
+        parameters = Parameters(struct.pack("<4Q", loop.flag, handle.value, self._condition.changing, 0))
+        setter = KernelNode(self._condition.function, (1, 1, 1), (1, 1, 1), 0, parameters)
+        first = (ctypes.c_void_p * 1)(self._kernel(graph, setter, before))
+        context = self._condition.context
+        node = ConditionalNodeParameters(kind=_CONDITIONAL, handle=handle.value, condition=_WHILE, graphs=1, context=context)
         status = self._functions.cuGraphAddNode(ctypes.byref(result), graph, first, 1, ctypes.byref(node))
         self._errors.check(status, "cuGraphAddNode")
         body = node.bodies[0]
         handles = self.add(body, loop.nodes, loop.edges)
         waited_for = {number for predecessors in loop.edges for number in predecessors}
-        self._kernel(body, switch, [each for number, each in enumerate(handles) if number not in waited_for])
+        self._kernel(body, setter, [each for number, each in enumerate(handles) if number not in waited_for])
         return result.value or 0
 
 
 def instantiate(
-    loaded: Functions, errors: CallErrors, nodes: Sequence[Node], edges: Sequence[Sequence[int]], stream: int, switch: Switch | None = None
+    loaded: Functions,
+    errors: CallErrors,
+    nodes: Sequence[Node],
+    edges: Sequence[Sequence[int]],
+    stream: int,
+    condition: ConditionKernel | None = None,
 ) -> int:
     """Return the handle of an executable graph, which the caller destroys.
 
-    It is uploaded in a stream, whose context is current. Loops need a `switch`. Raises `DeviceError` or `OutOfMemoryError`.
+    It is uploaded in a stream, whose context is current. Loops need a `condition`. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
-        _Builder(loaded, errors, switch).add(graph.value or 0, nodes, edges)
+        _Builder(loaded, errors, condition).add(graph.value or 0, nodes, edges)
         errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)

@@ -39,7 +39,7 @@ class NvidiaTarget(WgslTarget):
         return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
-        """Return the key of the routine of a scan of a recurrent layer; None for other loops."""
+        """Return the key of the routine of a recurrence; None for other loops."""
         return recurrence.loop_key(eqn, self.capabilities)
 
     def split_k(self, kernel: Kernel) -> int:

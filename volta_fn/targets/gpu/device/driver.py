@@ -77,7 +77,7 @@ class Step(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Steps that the device repeats while a word in its memory, which they set, is not zero."""
+    """Steps that are repeated while a word that they set is not zero."""
 
     flag: BoundRange
     steps: tuple[AnyStep, ...]

@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 
 def loop_key(eqn: Equation, device: TargetCapabilities) -> RoutineKey | None:
-    """Return the key of the routine of a scan that is a recurrence; None for other loops."""
+    """Return the key of the routine of a recurrence; None for other loops."""
     recurrence = recurrence_of(eqn) if device.matrix_units and eqn.primitive is scan_p else None
     tiling = None if recurrence is None else choose(recurrence, device)
     if recurrence is None or tiling is None:

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.scalars import Number, constant, load
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.results import operation, put
-from volta_fn.targets.nvidia.recurrence.problem import Node, Place, Product, Read, Recurrence, Result, Sum
+from volta_fn.targets.nvidia.recurrence.problem import ArrayPlace, Node, Product, Read, Recurrence, Result, Sum
 from volta_fn.targets.nvidia.recurrence.schedule import AHEAD, COLUMNS, ROWS, STEP_BYTES, Tiling, steps
 
 #: Bytes between the counters of blocks that meet, and of a fragment of the left operand.
@@ -100,8 +100,8 @@ class RecurrentKernel:
             self._position.append((at, f.plus(self._begin_unit, unit)))
             self._exists.append(inside)
 
-    def _pointer(self, binding: int, place: Place, part: int, e: int, iteration: Value | None) -> Value:
-        """Emit the generic pointer to an element of an array, or of a row of a stacked one."""
+    def _pointer(self, binding: int, place: ArrayPlace, part: int, e: int, iteration: Value | None) -> Value:
+        """Emit the generic pointer to an element of an array, or of a stacked one."""
         f = self.f
         row, unit = self._position[e]
         total, stride = i32(0), 1
@@ -213,7 +213,7 @@ class RecurrentKernel:
             for e in range(self.t.elements if n in nodes else 0):
                 self._store(binding, result.place, part, e, self._value(n, e), row)
 
-    def _store(self, binding: int, place: Place, part: int, e: int, value: Number, row: Value | None) -> None:
+    def _store(self, binding: int, place: ArrayPlace, part: int, e: int, value: Number, row: Value | None) -> None:
         f, condition = self.f, self._exists[e]
         sizes = {"row": self.r.rows, "unit": self.r.units}
         for axis, index in zip(("row", "unit"), self._position[e], strict=True):
@@ -226,9 +226,9 @@ class RecurrentKernel:
     # products
 
     def _fragments(self, product: Product) -> list[list[list[Value]]]:
-        """Load this warp's share of a matrix: for each step, and eight columns, two registers.
+        """Load this warp's share of a matrix.
 
-        A lane has four terms in a row, or two of float32.
+        For each step, and eight columns, it is two registers. A lane has four terms in a row, or two of float32.
         """
         f, t = self.f, self.t
         each = STEP_BYTES // product.dtype.itemsize

@@ -31,10 +31,10 @@ UNITS = 16
 _MOST_EQUATIONS, _MOST_BYTES = 256, 1 << 31
 
 
-class Place(NamedTuple):
-    """Where the scalars of an array lie: an element for every row and unit, in each of its parts.
+class ArrayPlace(NamedTuple):
+    """Where the scalars of an array lie.
 
-    Part p of an array (batch, n · units) has columns p · units, …
+    There is one for every row and unit, in each of its parts. Part p of an array (batch, n · units) has columns p · units, …
     """
 
     shape: Shape
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
     kind: Literal["constant", "row", "carry"]
     number: int
-    place: Place
+    place: ArrayPlace
     part: int
 
     @property
@@ -90,12 +90,12 @@ class Product(NamedTuple):
 class Result(NamedTuple):
     """An array of results: the nodes of its parts."""
 
-    place: Place
+    place: ArrayPlace
     nodes: tuple[int, ...]
 
 
 class Recurrence(NamedTuple):
-    """A scan whose iterations are products with constant matrices and elementwise operations."""
+    """A scan of products with constant matrices and elementwise operations."""
 
     length: int
     reverse: bool
@@ -193,9 +193,9 @@ class _Reader:
         _require(shape[:-1] in (self.batch, ()))
         return (*rows * len(shape[:-1]), "unit")
 
-    def _place(self, aval: ShapedArray, axes: Axes) -> Place:
+    def _place(self, aval: ShapedArray, axes: Axes) -> ArrayPlace:
         _require(aval.dtype in DTYPES and aval.nbytes < _MOST_BYTES)
-        return Place(aval.shape, axes, aval.dtype)
+        return ArrayPlace(aval.shape, axes, aval.dtype)
 
     def _parts(self, atom: Atom) -> tuple[int, ...]:
         """Return the nodes of all parts of a result."""
@@ -238,8 +238,8 @@ class _Reader:
         if name in ("broadcast_in_dim", "reshape", "squeeze"):
             operand = eqn.invars[0]
             _require(len(eqn.invars) == 1)
-            own = self._broadcast(eqn, axes) if name == "broadcast_in_dim" else self._reshaped(eqn, axes)
-            return self._node(operand, own, part)
+            before = self._broadcast(eqn, axes) if name == "broadcast_in_dim" else self._reshaped(eqn, axes)
+            return self._node(operand, before, part)
         if name in ("slice", "pad", "concatenate"):
             _require(axes and axes[-1] == "unit")
             part_of = {"slice": self._slice, "pad": self._pad, "concatenate": self._concatenate}
@@ -250,8 +250,10 @@ class _Reader:
         operands = []
         for operand in eqn.invars:  # which broadcast
             shape = operand.aval.shape
-            inner = zip(shape, aval.shape[len(axes) - len(shape) :], axes[len(axes) - len(shape) :], strict=True)
-            operands.append(self._node(operand, tuple([axis if own == size else "none" for own, size, axis in inner]), part))
+            skipped = len(axes) - len(shape)
+            inner = zip(shape, aval.shape[skipped:], axes[skipped:], strict=True)
+            broadcast: Axes = tuple([axis if old == size else "none" for old, size, axis in inner])
+            operands.append(self._node(operand, broadcast, part))
         return self._add(Apply(aval.dtype, name, tuple(operands), tuple(sorted(params.items()))))
 
     def _broadcast(self, eqn: Equation, axes: Axes) -> Axes:

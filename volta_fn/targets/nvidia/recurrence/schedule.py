@@ -1,4 +1,4 @@
-"""Tilings of recurrences: which rows and units a block has, and whether all blocks fit a GPU at once."""
+"""Tilings of recurrences: which rows and units a block has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATION_COST = 0.5
 
 
 class Tiling(NamedTuple):
-    """A division of a recurrence among blocks, and of products among the warps of a block."""
+    """A division of a recurrence among blocks and their warps."""
 
     #: Rows and units of a block.
     rows: int
@@ -46,7 +46,10 @@ class Tiling(NamedTuple):
         return ceil(r.rows / self.rows), r.units // self.units
 
     def pitch(self, product: Product) -> int:
-        """Return the floats of a row of partial sums in shared memory, without bank conflicts."""
+        """Return the floats of a row of partial sums in shared memory.
+
+        They are so many that fragments cause no bank conflicts.
+        """
         return product.parts * self.units + COLUMNS
 
     def shared(self, r: Recurrence) -> int:
@@ -68,7 +71,10 @@ def steps(product: Product) -> int:
 
 
 def choose(r: Recurrence, device: TargetCapabilities) -> Tiling | None:
-    """Return the tiling estimated to be fastest; None if no blocks hold all matrices in registers."""
+    """Return the tiling estimated to be fastest.
+
+    None if blocks that fit a GPU at once have no registers for all matrices.
+    """
     common = gcd(*[steps(product) for product in r.products])
     warps = max([n for n in range(1, _WARPS + 1) if common % n == 0])
     tilings = [Tiling(rows, units, warps) for rows in (16, 32, 64) for units in (8, 16, 32)]
