@@ -151,11 +151,16 @@ class Accesses(NamedTuple):
     writes: tuple[Range, ...]
 
 
+def flag_of(step: Repeat) -> Range:
+    """Return the memory that says whether dispatches are repeated."""
+    block, offset, size = step.flag
+    return Range(block.handle, block.handle + offset, block.handle + offset + size)
+
+
 def accesses_of(step: AnyStep) -> Accesses:
     """Return the memory that a dispatch, or all that are repeated, read and write."""
     if isinstance(step, Repeat):
-        block, offset, size = step.flag
-        flag, inner = Range(block.handle, block.handle + offset, block.handle + offset + size), [accesses_of(each) for each in step.steps]
+        flag, inner = flag_of(step), [accesses_of(each) for each in step.steps]
         read, written = [span for each in inner for span in each.reads], [span for each in inner for span in each.writes]
         return Accesses(tuple(dict.fromkeys([flag, *read])), tuple(dict.fromkeys(written)))
     written = step.pipeline.written
@@ -301,6 +306,7 @@ class LoopNode(NamedTuple):
     #: The address of the word.
     flag: int
     nodes: tuple[Node, ...]
+    #: For each node, and for the one that reads the word, the earlier ones that it waits for.
     edges: Sequence[Sequence[int]]
 
 
@@ -377,9 +383,7 @@ class _Builder:
         status = self._functions.cuGraphAddNode(ctypes.byref(result), graph, first, 1, ctypes.byref(node))
         self._errors.check(status, "cuGraphAddNode")
         body = node.bodies[0]
-        handles = self.add(body, loop.nodes, loop.edges)
-        waited_for = {number for predecessors in loop.edges for number in predecessors}
-        self._kernel(body, setter, [each for number, each in enumerate(handles) if number not in waited_for])
+        self.add(body, (*loop.nodes, setter), loop.edges)
         return result.value or 0
 
 

@@ -21,7 +21,7 @@ from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.results import operation, put
 from volta_fn.targets.nvidia.recurrence.problem import ArrayPlace, Node, Product, Read, Recurrence, Result, Sum
-from volta_fn.targets.nvidia.recurrence.schedule import AHEAD, COLUMNS, ROWS, STEP_BYTES, Tiling, steps
+from volta_fn.targets.nvidia.recurrence.schedule import COLUMNS, ROWS, STEP_BYTES, Tiling, steps
 
 #: Bytes between the counters of blocks that meet, and of a fragment of the left operand.
 COUNTER, FRAGMENT = 128, 512
@@ -301,14 +301,14 @@ class RecurrentKernel:
         lane = f.times(f.lane, 16)
         fragments = [(step, tile) for step in range(steps(product) // t.warps) for tile in range(tiles)]
         sums = [[[zero] * 4 for _ in range(columns)] for _ in range(tiles)]
-        for begin in range(0, len(fragments), AHEAD):
+        for begin in range(0, len(fragments), t.ahead):
             words = []
-            for step, tile in fragments[begin : begin + AHEAD]:
+            for step, tile in fragments[begin : begin + t.ahead]:
                 number = f.plus(f.times(self._row_block, tiles), i32(tile))
                 fragment = f.plus(f.times(number, steps(product)), f.warp, i32(step * t.warps))
                 pointer = f.further(base, f.widened_index(f.plus(f.times(fragment, FRAGMENT), lane)))
                 words.append(f.ptx(_LOAD, f.cast("ptrtoint", pointer, "i64"), results=["i32"] * 4))
-            for (step, tile), (low, high, low8, high8) in zip(fragments[begin : begin + AHEAD], words, strict=True):
+            for (step, tile), (low, high, low8, high8) in zip(fragments[begin : begin + t.ahead], words, strict=True):
                 for column, matrix in enumerate(self._matrices[k][step]):
                     sums[tile][column] = f.multiply_add(product.dtype, [low, low8, high, high8], matrix, sums[tile][column])
         pitch = t.pitch(product)

@@ -11,9 +11,6 @@ from volta_fn.targets.nvidia.recurrence.problem import Product, Read, Recurrence
 #: Rows and columns of a fragment of sums, and bytes of a row's terms in one step of `mma`.
 ROWS, COLUMNS, STEP_BYTES = 16, 8, 32
 
-#: Fragments of the left operand that a warp loads at once.
-AHEAD = 16
-
 #: The most warps of a block.
 _WARPS = 8
 #: Registers of a thread for fragments of matrices and for sums, and for all that it keeps.
@@ -30,6 +27,8 @@ class Tiling(NamedTuple):
     units: int
     #: Warps, each of which has a share of the terms of all products.
     warps: int
+    #: Fragments of the left operand that a warp loads at once.
+    ahead: int = 16
 
     @property
     def threads(self) -> int:
@@ -77,7 +76,7 @@ def choose(r: Recurrence, device: TargetCapabilities) -> Tiling | None:
     """
     common = gcd(*[steps(product) for product in r.products])
     warps = max([n for n in range(1, _WARPS + 1) if common % n == 0])
-    tilings = [Tiling(rows, units, warps) for rows in (16, 32, 64) for units in (8, 16, 32)]
+    tilings = [Tiling(rows, units, warps, ahead) for rows in (16, 32, 64) for units in (8, 16, 32) for ahead in (16, 4)]
     return min([t for t in tilings if _fits(r, t, device)], key=lambda t: _cost(r, t), default=None)
 
 
@@ -89,7 +88,7 @@ def _fits(r: Recurrence, t: Tiling, device: TargetCapabilities) -> bool:
     if fragments > _MOST_FRAGMENTS or sums > _MOST_SUMS:
         return False
     carried = sum(len(result.nodes) for result in r.carry) + sum(isinstance(node, Read) for node in r.nodes)
-    loaded = 4 * min(AHEAD, max(steps(product) // t.warps * (t.rows // ROWS) for product in r.products))
+    loaded = 4 * min(t.ahead, max(steps(product) // t.warps * (t.rows // ROWS) for product in r.products))
     return fragments + sums + loaded + t.elements * carried <= _MOST_REGISTERS
 
 
