@@ -427,7 +427,10 @@ class NvidiaDriver:
         return tuple(nodes)
 
     def _loop(self, step: Repeat) -> LoopNode:
-        """Return the node of a loop, with some iterations if they are short: those after the last one do nothing."""
+        """Return the node of a loop, with some iterations at once if they are short.
+
+        Those after the last one do nothing.
+        """
         body = _launched(step.steps)
         blocks = [math.inf if isinstance(each, Repeat) else math.prod(each.workgroups) for each in body]
         body *= _SHORT_ITERATIONS if sum(blocks) <= _SHORT_BLOCKS else 1

@@ -263,7 +263,10 @@ def parts_of(kernel: Kernel) -> list[Kernel]:
 
 
 def _part(kernel: Kernel, axis: int, first: int, end: int) -> Kernel:
-    """Return the iterations of an axis from `first` to `end`, without decided selections."""
+    """Return the iterations of an axis from `first` to `end`.
+
+    Selections that are decided there go.
+    """
     sizes = (*kernel.sizes[:axis], end - first, *kernel.sizes[axis + 1 :])
     kernel = simplified(rewritten(kernel, sizes, kernel.parallel, {axis: along(axis).plus(first)}))
     chosen: list[int] = []
