@@ -18,7 +18,8 @@ loops: Any = load("volta_fn.targets.wgsl.loops.routine")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let arrays of any size count as large ones."""
+    """Let arrays of any size count as large ones, and three as many."""
+    monkeypatch.setattr(loops, "_PARTS", 3)
     monkeypatch.setattr(loops, "_CONCATENATED", 0)
 
 

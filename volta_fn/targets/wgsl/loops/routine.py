@@ -231,7 +231,7 @@ def _small_kernel(kernel: Kernel, capabilities: TargetCapabilities) -> _SmallKer
 # moved 3780 GB/s with eight arrays of float32, 2710 with sixteen and 1380 with thirty.
 
 #: The fewest parts of an axis that are computed by workgroups of their own, and the fewest elements of all.
-_PARTS, _CONCATENATED = 3, 1 << 20
+_PARTS, _CONCATENATED = 9, 1 << 20
 #: Parts begin and end at multiples of so many elements, so that no word belongs to two.
 _PART_UNIT = 8
 
