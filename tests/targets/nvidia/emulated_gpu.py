@@ -22,8 +22,11 @@ class _Compiler:
     def ask(self, request: list[bytes]) -> list[bytes]:
         from volta_fn.errors import VoltaError
         from volta_fn.targets.nvidia import compilation
+        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
         from volta_fn.targets.nvidia.translation import translate
 
+        if request[0].decode() == CONDITION_KERNEL:
+            return [b"cubin", compilation._THREADS.pack(1, 1, 1), request[0]]
         try:
             shader = translate(request[0].decode())
         except VoltaError as error:
@@ -34,11 +37,18 @@ class _Compiler:
 class _Kernels(dict[str, Callable[..., None]]):
     """Every text is a kernel."""
 
+    def __init__(self, fake: Any) -> None:
+        self._fake = fake
+
     def __contains__(self, source: object) -> bool:
         return True
 
     def __getitem__(self, source: str) -> Callable[..., None]:
         from tests.targets.nvidia.translation import emulation
+        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
+
+        if source == CONDITION_KERNEL:
+            return self._fake.set_condition  # type: ignore[no-any-return]
 
         def run(words: list[int], grid: tuple[int, int, int]) -> None:
             count = len(words) // 2
@@ -54,7 +64,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     fake = FakeCuda(("an emulated GPU",), eager=True)
     fake.strict = False
-    fake.kernels = _Kernels()
+    fake.kernels = _Kernels(fake)
     fake.capability = (7, 5)  # without matrix units
     monkeypatch.setattr(library, "open_library", lambda: fake)
     monkeypatch.setattr(compilation, "pool", _Compiler)

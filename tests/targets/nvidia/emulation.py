@@ -1,7 +1,7 @@
 """Kernels for NVIDIA GPUs on a CPU: LLVM compiles them, and Python does what only a GPU has instructions for.
 
 Every thread of a block is one of the host's. An instruction of a warp, or of a warp group, meets its threads, and one of them computes for
-all. Blocks run one after another. It is slow, and for small products.
+all. Blocks run one after another, those of cooperative kernels at once. It is slow, and for small products.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("bfloat16
 #: The operands of `wgmma` by their names in PTX.
 _FORMATS = {"bf16": "bfloat16", "f16": "float16", "tf32": "float32", "s8": "int8"}
 _TIMEOUT = 60
+#: The alignment of shared memory.
+_ALIGNMENT = 1024
 
 #: What LLVM calls on hosts without an instruction for it.
 _TO_BFLOAT16 = """
@@ -69,6 +71,23 @@ class _Transactions:
         self.bytes = self.phase = 0
 
 
+class _Block:
+    """A block: its shared memory, and where its threads meet."""
+
+    def __init__(self, number: int, header: KernelHeader) -> None:
+        self.number = number
+        self.memory = ctypes.create_string_buffer(header.shared + _ALIGNMENT)
+        self.shared = -(-ctypes.addressof(self.memory) // _ALIGNMENT) * _ALIGNMENT
+        ctypes.memset(self.shared, 0x7F, header.shared)
+        warps = header.threads // 32
+        self.block_meeting = _Meeting(header.threads)
+        self.warp_meetings = [_Meeting(32) for _ in range(warps)]
+        self.group_meetings = [_Meeting(128) for _ in range(-(-warps // 4))]
+        self.condition = threading.Condition()
+        self.barriers: dict[int, _Transactions] = {}
+        self.named: dict[int, list[int]] = {}
+
+
 class Emulator:
     """A kernel compiled for the host."""
 
@@ -88,13 +107,14 @@ class Emulator:
         )
         self._engine = llvm.create_mcjit_compiler(module, machine)
         self._engine.finalize_object()
-        self.shared = self._engine.get_global_value_address("shared_memory")
+        #: For counters that several blocks wait for.
+        self._counted = threading.Condition()
 
     # the text
 
     def _for_host(self, text: str) -> str:
-        bytes_ = self.header.shared
-        text = re.sub(r"@shared_memory = .*", f"@shared_memory = global [{bytes_} x i8] zeroinitializer, align 1024", text)
+        text = re.sub(r"@shared_memory = .*", "", text)
+        text = text.replace("@shared_memory", "%shared").replace("ptx_kernel void @main(", "ptx_kernel void @main(ptr %shared, ")
         text = re.sub(r" addrspace\(\d\)", "", text)
         text = re.sub(r"addrspacecast (ptr \S+) to ptr", r"bitcast \1 to ptr", text)
         text = (
@@ -146,11 +166,13 @@ class Emulator:
     def run(self, arrays: Sequence[np.ndarray], blocks: int, grid: np.ndarray | None = None) -> None:
         """Run all blocks on arrays, one for each binding; a conditional dispatch has three words of a grid."""
         self.arrays, self.grid = arrays, grid
-        for block in range(blocks):
-            self._begin_block()
+        at_once = blocks if self.header.cooperative else 1
+        for first in range(0, blocks, at_once):
             failures: list[BaseException] = []
             threads = [
-                threading.Thread(target=self._thread, args=(block, blocks, number, failures)) for number in range(self.header.threads)
+                threading.Thread(target=self._thread, args=(block, blocks, number, failures))
+                for block in [_Block(number, self.header) for number in range(first, first + at_once)]
+                for number in range(self.header.threads)
             ]
             for thread in threads:
                 thread.start()
@@ -158,24 +180,14 @@ class Emulator:
                 thread.join()
             assert not failures, failures[:3]
 
-    def _begin_block(self) -> None:
-        warps = self.header.threads // 32
-        self.block_meeting = _Meeting(self.header.threads)
-        self.warp_meetings = [_Meeting(32) for _ in range(warps)]
-        self.group_meetings = [_Meeting(128) for _ in range(-(-warps // 4))]
-        self.condition = threading.Condition()
-        self.barriers: dict[int, _Transactions] = {}
-        self.named: dict[int, list[int]] = {}
-        ctypes.memset(self.shared, 0x7F, self.header.shared)
-
-    def _thread(self, block: int, blocks: int, number: int, failures: list[BaseException]) -> None:
+    def _thread(self, block: _Block, blocks: int, number: int, failures: list[BaseException]) -> None:
         self.local.block, self.local.blocks, self.local.number, self.local.failure = block, blocks, number, None
         maps = [ctypes.c_void_p(k + 1) for k in range(len(self.header.maps))]
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in self.arrays]
-        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(maps) + len(pointers) + 1))(
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(maps) + len(pointers) + 2))(
             self._engine.get_function_address("emulated")
         )
-        function(*maps, *pointers, None if self.grid is None else ctypes.c_void_p(self.grid.ctypes.data))
+        function(block.shared, *maps, *pointers, None if self.grid is None else ctypes.c_void_p(self.grid.ctypes.data))
         if self.local.failure is not None:
             failures.append(self.local.failure)
 
@@ -194,15 +206,16 @@ class Emulator:
 
     def _address(self, address: int) -> int:
         """Return the host's address of one in shared memory, in 32 bits."""
-        return self.shared + ((address - self.shared) & 0xFFFFFFFF)
+        shared: int = self.local.block.shared
+        return shared + ((address - shared) & 0xFFFFFFFF)
 
     def _do(self, code: str, a: list[Any], count: int) -> Sequence[Any]:
-        thread, local = self.local.number, self.local
+        thread, local, block = self.local.number, self.local, self.local.block
         lane, warp = thread % 32, thread // 32
         if "sreg" in code:
-            return [{"tid.x": thread, "ctaid.x": local.block, "nctaid.x": local.blocks}[code.partition("sreg.")[2]]]
+            return [{"tid.x": thread, "ctaid.x": block.number, "nctaid.x": local.blocks}[code.partition("sreg.")[2]]]
         if "shfl.sync.bfly" in code:
-            return self.warp_meetings[warp].meet(lane, a, lambda given: {k: [given[k ^ given[k][2]][1]] for k in given})
+            return block.warp_meetings[warp].meet(lane, a, lambda given: {k: [given[k ^ given[k][2]][1]] for k in given})
         if "shfl" in code:
             return [a[1]]  # equal in all lanes
         if "ex2.approx" in code:
@@ -215,22 +228,22 @@ class Emulator:
             both = struct.pack("<2I", a[0] & 0xFFFFFFFF, a[1] & 0xFFFFFFFF)
             return [int.from_bytes(bytes([both[a[2] >> 4 * k & 7] for k in range(4)]), "little")]
         if "bar.warp" in code:
-            return self.warp_meetings[warp].meet(lane, [], lambda _: {})
+            return block.warp_meetings[warp].meet(lane, [], lambda _: {})
         if "barrier.cta" in code:
-            return self.block_meeting.meet(thread, [], lambda _: {})
+            return block.block_meeting.meet(thread, [], lambda _: {})
         if "cp.async.cg" in code:
             ctypes.memset(a[0], 0, 16)
             ctypes.memmove(a[0], a[1], a[2])
             return []
         if "ldmatrix" in code:
-            return self.warp_meetings[warp].meet(lane, a, lambda given: _ldmatrix(given, ".trans" in code))
+            return block.warp_meetings[warp].meet(lane, a, lambda given: _ldmatrix(given, ".trans" in code))
         if "stmatrix" in code:
-            return self.warp_meetings[warp].meet(lane, a, self._stmatrix)
+            return block.warp_meetings[warp].meet(lane, a, self._stmatrix)
         if "nvvm.mma" in code:
-            dtype = _DTYPES["bfloat16" if "bf16" in code else "float16"]
-            return self.warp_meetings[warp].meet(lane, a, lambda given: _mma(given, dtype))
+            dtype = _DTYPES["bfloat16" if "bf16" in code else "float32" if "tf32" in code else "float16"]
+            return block.warp_meetings[warp].meet(lane, a, lambda given: _mma(given, dtype))
         if "wgmma.mma_async" in code:
-            return self.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code, count))
+            return block.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code, count))
         if "wgmma.wait_group" in code:
             return a
         if "e4m3x2" in code:
@@ -239,22 +252,40 @@ class Emulator:
         if code.startswith("cvt.rn.") or ".ff2" in code:
             dtype = _DTYPES["bfloat16" if "bf16x2" in code else "float16"]
             return [int(np.array([a[1], a[0]], np.float32).astype(dtype).view(np.uint32)[0])]
+        if code.startswith("cvt.rna.tf32"):
+            return [int(np.array([a[0]], np.float32).view(np.uint32)[0]) + 0x1000 & 0xFFFFE000]
+        if "v4.b32" in code:
+            return struct.unpack("<4I", ctypes.string_at(a[0], 16))
+        if ".gpu.global" in code:
+            return self._count(code, a)
         if "setmaxnreg" in code or "fence." in code or "commit" in code or "wait.group" in code:
             return []
         return self._synchronise(code, a)
 
+    def _count(self, code: str, a: list[Any]) -> Sequence[Any]:
+        """Arrive at a counter in memory, or wait for a number there."""
+        counter = ctypes.c_uint32.from_address(a[0])
+        with self._counted:
+            if code.startswith("red.release"):
+                counter.value += 1
+                self._counted.notify_all()
+            else:
+                assert self._counted.wait_for(lambda: counter.value >= a[1], _TIMEOUT), "a counter never reaches its number"
+        return []
+
     def _synchronise(self, code: str, a: list[Any]) -> Sequence[Any]:
-        with self.condition:
+        block = self.local.block
+        with block.condition:
             if "mbarrier.init" in code:
-                self.barriers[self._address(a[0])] = _Transactions(a[1])
+                block.barriers[self._address(a[0])] = _Transactions(a[1])
             elif "expect_tx" in code:
                 self._arrive(self._address(a[0]), a[1])
             elif "mbarrier.arrive" in code:
                 if a[1] == 0:
                     self._arrive(self._address(a[0]), 0)
             elif "try_wait" in code:
-                barrier = self.barriers[self._address(a[0])]
-                assert self.condition.wait_for(lambda: barrier.phase & 1 != a[1], _TIMEOUT), "a barrier's phase never ends"
+                barrier = block.barriers[self._address(a[0])]
+                assert block.condition.wait_for(lambda: barrier.phase & 1 != a[1], _TIMEOUT), "a barrier's phase never ends"
             elif "bulk.shared" in code:
                 ctypes.memmove(self._address(a[0]), a[1], a[2])
                 self._arrive(self._address(a[3]), 0, a[2])
@@ -262,25 +293,26 @@ class Emulator:
                 self._copy_box(a, code.count("$") - 3)
             elif "bar." in code:
                 number = a[0] if a else int(code.split()[1].rstrip(","))
-                state = self.named.setdefault(number, [0, 0])
+                state = block.named.setdefault(number, [0, 0])
                 generation = state[1]
                 state[0] += 1
                 if state[0] == 256:
                     state[:] = 0, generation + 1
-                    self.condition.notify_all()
+                    block.condition.notify_all()
                 elif "sync" in code:
-                    assert self.condition.wait_for(lambda: state[1] != generation, _TIMEOUT), f"too few threads reach barrier {number}"
+                    assert block.condition.wait_for(lambda: state[1] != generation, _TIMEOUT), f"too few threads reach barrier {number}"
             else:
                 raise NotImplementedError(code)
         return []
 
     def _arrive(self, address: int, expected: int, copied: int = 0) -> None:
-        barrier = self.barriers[address]
+        block = self.local.block
+        barrier = block.barriers[address]
         barrier.bytes += expected - copied
         barrier.pending -= not copied
         if barrier.pending == 0 and barrier.bytes == 0:
             barrier.pending, barrier.phase = barrier.count, barrier.phase + 1
-            self.condition.notify_all()
+            block.condition.notify_all()
 
     def _copy_box(self, a: list[Any], numbers: int) -> None:
         """Copy a box as a tensor map says, swizzled; `numbers` are its coordinates and offsets."""
@@ -343,7 +375,7 @@ class Emulator:
         """Return a matrix in shared memory, with 32 bytes of terms in each row."""
         assert descriptor >> 62 == 1, "the swizzle of 128 bytes"
         low = (descriptor & 0x3FFF) << 4
-        start = self.shared + ((low - self.shared) & 0x3FFFF)
+        start = self.local.block.shared + ((low - self.local.block.shared) & 0x3FFFF)
         leading, stride = [((descriptor >> bits) & 0x3FFF) << 4 for bits in (16, 32)]
         size = dtype.itemsize
         result = np.zeros((rows, 32 // size), np.float64)
@@ -429,15 +461,16 @@ def _rows(words: dict[int, list[int]], dtype: np.dtype) -> np.ndarray:
 
 
 def _mma(given: dict[int, list[Any]], dtype: np.dtype) -> dict[int, Sequence[Any]]:
-    """Multiply (16, 16) by (16, 8), from fragments."""
-    left, right = np.zeros((16, 16)), np.zeros((16, 8))
+    """Multiply 16 rows by 8 columns of 32 bytes, from fragments."""
+    each = 4 // dtype.itemsize  # terms of a word
+    left, right = np.zeros((16, 8 * each)), np.zeros((8 * each, 8))
     for lane, arguments in given.items():
         g, t = divmod(lane, 4)
-        pairs = [np.array([word], np.uint32).view(dtype).astype(np.float64) for word in arguments[:6]]
-        for k, (row, column) in enumerate([(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)]):
-            left[row, column : column + 2] = pairs[k]
-        for k, row in enumerate((2 * t, 2 * t + 8)):
-            right[row : row + 2, g] = pairs[4 + k]
+        words = [np.array([word & 0xFFFFFFFF], np.uint32).view(dtype).astype(np.float64) for word in arguments[:6]]
+        for k, (row, term) in enumerate([(g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4)]):
+            left[row, each * term : each * term + each] = words[k]
+        for k, term in enumerate((t, t + 4)):
+            right[each * term : each * term + each, g] = words[4 + k]
     product = left @ right
     results: dict[int, Sequence[Any]] = {}
     for lane, arguments in given.items():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.graphs import KernelNodeParameters, LaunchConfiguration
+from volta_fn.targets.nvidia.graphs import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
 
@@ -65,6 +65,9 @@ class FakeCuda:
         self.objects: dict[int, Any] = {}
         self.events: dict[int, tuple[bool, float]] = {}
         self.clock = 0.0
+        #: The conditions of loops in graphs, by their handles, and the arrays of their graphs.
+        self.conditions: dict[int, int] = {}
+        self._bodies: list[Any] = []
         self._handles = itertools.count(0x1000, 16)
         self._thread = threading.local()
         self._bound: dict[str, Any] = {}
@@ -360,6 +363,34 @@ class FakeCuda:
         assert predecessors <= {other for other, *_ in self.objects[graph]}
         self.objects[graph].append((handle, predecessors, run))
 
+    def do_cuGraphConditionalHandleCreate(self, result: int, graph: int, context: int, default: int, flags: int) -> None:
+        assert context == self.stack[-1] and not flags
+        handle = at(result, ctypes.c_uint64).value = next(self._handles)
+        self.conditions[handle] = default
+
+    def do_cuGraphAddNode(self, result: int, graph: int, before: int | None, count: int, parameters: int) -> None:
+        node = ConditionalNodeParameters.from_address(parameters)
+        assert (node.kind, node.condition, node.graphs, node.context) == (13, 1, 1, self.stack[-1])
+        self._bodies.append((ctypes.c_void_p * 1)())
+        node.bodies = self._bodies[-1]
+        self._make(ctypes.addressof(self._bodies[-1]), [])
+        handle, body = node.handle, self.objects[self._bodies[-1][0]]
+
+        def run() -> None:
+            while self.conditions[handle]:
+                self._run_nodes(body)
+
+        self._make(result, run)
+        predecessors = {at(before + 8 * i, ctypes.c_uint64).value for i in range(count)} if before else set()
+        assert predecessors <= {other for other, *_ in self.objects[graph]}
+        self.objects[graph].append((at(result, ctypes.c_void_p).value, predecessors, run))
+
+    def set_condition(self, words: list[int], grid: tuple[int, int, int]) -> None:
+        """Do what the kernel does that sets the condition of a loop."""
+        flag, handle, changing, _ = words
+        self.conditions[handle] = at(flag, ctypes.c_uint32).value != 0
+        at(changing, ctypes.c_uint64).value += 1
+
     def do_cuGraphInstantiateWithFlags(self, result: int, graph: int, flags: int) -> None:
         self._make(result, ("executable", list(self.objects[graph])))
 
@@ -374,17 +405,16 @@ class FakeCuda:
 
     def do_cuGraphLaunch(self, executable: int, stream: int) -> None:
         nodes = self.objects[executable][1]
+        self._enqueue(lambda: self._run_nodes(nodes))
 
-        def run() -> None:
-            """Run the nodes in the order that is farthest from theirs."""
-            waiting, done = list(nodes), set()
-            while waiting:
-                node = next(node for node in reversed(waiting) if node[1] <= done)
-                waiting.remove(node)
-                done.add(node[0])
-                node[2]()
-
-        self._enqueue(run)
+    def _run_nodes(self, nodes: list[Any]) -> None:
+        """Run nodes in the order that is farthest from theirs."""
+        waiting, done = list(nodes), set()
+        while waiting:
+            node = next(node for node in reversed(waiting) if node[1] <= done)
+            waiting.remove(node)
+            done.add(node[0])
+            node[2]()
 
     def graphs(self) -> list[list[Any]]:
         """Return the nodes of the executable graphs that are not destroyed."""

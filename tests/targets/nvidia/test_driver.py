@@ -19,11 +19,13 @@ import pytest
 
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Step
+from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia import library, readbacks
 from volta_fn.targets.nvidia.adapters import NvidiaAdapter, adapters, describe
 from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaDriver
+from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
+from volta_fn.targets.nvidia.kernel import KernelHeader
 
 GROUPS = (1, 1, 1)
 
@@ -470,6 +472,60 @@ def test_without_room_for_a_graph_its_dispatches_are_launched(device: NvidiaDriv
     recording = device.recording(steps)
     assert len(cuda.graphs()) == 1
     del recording
+
+
+# loops
+
+
+def loop_of(device: NvidiaDriver, cuda: FakeCuda, count: int) -> tuple[Repeat, int, int]:
+    """Return a loop that doubles a number and counts down, with the addresses of the number and of the counter."""
+    x, counter, less = [device.allocate(4) for _ in range(3)]
+    for memory, number in ((x, 1), (counter, count), (less, (1 << 32) - 1)):
+        device.write(memory, array(number), 0)
+    cuda.kernels[CONDITION_KERNEL] = cuda.set_condition
+    body = step(device, "double", (x, 4), written=0), step(device, "add", (less, 4), (counter, 4), written=1)
+    return Repeat(BoundRange(Block(counter), 0, 4), body), x, counter
+
+
+@pytest.mark.parametrize("count", [0, 4, 8])
+@pytest.mark.parametrize("record", [True, False])
+def test_a_loop_in_a_graph(device: NvidiaDriver, cuda: FakeCuda, count: int, record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat, x, counter = loop_of(device, cuda, count)
+    steps = [step(device, "double", (x, 4), written=0), repeat, step(device, "double", (x, 4), written=0)]
+    if record:
+        (portion,) = device.recording(steps) or ()
+        portion.write()
+    else:
+        device.play(steps)
+    assert read(device, cuda, x, 4) == [4 << count]
+    assert read(device, cuda, counter, 4) == [0]
+    assert bool(device.iterations)  # which has changed, so that waiting goes on
+    assert cuda.count("cuLaunchKernel") == (0 if record else 2)
+
+
+def test_short_iterations_are_repeated_together(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    repeat, _, _ = loop_of(device, cuda, 1)
+    assert len(device._loop(repeat).nodes) == 2 * 4
+    assert [len(edges) for edges in device._loop(repeat).edges] == [0, 0, *[1] * 6, 1]
+    large = Repeat(repeat.flag, (repeat.steps[0]._replace(workgroups=(1 << 11, 1, 1)), repeat.steps[1]._replace(workgroups=(0, 1, 1))))
+    assert len(device._loop(large).nodes) == 1
+    assert len(device._loop(Repeat(repeat.flag, (repeat, repeat.steps[1]))).nodes) == 2
+
+
+def test_which_loops_graphs_have(device: NvidiaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    collective = f"{KernelHeader(128, 0, peers=(0, 1))}define"
+    assert device.repeats(["double", f"{KernelHeader(128, 0)}define"])
+    assert not device.repeats(["double", collective])
+    monkeypatch.setattr(device.functions, "version", 12030)
+    assert not device.repeats(["double"])
+
+
+def test_without_room_for_a_graph_there_is_no_recording_of_a_loop(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    repeat, x, _ = loop_of(device, cuda, 4)
+    cuda.failures = {"cuGraphInstantiateWithFlags": [2]}
+    assert device.recording([repeat]) is None
+    device.play([repeat])
+    assert read(device, cuda, x, 4) == [16]
 
 
 # timestamps

@@ -67,6 +67,57 @@ def test_programs(name: str, gpu: Device) -> None:
         np.testing.assert_allclose(np.asarray(result), np.asarray(wanted), rtol=2e-5, atol=1e-5)
 
 
+def collatz(n: Any) -> Any:
+    """Count steps to 1, and those of all smaller numbers: a loop in a loop."""
+
+    def steps(n: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] > 1, lambda c: (jnp.where(c[0] % 2 == 0, c[0] // 2, 3 * c[0] + 1), c[1] + 1), (n, n * 0))[1]
+
+    return lax.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, c[1] + steps(c[0])), (n, n * 0))[1]
+
+
+def newton(x: Any) -> Any:
+    """Take square roots, a scan of loops, with a branch in each iteration."""
+
+    def root(total: Any, a: Any) -> Any:
+        def improve(c: Any) -> Any:
+            y = lax.cond(c[1] % 2 == 0, lambda y: 0.5 * (y + a / y), lambda y: (y * y + a) / (2 * y), c[0])
+            return y, c[1] + 1
+
+        y, count = lax.while_loop(lambda c: jnp.abs(c[0] * c[0] - a) > 1e-5 * a, improve, (a, 0))
+        return total + count, y
+
+    return lax.scan(root, 0, x)
+
+
+LOOPS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "no iteration": (collatz, np.int32(0), np.int32(0)),
+    "one in another": (collatz, np.int32(7), np.int32(0 + 1 + 7 + 2 + 5 + 8 + 16)),
+    "in a scan": (lambda x: newton(x)[1], np.arange(1, 6, dtype=np.float32), np.sqrt(np.arange(1, 6))),
+    "around a scan": (
+        lambda x: lax.while_loop(lambda x: x[-1] < 100, lambda x: lax.scan(lambda c, a: (c + a, c + a), x[0] * 0, x)[1], x),
+        np.ones(4, np.float32),
+        np.array([1, 8, 36, 120], np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["in graphs", "by an older driver"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(name: str, is_new: bool, gpu: Device, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, x, expected = LOOPS[name]
+    monkeypatch.setattr(gpu.backend.gpu.driver.functions, "version", 12040 if is_new else 12030)
+    program, read = vf.jit(lambda x: function(x)), fake.count("cuMemcpyDtoHAsync_v2")
+    loops = fake.count("cuGraphAddNode")
+    with vf.default_device(gpu):
+        on_device = vf.device_put(x, gpu)
+        results = [program(on_device) for _ in range(3)]
+        assert (fake.count("cuMemcpyDtoHAsync_v2") == read) == is_new
+        for result in results:
+            np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5)
+    assert (fake.count("cuGraphAddNode") > loops) == is_new
+
+
 def train(steps: int) -> tuple[np.ndarray, float]:
     """Return parameters and the loss after some steps of training, whose parameters are updated in place."""
 

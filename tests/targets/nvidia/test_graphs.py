@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from volta_fn.targets.gpu.device.driver import BoundRange, Step
 from volta_fn.targets.nvidia import graphs
 from volta_fn.targets.nvidia.graphs import Accesses, Range, chain, dependences
+from volta_fn.targets.nvidia.kernel import KernelHeader
 
 
 def spans(*ranges: tuple[int, int, int]) -> tuple[Range, ...]:
@@ -40,6 +43,19 @@ A, B, C, D = [(block, 0, 16) for block in (1000, 2000, 3000, 4000)]
 )
 def test_dependences(dispatches: list[tuple[list, list]], edges: list[list[int]]) -> None:
     assert dependences([accesses(*dispatch) for dispatch in dispatches]) == edges
+
+
+def test_kernels_whose_blocks_wait_for_each_other_run_one_after_another() -> None:
+    """The blocks of two at once might each have room for some alone."""
+    kernel = graphs.Kernel(1, 1, (128, 1, 1), frozenset([0]))
+
+    def step(block: int, cooperative: bool) -> Step:
+        header = KernelHeader(128, 0, cooperative=cooperative)
+        group = graphs.bind_group(header, [BoundRange(SimpleNamespace(handle=block), 0, 16)], lambda *_: b"", lambda _: 0)
+        return Step(kernel, group, (1, 1, 1))
+
+    steps = [step(1000 * number, cooperative) for number, cooperative in enumerate([True, False, True, True], 1)]
+    assert dependences([graphs.accesses_of(each) for each in steps]) == [[], [], [0], [2]]
 
 
 def closure(edges: list[list[int]]) -> list[set[int]]:

@@ -24,6 +24,11 @@ def test_a_map_of_windows_is_read_from_the_text() -> None:
     assert header_of(kernel_module(header, 3, [2], "").text) == header
 
 
+def test_all_fields_are_read_from_the_text() -> None:
+    header = HEADER._replace(peers=(0, 3), cooperative=True)
+    assert header_of(kernel_module(header, 3, [2], "").text) == header
+
+
 def test_wgsl_has_no_header() -> None:
     assert header_of("@compute @workgroup_size(64) fn main() {}") is None
 

@@ -103,6 +103,11 @@ class Range(NamedTuple):
             terms = [(axis, -c) for axis, c in terms]
         return Range(Affine(tuple(terms), 0), low, high)
 
+    def interval(self, size: int) -> tuple[int, int]:
+        """Return where the condition holds along its only axis, of this size."""
+        _, low, high = self.canonical()
+        return max(min(low, size), 0), max(min(high, size), 0)
+
 
 def undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ...] | None:
     """Return the conditions that do not always hold; None if one never holds."""

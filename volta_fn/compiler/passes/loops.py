@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.ir.program import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
 from volta_fn.compiler.passes.rewriting import literal_key
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -150,6 +150,37 @@ def _split_body(body: ClosedJaxpr, consts: int, always_runs: bool) -> tuple[Clos
 def _inflates(eqn: Equation) -> bool:
     size = sum(v.aval.size for v in eqn.outvars)
     return size > _LARGE_RESULT and size > sum(v.aval.size for v in eqn.invars)
+
+
+# Constants of bodies, which a routine for a whole loop needs as operands.
+
+
+def pass_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Make the constants of scans' bodies operands of the scans."""
+    variables: dict[int, Var] = {}
+    constants: list[Any] = []
+
+    def operand(constant: Any) -> Var:
+        if id(constant) not in variables:
+            variables[id(constant)] = Var(constant.aval)
+            constants.append(constant)
+        return variables[id(constant)]
+
+    def passed(eqn: Equation) -> list[Equation]:
+        body = eqn.params["jaxpr"] if eqn.primitive is scan_p else None
+        if body is None or not body.consts:
+            return [eqn]
+        jaxpr = Jaxpr([], [*body.jaxpr.constvars, *body.jaxpr.invars], body.jaxpr.outvars, body.jaxpr.eqns)
+        params = {**eqn.params, "jaxpr": ClosedJaxpr(jaxpr), "num_consts": eqn.params["num_consts"] + len(body.consts)}
+        return [eqn.replace(invars=[*map(operand, body.consts), *eqn.invars], params=params)]
+
+    result = with_each_replaced(closed, passed)
+    if not constants:
+        return closed
+    jaxpr = result.jaxpr
+    return ClosedJaxpr(
+        Jaxpr([*jaxpr.constvars, *variables.values()], jaxpr.invars, jaxpr.outvars, jaxpr.eqns), [*result.consts, *constants]
+    )
 
 
 # Loop variance: carries that no iteration changes become constants of the loop.

@@ -14,13 +14,13 @@ from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ShapeError
-from volta_fn.targets.gpu.device.driver import BoundRange, Portion, Step, Timestamps
+from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Portion, Repeat, Step, Timestamps
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.device.pipelines import Pipeline
 from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, dispatches_of, plan_program
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
@@ -142,7 +142,7 @@ _RECORDINGS = 8
 class Recording:
     """The dispatches that a command list wrote to the queue."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[AnyStep]) -> None:
         self.steps = steps
         #: What writes them again, made when it is first replayed; None if the driver has nothing faster than `play`.
         self.portions: Sequence[Portion] | None = ()
@@ -176,28 +176,31 @@ class CommandList:
             self.epoch = epoch
         return self.recordings.get(key)
 
-    def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
+    def keep(self, key: tuple[Any, ...], steps: list[AnyStep]) -> None:
         """Store the steps that were written for some blocks and iterations as a recording."""
         if len(self.recordings) >= _RECORDINGS:
             self.recordings.clear()
         self.recordings[key] = Recording(steps)
 
 
-def command_lists(commands: Sequence[Command]) -> list[Any]:
-    """Group consecutive commands that need no host into command lists."""
+def command_lists(commands: Sequence[Command], repeats: Callable[[While], bool]) -> list[Any]:
+    """Group consecutive commands that need no host into command lists.
+
+    `repeats` says whether the device repeats the dispatches of a `while` by itself.
+    """
     groups: list[Any] = []
     pending: list[Command] = []
     for command in [*commands, None]:
-        if command is not None and uninterrupted(command):
+        if command is not None and uninterrupted(command, repeats):
             pending.append(command)
             continue
         if pending:
             groups.append(CommandList(pending))
             pending = []
         if isinstance(command, Loop):
-            groups.append(Loop(command.number, command.iterations, command_lists(command.body)))
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body, repeats)))
         elif isinstance(command, While):
-            groups.append(While(command.flag, command_lists(command.body)))
+            groups.append(While(command.flag, command_lists(command.body, repeats)))
         elif command is not None:
             groups.append(command)
     return groups
@@ -254,7 +257,7 @@ class Call:
         if recording is not None:
             recording.replay(self.queue)
             return
-        steps: list[Step] = []
+        steps: list[AnyStep] = []
         count = 0
         for step in self.steps(command_list.commands):
             steps.append(step)
@@ -267,8 +270,8 @@ class Call:
         if not count and gpu.recordings_epoch == epoch:  # otherwise the steps may refer to a block that was released meanwhile
             command_list.keep(key, steps)
 
-    def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
-        """Yield dispatches one by one."""
+    def steps(self, commands: Sequence[Command]) -> Iterator[AnyStep]:
+        """Yield dispatches one by one, and those that the device repeats together."""
         for command in commands:
             if isinstance(command, Run):
                 yield self.step(command)
@@ -277,6 +280,8 @@ class Call:
                     self.iterations[command.number] = iteration
                     yield from self.steps(command.body)
                 self.iterations.pop(command.number, None)
+            elif isinstance(command, While):
+                yield Repeat(self.binding(command.flag), tuple(self.steps(command.body)))
 
     def step(self, run: Run) -> Step:
         """Resolve one dispatch: its pipeline, bind group and grid."""
@@ -364,11 +369,12 @@ class Program:
         *,
         reads_ahead: bool = True,
         allocate: bool = True,
+        repeats: bool = True,
     ) -> None:
         """Compile a program.
 
         If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
-        temporary values is allocated now, not by the first call.
+        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -393,7 +399,7 @@ class Program:
             #: When each temporary value is needed, by the number of the command.
             self.lifetimes = plan.lifetimes
             self.block_sizes, self.block_of = plan.block_sizes, plan.block_of
-            self.commands = command_lists(plan.commands)
+            self.commands = command_lists(plan.commands, self._is_repeated if repeats else lambda command: False)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
             #: The only command list, if the program is one that depends on nothing but the blocks of a call.
@@ -403,6 +409,10 @@ class Program:
             if allocate and not self.interrupted:
                 with gpu.queue.lock:
                     gpu.lease_scratch(self.block_sizes)
+
+    def _is_repeated(self, command: While) -> bool:
+        """Return whether the device repeats a `while` by itself."""
+        return dispatches_of(command.body) <= _MOST_RECORDED and self.gpu.driver.repeats(run.source for run in runs(command.body))
 
     @property
     def temporary_bytes(self) -> int:
@@ -491,6 +501,7 @@ class _TimedCall(Call):
         """Write the dispatches of a command list to the queue, one by one."""
         self.gpu.pipelines.limit_groups()
         for step in self.steps(command_list.commands):
+            assert isinstance(step, Step), "the host repeats dispatches that are timed"
             self.queue.play_timed(self.stamps, step)
 
 
@@ -504,7 +515,7 @@ class TimedProgram(Program):
     device = "gpu"
 
     def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: CompilerPipeline) -> None:
-        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False)
+        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, repeats=False)
         self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
         self._numbers = {id(entry[1]): number for number, entry in enumerate(self.items) if entry is not None}

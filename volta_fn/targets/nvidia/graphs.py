@@ -1,7 +1,8 @@
 """Dispatches: kernels, the parameters of their launches, and CUDA graphs.
 
 A graph is launched in the time of one or two kernels, whatever its length, and its kernels start without the host. An edge stands for
-each dependence, so that kernels that do not depend on each other may run at the same time.
+each dependence, so that kernels that do not depend on each other may run at the same time. What a `while` loop repeats is a graph in a
+conditional node, which runs it until a kernel of it says that it was the last time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
-from volta_fn.targets.gpu.device.driver import BoundRange, Step
+from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
 
@@ -82,6 +83,8 @@ class BindGroup(NamedTuple):
     direct: Parameters
     #: The ranks of the processes whose memory the kernel reaches, which all such kernels use one after another.
     peers: tuple[int, ...] = ()
+    #: Whether its blocks wait for each other.
+    cooperative: bool = False
 
 
 #: Bytes of an indirect grid.
@@ -103,8 +106,10 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     else:
         words = parameter_block(header, addresses, 0, encode, table)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
-    maps = 0 if header is None else len(header.maps)
-    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), () if header is None else header.peers)
+    if header is None:
+        return BindGroup(tuple(spans), words, 0, Parameters(words))
+    maps = len(header.maps)
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
 def parameters_of(step: Step) -> Parameters:
@@ -115,9 +120,12 @@ def parameters_of(step: Step) -> Parameters:
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
 
 
-def peers_of(steps: Sequence[Step]) -> list[tuple[int, ...]]:
-    """Return the groups of processes of the collectives among dispatches."""
-    return [step.bind_group.peers for step in steps if step.bind_group.peers]
+def peers_of(steps: Sequence[AnyStep]) -> list[tuple[int, ...]]:
+    """Return the groups of processes of the collectives among dispatches.
+
+    None of them is repeated.
+    """
+    return [step.bind_group.peers for step in steps if isinstance(step, Step) and step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -143,8 +151,18 @@ class Accesses(NamedTuple):
     writes: tuple[Range, ...]
 
 
-def accesses_of(step: Step) -> Accesses:
-    """Return the memory that a dispatch reads and writes."""
+def flag_of(step: Repeat) -> Range:
+    """Return the memory that says whether dispatches are repeated."""
+    block, offset, size = step.flag
+    return Range(block.handle, block.handle + offset, block.handle + offset + size)
+
+
+def accesses_of(step: AnyStep) -> Accesses:
+    """Return the memory that a dispatch, or all that are repeated, read and write."""
+    if isinstance(step, Repeat):
+        flag, inner = flag_of(step), [accesses_of(each) for each in step.steps]
+        read, written = [span for each in inner for span in each.reads], [span for each in inner for span in each.writes]
+        return Accesses(tuple(dict.fromkeys([flag, *read])), tuple(dict.fromkeys(written)))
     written = step.pipeline.written
     spans: tuple[Range, ...] = step.bind_group.ranges
     reads = [span for number, span in enumerate(spans) if number not in written]
@@ -154,11 +172,16 @@ def accesses_of(step: Step) -> Accesses:
     writes = [span for number, span in enumerate(spans) if number in written]
     if step.bind_group.peers:
         writes.append(_SHARED_BY_PROCESSES)
+    if step.bind_group.cooperative:
+        writes.append(_MULTIPROCESSORS)
     return Accesses(tuple(reads), tuple(writes))
 
 
 #: Memory of all processes, as a range of a block: kernels that reach it run one after another, in the same order in all processes.
 _SHARED_BY_PROCESSES = Range(0, 0, 1)
+
+#: The multiprocessors, as another one: of two kernels whose blocks wait for each other, some blocks of each might wait for room.
+_MULTIPROCESSORS = Range(0, 1, 2)
 
 #: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.
 _COMPARISONS, _COMPARISONS_EACH = 4096, 256
@@ -247,6 +270,25 @@ class KernelNodeParameters(ctypes.Structure):
     )
 
 
+class ConditionalNodeParameters(ctypes.Structure):
+    """CUgraphNodeParams of a conditional node."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("handle", ctypes.c_uint64),
+        ("condition", ctypes.c_int),
+        ("graphs", ctypes.c_uint),
+        ("bodies", ctypes.POINTER(ctypes.c_void_p)),
+        ("context", ctypes.c_void_p),
+        ("rest", ctypes.c_int64 * 26),
+    )
+
+
+#: CUDA's numbers of conditional nodes, and of those that repeat a graph.
+_CONDITIONAL, _WHILE = 13, 1
+
+
 class KernelNode(NamedTuple):
     """A kernel of a graph."""
 
@@ -254,26 +296,113 @@ class KernelNode(NamedTuple):
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int
-    #: The address of the array of the addresses of parameters.
-    parameters: int
+    #: The parameters, whose addresses the driver reads.
+    parameters: Parameters
 
 
-def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
+class LoopNode(NamedTuple):
+    """A graph that is repeated while a word in memory is not zero."""
+
+    #: The address of the word.
+    flag: int
+    nodes: tuple[Node, ...]
+    #: For each node, and for the one that reads the word, the earlier ones that it waits for.
+    edges: Sequence[Sequence[int]]
+
+
+Node = KernelNode | LoopNode
+
+
+class ConditionKernel(NamedTuple):
+    """The kernel that sets the condition of a conditional node.
+
+    It holds if a word in memory is not zero. The parameters are the address of the word, the handle of the condition, and the address of
+    a number on the host.
+    """
+
+    function: int
+    #: The address of the number, which changes each time.
+    changing: int
+    #: The context of conditional nodes.
+    context: int
+
+
+#: The code of that kernel. The driver has the function that it calls.
+CONDITION_KERNEL = f"""{KernelHeader(1, 0)}target triple = "nvptx64-nvidia-cuda"
+declare void @cudaGraphSetConditional(i64, i32)
+declare i64 @llvm.nvvm.read.ptx.sreg.globaltimer()
+define ptx_kernel void @main(ptr addrspace(1) %flag, i64 %handle, ptr addrspace(1) %changing, ptr addrspace(1) %grid) {{
+  %word = load i32, ptr addrspace(1) %flag
+  %is_set = icmp ne i32 %word, 0
+  %condition = zext i1 %is_set to i32
+  call void @cudaGraphSetConditional(i64 %handle, i32 %condition)
+  %time = call i64 @llvm.nvvm.read.ptx.sreg.globaltimer()
+  store volatile i64 %time, ptr addrspace(1) %changing, align 8
+  ret void
+}}
+"""
+
+
+class _Builder:
+    """Adds nodes to graphs."""
+
+    def __init__(self, loaded: Functions, errors: CallErrors, condition: ConditionKernel | None) -> None:
+        self._functions, self._errors, self._condition = loaded, errors, condition
+
+    def add(self, graph: int, nodes: Sequence[Node], edges: Sequence[Sequence[int]]) -> list[int]:
+        """Add nodes, each with the earlier ones that it waits for; return their handles."""
+        handles: list[int] = []
+        for node, predecessors in zip(nodes, edges, strict=True):
+            before = [handles[number] for number in predecessors]
+            handles.append(self._kernel(graph, node, before) if isinstance(node, KernelNode) else self._loop(graph, node, before))
+        return handles
+
+    def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
+        function, grid, threads, shared, parameters = kernel
+        node = KernelNodeParameters(function, grid, threads, shared, parameters.address, None, None, None)
+        result = ctypes.c_void_p()
+        array = (ctypes.c_void_p * len(before))(*before) if before else None
+        status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
+        self._errors.check(status, "cuGraphAddKernelNode")
+        return result.value or 0
+
+    def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
+        """Add a conditional node.
+
+        Its condition is set by a kernel before it, and by one at the end of its graph.
+        """
+        assert self._condition is not None
+        handle, result = ctypes.c_uint64(), ctypes.c_void_p()
+        status = self._functions.cuGraphConditionalHandleCreate(ctypes.byref(handle), graph, self._condition.context, 0, 0)
+        self._errors.check(status, "cuGraphConditionalHandleCreate")
+        parameters = Parameters(struct.pack("<4Q", loop.flag, handle.value, self._condition.changing, 0))
+        setter = KernelNode(self._condition.function, (1, 1, 1), (1, 1, 1), 0, parameters)
+        first = (ctypes.c_void_p * 1)(self._kernel(graph, setter, before))
+        context = self._condition.context
+        node = ConditionalNodeParameters(kind=_CONDITIONAL, handle=handle.value, condition=_WHILE, graphs=1, context=context)
+        status = self._functions.cuGraphAddNode(ctypes.byref(result), graph, first, 1, ctypes.byref(node))
+        self._errors.check(status, "cuGraphAddNode")
+        body = node.bodies[0]
+        self.add(body, (*loop.nodes, setter), loop.edges)
+        return result.value or 0
+
+
+def instantiate(
+    loaded: Functions,
+    errors: CallErrors,
+    nodes: Sequence[Node],
+    edges: Sequence[Sequence[int]],
+    stream: int,
+    condition: ConditionKernel | None = None,
+) -> int:
     """Return the handle of an executable graph, which the caller destroys.
 
-    It is uploaded in a stream, whose context is current. Raises `DeviceError` or `OutOfMemoryError`.
+    It is uploaded in a stream, whose context is current. Loops need a `condition`. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
-        handles: list[int] = []
-        add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
-        for (function, grid, threads, shared, addresses), predecessors in zip(nodes, edges, strict=True):
-            parameters = KernelNodeParameters(function, grid, threads, shared, addresses, None, None, None)
-            count = len(predecessors)
-            before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
-            errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")
-            handles.append(node.value or 0)
+        _Builder(loaded, errors, condition).add(graph.value or 0, nodes, edges)
         errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)

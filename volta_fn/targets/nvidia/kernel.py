@@ -64,9 +64,11 @@ class KernelHeader(NamedTuple):
     maps: tuple[TensorMap, ...] = ()
     #: The ranks of the processes whose memory it reaches; empty for a kernel of this process alone.
     peers: tuple[int, ...] = ()
+    #: Whether its blocks wait for each other, so that all must run at once: no two such kernels do.
+    cooperative: bool = False
 
     def __str__(self) -> str:
-        fields = {"threads": self.threads, "shared": self.shared, "maps": [each._asdict() for each in self.maps], "peers": self.peers}
+        fields = {**self._asdict(), "maps": [each._asdict() for each in self.maps]}
         return f"{_MARK}{json.dumps(fields)}\n"
 
 
@@ -75,7 +77,8 @@ def header_of(text: str) -> KernelHeader | None:
     if not text.startswith(_MARK):
         return None
     fields = json.loads(text[len(_MARK) : text.index("\n")])
-    return KernelHeader(fields["threads"], fields["shared"], tuple(map(_tensor_map, fields["maps"])), tuple(fields["peers"]))
+    maps, peers = tuple(map(_tensor_map, fields.pop("maps"))), tuple(fields.pop("peers"))
+    return KernelHeader(maps=maps, peers=peers, **fields)
 
 
 def _tensor_map(fields: dict[str, Any]) -> TensorMap:

@@ -78,6 +78,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
     "cuGraphAddKernelNode_v2": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
+    "cuGraphConditionalHandleCreate": (_RESULT, _HANDLE, _HANDLE, _UNSIGNED, _UNSIGNED),
+    "cuGraphAddNode": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
     "cuGraphDestroy": (_HANDLE,),
     "cuGraphInstantiateWithFlags": (_RESULT, _HANDLE, _FLAGS),
     "cuGraphUpload": (_HANDLE, _HANDLE),
@@ -350,6 +352,11 @@ class Context:
         if self._process != os.getpid() and not self._errors.device_lost:
             return DeviceError(FORKED)
         return self._errors.lost()
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle; 0 if it is destroyed."""
+        return self._handle or 0
 
     @property
     def is_open(self) -> bool:

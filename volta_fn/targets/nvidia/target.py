@@ -9,10 +9,11 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
 from volta_fn.compiler.passes.layouts import transpose_convolution_operands
-from volta_fn.compiler.target import NodePass, Pass, ProgramPass, TargetCapabilities
+from volta_fn.compiler.passes.loops import pass_constants
+from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.nvidia import attention, convolution, matmul, peers, rows
+from volta_fn.targets.nvidia import attention, convolution, matmul, peers, recurrence, rows
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -56,6 +57,10 @@ class NvidiaTarget(WgslTarget):
         """Generate the routine of a kernel: for matrix units, or else a shader."""
         return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)
 
+    def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
+        """Return the key of the routine of a recurrence; None for other loops."""
+        return recurrence.loop_key(eqn, self.capabilities)
+
     def split_k(self, kernel: Kernel) -> int:
         """Return the split-K factor of a kernel.
 
@@ -83,12 +88,14 @@ class NvidiaTarget(WgslTarget):
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add.
 
-        Before them come those for sums between processes and for operands of convolutions.
+        Before them come those for sums between processes, for constants of recurrences, and for operands of convolutions.
         """
         orders = partial(convolution.operand_orders, device=self.capabilities)
         run = partial(transpose_convolution_operands, orders=orders)
         description = "Transpose operands of convolutions to what matrix units read in place."
         passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
+        if self.capabilities.matrix_units:
+            passes.insert(0, ProgramPass("constants of scans", "Make constants of scans' bodies operands.", pass_constants))
         fuse = partial(rows.fuse_products_of_rows, device=self.capabilities)
         passes.append(NodePass("products of a row", "Fuse products of the same row, and the kernel that computes it.", fuse))
         if self._shared is None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ _PORTION = 256
 
 class WgpuDriver:
     """A device of wgpu, with its queue. Memory is a buffer of the library."""
+
+    #: It repeats nothing by itself.
+    iterations = 0
 
     def __init__(self, device: Any, description: Description) -> None:
         library = native()
@@ -175,6 +178,10 @@ class WgpuDriver:
             self.lib.wgpuComputePassEncoderEnd(self.compute_pass)
             self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
             self.compute_pass = None
+
+    def repeats(self, sources: Iterable[str]) -> bool:
+        """Return False: WebGPU has no loops of dispatches."""
+        return False
 
     def play(self, steps: Sequence[Step]) -> None:
         """Write dispatches to the open pass, by some 2 to 3 µs for each."""

@@ -14,7 +14,7 @@ from volta_fn import dtypes
 from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
-from volta_fn.compiler.ir.index import Affine, Range
+from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Reduce, operands
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
@@ -258,7 +258,7 @@ def _share(analysis: KernelAnalysis, load: int) -> float:
     for condition in _load(analysis, load).mask:
         if len(condition.value.terms) == 1:
             ((axis, _),) = condition.value.terms
-            low, high = _bounds(condition, analysis.kernel.sizes[axis])
+            low, high = condition.interval(analysis.kernel.sizes[axis])
             share *= max(high - low, 0) / analysis.kernel.sizes[axis]
     return share
 
@@ -279,7 +279,7 @@ def segments_of(analysis: KernelAnalysis, axis: int) -> tuple[Segment, ...] | No
     conditions = sorted({r for n in ranges for r in ranges[n]})
     if any(len(r.value.terms) > 1 for r in conditions):
         return None
-    bounds = {r: _bounds(r, size) for r in conditions}
+    bounds = {r: r.interval(size) for r in conditions}
 
     def parts(start: int, end: int, numbers: Iterable[int]) -> Iterator[Segment]:
         cuts = {cut for n in numbers for r in ranges[n] for cut in bounds[r] if start < cut < end}
@@ -291,14 +291,6 @@ def segments_of(analysis: KernelAnalysis, axis: int) -> tuple[Segment, ...] | No
     segments = [part for s in selections for part in parts(s.start, s.end, analysis.live(s.decided))]
     operations = sum(isinstance(node, Apply) and node.op != "select_n" for node in nodes)
     return tuple(segments) if len(segments) * (1 + operations) <= _MOST_SEGMENT_OPERATIONS else None
-
-
-def _bounds(condition: Range, size: int) -> tuple[int, int]:
-    """Return the range, along its only axis, in which a condition holds."""
-    ((_, c),) = condition.value.terms
-    inside = [condition.low - condition.value.offset, condition.high - condition.value.offset]
-    low, high = (-(-n // c) for n in inside) if c > 0 else (n // c + 1 for n in reversed(inside))
-    return max(min(low, size), 0), max(min(high, size), 0)
 
 
 def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPass]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -74,6 +74,16 @@ class Step(NamedTuple):
     workgroups: tuple[int, int, int]
     grid_buffer: Any = None
     grid_offset: int = 0
+
+
+class Repeat(NamedTuple):
+    """Steps that are repeated while a word that they set is not zero."""
+
+    flag: BoundRange
+    steps: tuple[AnyStep, ...]
+
+
+AnyStep = Step | Repeat
 
 
 class Portion(NamedTuple):
@@ -203,10 +213,13 @@ class Driver(Protocol):
 
     # commands
 
-    def play(self, steps: Sequence[Step]) -> None:
+    def repeats(self, sources: Iterable[str]) -> bool:
+        """Return whether it takes steps of the kind `Repeat`, of these shaders."""
+
+    def play(self, steps: Sequence[AnyStep]) -> None:
         """Write dispatches."""
 
-    def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
+    def recording(self, steps: Sequence[AnyStep]) -> Sequence[Portion] | None:
         """Return functions that write dispatches again, faster than `play`, or None.
 
         It is valid until one of its pipelines, bind groups or blocks is released.
@@ -221,6 +234,10 @@ class Driver(Protocol):
 
     def poll(self) -> int:
         """Return the number of the last batch that is done."""
+
+    @property
+    def iterations(self) -> int:
+        """A number that changes while the device repeats steps."""
 
     def timestamps(self) -> Timestamps:
         """Return new timestamps. Raises `DeviceError` if the device has none."""

@@ -16,7 +16,7 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
-from volta_fn.targets.gpu.device.driver import LOST, Driver, Portion, Readback, Step, Timestamps, log
+from volta_fn.targets.gpu.device.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
 from volta_fn.targets.gpu.device.memory import Block, Pool
 
 # Collect commands into batches, submit them, and wait for them.
@@ -92,7 +92,7 @@ class Queue:
 
     # writing commands
 
-    def play(self, steps: Sequence[Step]) -> None:
+    def play(self, steps: Sequence[AnyStep]) -> None:
         """Write dispatches, and submit if there are many.
 
         Call it under the lock, since bind groups may be released otherwise.
@@ -189,7 +189,7 @@ class Queue:
             log.debug("waited %.6f s; %d batches are under way", seconds, self.submitted - self.done)
 
     def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
-        progress, last = self.done, start
+        progress, last = (self.done, self.driver.iterations), start
         while True:
             if self.errors.device_lost:
                 raise DeviceError(LOST)
@@ -198,8 +198,8 @@ class Queue:
                 return
             deferred_interrupts.deliver_pending()
             now = time.perf_counter()
-            if self.done != progress:
-                progress, last = self.done, now
+            if (self.done, self.driver.iterations) != progress:
+                progress, last = (self.done, self.driver.iterations), now
             elif now - last > timeout:
                 raise DeviceTimeoutError(
                     f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with a large computation, or hang: "

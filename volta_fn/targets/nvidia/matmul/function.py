@@ -257,11 +257,13 @@ class KernelFunction(Function):
         return [self.let("i32", f"extractvalue {words}, {k}") for k in range(4)]
 
     def multiply_add(self, dtype: np.dtype, left: Sequence[Value], right: Sequence[Value], sums: Sequence[Value]) -> list[Value]:
-        """Add the product of fragments of 16-bit floats to sums in float32.
+        """Add the product of fragments to sums in float32.
 
-        The fragments are (16, 16) and (16, 8).
+        The fragments are (16, 16) and (16, 8) of 16-bit floats, or (16, 8) and (8, 8) of float32 that are rounded to TensorFloat-32.
         """
         name, words = "llvm.nvvm.mma.m16n8k16.row.col.bf16", [*left, *right]
+        if dtype == np.float32:
+            name = "llvm.nvvm.mma.m16n8k8.row.col.tf32"
         if dtype == np.float16:
             name, words = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", [self.cast("bitcast", word, "<2 x half>") for word in words]
         result = self.intrinsic(name, _SUMS, *words, *sums)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
-from volta_fn.targets.cpu.scalars import Number, apply
+from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
 from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
@@ -219,21 +220,35 @@ class Rounded(Results):
 # Epilogues: a kernel's operations on the sums, in registers.
 
 
+def operation(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
+    """Emit an elementwise operation, which rounds to bfloat16 by an instruction."""
+    if dtype != BFLOAT16 or op in ("select_n", "bitcast_convert_type") or operands[0].dtype.kind in "iub":
+        return apply(f, op, operands, dtype, params)
+    wide = apply(f, op, operands, _FLOAT32, params)
+    narrow = f.cast("fptrunc", wide.value, vector_of("bfloat", wide.lanes))
+    return Number(BFLOAT16, (f.cast("fpext", narrow, wide.value.type),))
+
+
+def put(f: Function, number: Number, pointer: Value) -> None:
+    """Emit a store of numbers, in bfloat16 as they are rounded already."""
+    if number.dtype != BFLOAT16:
+        store(f, number, pointer)
+        return
+    narrow = f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
+    f.store(f.cast("bitcast", narrow, vector_of("i16", number.lanes)), pointer, 2)
+
+
 class EpilogueScope(VectorScope):
     """A scope with aligned pointers, which rounds to bfloat16 by an instruction."""
 
     def emit(self, node_number: int) -> Number:
         """Emit a node."""
         node = self.analysis.kernel.nodes[node_number]
-        if not isinstance(node, Apply) or node.dtype != BFLOAT16 or node.op in ("select_n", "bitcast_convert_type"):
-            return super().emit(node_number)
-        if self.analysis.kernel.nodes[node.operands[0]].dtype.kind in "iub":
+        if not isinstance(node, Apply) or node.dtype != BFLOAT16:
             return super().emit(node_number)
         is_vector = self.is_vector(self.analysis.depends[node_number])
         operands = [self.spread(i) if is_vector else self.value(i) for i in node.operands]
-        f, wide = self.nest.f, apply(self.nest.f, node.op, operands, _FLOAT32, dict(node.params))
-        narrow = f.cast("fptrunc", wide.value, vector_of("bfloat", wide.lanes))
-        return Number(BFLOAT16, (f.cast("fpext", narrow, wide.value.type),))
+        return operation(self.nest.f, node.op, operands, node.dtype, dict(node.params))
 
     def store(self, index: int) -> None:
         """Emit a store."""
@@ -242,9 +257,7 @@ class EpilogueScope(VectorScope):
             super().store(index)
             return
         self.nest.pending.discard(index)
-        f, number = self.nest.f, self.spread(store.value)
-        narrow = f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
-        f.store(f.cast("bitcast", narrow, vector_of("i16", number.lanes)), self.pointer(("store", index)), 2)
+        put(self.nest.f, self.spread(store.value), self.pointer(("store", index)))
 
     def _pointer(self, key: Key) -> Value:
         pointer = super()._pointer(key)
@@ -302,8 +315,8 @@ class Epilogue(_Elementwise):
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
         scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
-        for store in range(len(self._outputs)):
-            scope.store(store)
+        for number in range(len(self._outputs)):
+            scope.store(number)
         g.finish()
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:

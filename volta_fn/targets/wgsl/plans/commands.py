@@ -180,9 +180,14 @@ class Host:
 Command = Run | Loop | While | Submit | Host
 
 
-def uninterrupted(command: Command) -> bool:
-    """Return whether a command runs without the host between its dispatches."""
-    return isinstance(command, Run) or (isinstance(command, Loop) and all(uninterrupted(c) for c in command.body))
+def uninterrupted(command: Command, repeats: Callable[[While], bool]) -> bool:
+    """Return whether a command runs without the host between its dispatches.
+
+    `repeats` says whether the device repeats dispatches by itself.
+    """
+    if isinstance(command, Loop | While):
+        return (isinstance(command, Loop) or repeats(command)) and all(uninterrupted(c, repeats) for c in command.body)
+    return isinstance(command, Run)
 
 
 def runs(commands: Sequence[Command]) -> Iterator[Run]:

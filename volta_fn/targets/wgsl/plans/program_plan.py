@@ -99,7 +99,7 @@ class ProgramPlan(NamedTuple):
 
     def dispatches(self) -> int:
         """Return the dispatches of a call; those of a `while` loop count once."""
-        return _dispatches(self.commands)
+        return dispatches_of(self.commands)
 
     def shaders(self) -> set[str]:
         """Return the WGSL of its shaders."""
@@ -110,13 +110,14 @@ def _in_blocks(sizes: Iterable[int]) -> int:
     return sum(map(size_class, sizes))
 
 
-def _dispatches(commands: Sequence[Command]) -> int:
+def dispatches_of(commands: Sequence[Command]) -> int:
+    """Return the dispatches of commands; those of a `while` loop count once."""
     count = 0
     for command in commands:
         if isinstance(command, Loop):
-            count += command.iterations * _dispatches(command.body)
+            count += command.iterations * dispatches_of(command.body)
         elif isinstance(command, While):
-            count += _dispatches(command.body)
+            count += dispatches_of(command.body)
         else:
             count += isinstance(command, Run)
     return count

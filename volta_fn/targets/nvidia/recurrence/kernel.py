@@ -1,0 +1,351 @@
+"""Recurrences as one kernel, whose blocks meet in every iteration.
+
+A block has some rows and units: it keeps its part of the carry in registers, and so its columns of the matrices of all products. For a
+product it needs the other units of its rows. So all blocks *publish* the left operand in memory, in the order in which `mma` wants it,
+meet, and load the operand from there. Everything else is computed by the thread that has the row and unit. Only blocks of the same rows
+meet, and memory that is published to is used in turns of two: whoever meets again has read what was published before.
+
+All blocks of a kernel must run at the same time. There are no more than multiprocessors, and no two such kernels run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from volta_fn.compiler.ir.kernel import Apply, Constant
+from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.cpu.scalars import Number, constant, load
+from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.results import operation, put
+from volta_fn.targets.nvidia.recurrence.problem import ArrayPlace, Node, Product, Read, Recurrence, Result, Sum
+from volta_fn.targets.nvidia.recurrence.schedule import COLUMNS, ROWS, STEP_BYTES, Tiling, steps
+
+#: Bytes between the counters of blocks that meet, and of a fragment of the left operand.
+COUNTER, FRAGMENT = 128, 512
+
+#: Adds 1 to a counter, once all that the block has stored is there.
+_ARRIVE = "red.release.gpu.global.add.u32 [$0], 1;"
+
+#: Waits until a counter has reached a number.
+_WAIT = """{
+.reg .pred p;
+.reg .b32 v;
+WAIT_${:uid}:
+ld.acquire.gpu.global.u32 v, [$0];
+setp.lt.u32 p, v, $1;
+@p bra WAIT_${:uid};
+}"""
+
+#: Loads what other blocks have stored.
+_LOAD = "ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4];"
+
+
+def published_bytes(r: Recurrence, t: Tiling, product: Product) -> int:
+    """Return the bytes of a product's left operand, twice."""
+    return 2 * t.blocks(r)[0] * (t.rows // ROWS) * steps(product) * FRAGMENT
+
+
+class RecurrentKernel:
+    """The kernel of a recurrence.
+
+    Its bindings are the constants, the initial carry, the stacked rows, the results, the counters, and a workspace for each product.
+    """
+
+    def __init__(self, r: Recurrence, t: Tiling, rows: Sequence[int]) -> None:
+        """Describe a kernel; `rows` are the numbers of the stacked rows that are read."""
+        self.r, self.t = r, t
+        self._rows = {number: position for position, number in enumerate(rows)}
+        inputs = r.constants + len(r.carry) + len(rows)
+        outputs = len(r.carry) + len(r.stacked)
+        self._first_row, self._first_output, self._counters = r.constants + len(r.carry), inputs, inputs + outputs
+        self.f = KernelFunction(0, inputs + outputs + 1 + len(r.products), t.threads)
+        self.header = KernelHeader(t.threads, t.shared(r), cooperative=True)
+        self._levels = r.levels()
+        self._last = max(self._levels)
+        self._places()
+        self._write()
+
+    # where a thread is
+
+    def _places(self) -> None:
+        f, r, t = self.f, self.r, self.t
+        down, across = t.blocks(r)
+        self._row_block, unit_block = f.divided(f.special("ctaid.x"), across)
+        self._blocks = across
+        self._begin_row, self._begin_unit = f.times(self._row_block, t.rows), f.times(unit_block, t.units)
+        counter = f.further(f.bindings[self._counters], f.widened_index(f.times(self._row_block, COUNTER)))
+        self._counter = f.cast("ptrtoint", counter, "i64")
+        self._group, self._in_group = f.divided(f.lane, 4)
+        #: Of each element of this thread its row and unit in the block, in the arrays, and whether it exists.
+        self._local: list[tuple[Value, Value]] = []
+        self._position: list[tuple[Value, Value]] = []
+        self._exists: list[Value | None] = []
+        count = t.rows * t.units
+        for e in range(t.elements):
+            number = f.plus(f.thread, i32(e * t.threads))
+            inside = None
+            if (e + 1) * t.threads > count:
+                inside = f.below(number, count)
+                number = f.select(inside, number, i32(0))
+            row, unit = f.divided(number, t.units)
+            at = f.plus(self._begin_row, row)
+            if down * t.rows > r.rows:
+                is_row = f.below(at, r.rows)
+                inside = is_row if inside is None else f.binary("and", inside, is_row)
+                at = f.select(is_row, at, i32(r.rows - 1))
+            self._local.append((row, unit))
+            self._position.append((at, f.plus(self._begin_unit, unit)))
+            self._exists.append(inside)
+
+    def _pointer(self, binding: int, place: ArrayPlace, part: int, e: int, iteration: Value | None) -> Value:
+        """Emit the generic pointer to an element of an array, or of a stacked one."""
+        f = self.f
+        row, unit = self._position[e]
+        total, stride = i32(0), 1
+        for size, axis in zip(place.shape[::-1], place.axes[::-1], strict=True):
+            if axis != "none":
+                index = row if axis == "row" else f.plus(unit, i32(part * self.r.units))
+                total = f.plus(total, f.times(index, stride))
+            stride *= size
+        size, base = place.dtype.itemsize, f.bindings[binding]
+        if iteration is not None:
+            bytes_ = f.binary("mul", f.widened_index(iteration), Value("i64", str(place.size * size)))
+            base = f.further(base, bytes_)
+        return f.cast("addrspacecast", f.further(base, f.widened_index(f.times(total, size))), "ptr")
+
+    # the kernel
+
+    def _write(self) -> None:
+        f, r, t = self.f, self.r, self.t
+        self._matrices = [self._fragments(product) for product in r.products]
+        self._values: list[dict[int, Number]] = [{} for _ in range(t.elements)]
+        for number, node in enumerate(r.nodes):
+            for e in range(t.elements):
+                if isinstance(node, Read) and node.kind == "constant":
+                    self._values[e][number] = load(f, node.dtype, self._pointer(node.number, node.place, node.part, e, None), 1)
+        #: The nodes that are carried from iteration to iteration: the carry, and the rows of the next iteration.
+        carried = [(n, node) for n, node in enumerate(r.nodes) if isinstance(node, Read) and node.kind == "carry"]
+        rows = [(n, node) for n, node in enumerate(r.nodes) if isinstance(node, Read) and node.kind == "row"]
+        first = [self._start(node, e) for _, node in carried for e in range(t.elements)]
+        first += [self._row_of(node, e, self._row_number(i32(0))) for _, node in rows for e in range(t.elements)]
+        kinds = [number.dtype for number in first]
+
+        def iterate(iteration: Value, values: list[Value]) -> list[Value]:
+            numbers = iter([Number(dtype, (value,)) for dtype, value in zip(kinds, values, strict=True)])
+            for n, _ in [*carried, *rows]:
+                for e in range(t.elements):
+                    self._values[e][n] = next(numbers)
+            following = self._iteration(iteration, rows)
+            final = [self._value(r.carry[node.number].nodes[node.part], e) for _, node in carried for e in range(t.elements)]
+            return [number.value for number in (*final, *following)]
+
+        f.repeat(i32(0), i32(r.length), i32(1), [number.value for number in first], iterate)
+        for number, result in enumerate(r.carry):
+            self._store_result(self._first_output + number, result, result.nodes, None)
+
+    def _start(self, node: Read, e: int) -> Number:
+        return load(self.f, node.dtype, self._pointer(self.r.constants + node.number, node.place, node.part, e, None), 1)
+
+    def _row_number(self, iteration: Value) -> Value:
+        """Emit the number of an iteration's row."""
+        return self.f.minus(i32(self.r.length - 1), iteration) if self.r.reverse else iteration
+
+    def _row_of(self, node: Read, e: int, row: Value) -> Number:
+        return load(self.f, node.dtype, self._pointer(self._first_row + self._rows[node.number], node.place, node.part, e, row), 1)
+
+    def _iteration(self, iteration: Value, rows: Sequence[tuple[int, Read]]) -> list[Number]:
+        """Emit an iteration; return the rows of the next one."""
+        f, r, t = self.f, self.r, self.t
+        row, following = self._row_number(iteration), list[Number]()
+        for level in range(self._last + 1):
+            if level:
+                products = [k for k, p in enumerate(r.products) if 1 + max(self._levels[n] for n in p.operand) == level]
+                for k in products:
+                    self._publish(k, iteration)
+                f.synchronise()
+                with f.only_if(f.equals(f.thread, 0)):
+                    f.ptx(_ARRIVE, self._counter)
+            # What nobody waits for comes between the arrival and the wait.
+            if level == min(1, self._last):
+                next_row = self._row_number(f.intrinsic("llvm.umin.i32", "i32", f.plus(iteration, i32(1)), i32(r.length - 1)))
+                following = [self._row_of(node, e, next_row) for _, node in rows for e in range(t.elements)]
+            if level:
+                self._store_stacked(level - 1, row)
+                meetings = f.plus(f.times(iteration, self._last), i32(level))
+                with f.only_if(f.equals(f.thread, 0)):
+                    f.ptx(_WAIT, self._counter, f.times(meetings, self._blocks))
+                f.synchronise()
+                for k in products:
+                    self._multiply(k, iteration)
+                f.synchronise()
+                for k in products:
+                    self._add_up(k)
+        self._store_stacked(self._last, row)
+        return following
+
+    # elementwise operations
+
+    def _value(self, number: int, e: int) -> Number:
+        """Emit a node of an element, if it was not."""
+        values = self._values[e]
+        if number not in values:
+            node: Node = self.r.nodes[number]
+            if isinstance(node, Constant):
+                values[number] = constant(self.f, node.value, 1)
+            else:
+                assert isinstance(node, Apply), "sums, and what is read, have their values"
+                operands = [self._value(n, e) for n in node.operands]
+                values[number] = operation(self.f, node.op, operands, node.dtype, dict(node.params))
+        return values[number]
+
+    def _store_stacked(self, level: int, row: Value) -> None:
+        """Store the stacked results whose last products are of this level."""
+        for number, result in enumerate(self.r.stacked, self._first_output + len(self.r.carry)):
+            nodes = [n for n in result.nodes if self._levels[n] == level]
+            self._store_result(number, result, nodes, row)
+
+    def _store_result(self, binding: int, result: Result, nodes: Sequence[int], row: Value | None) -> None:
+        """Store some nodes of a result, in a row of it if it is stacked."""
+        for part, n in enumerate(result.nodes):
+            for e in range(self.t.elements if n in nodes else 0):
+                self._store(binding, result.place, part, e, self._value(n, e), row)
+
+    def _store(self, binding: int, place: ArrayPlace, part: int, e: int, value: Number, row: Value | None) -> None:
+        f, condition = self.f, self._exists[e]
+        sizes = {"row": self.r.rows, "unit": self.r.units}
+        for axis, index in zip(("row", "unit"), self._position[e], strict=True):
+            if axis not in place.axes and sizes[axis] > 1:
+                first = f.equals(index, 0)
+                condition = first if condition is None else f.binary("and", condition, first)
+        with f.only_if(condition):
+            put(f, value, self._pointer(binding, place, part, e, row))
+
+    # products
+
+    def _fragments(self, product: Product) -> list[list[list[Value]]]:
+        """Load this warp's share of a matrix.
+
+        For each step, and eight columns, it is two registers. A lane has four terms in a row, or two of float32.
+        """
+        f, t = self.f, self.t
+        each = STEP_BYTES // product.dtype.itemsize
+        base = f.bindings[product.matrix]
+        fragments = []
+        for step in range(steps(product) // t.warps):
+            term = f.plus(f.times(f.plus(f.warp, i32(step * t.warps)), each), f.times(self._in_group, each // 4))
+            columns = []
+            for part in range(product.parts):
+                for eight in range(t.units // COLUMNS):
+                    column = f.plus(self._begin_unit, self._group, i32(part * self.r.units + eight * COLUMNS))
+                    columns.append(self._words(base, product, term, column, each // 4))
+            fragments.append(columns)
+        return fragments
+
+    def _words(self, base: Value, product: Product, term: Value, column: Value, count: int) -> list[Value]:
+        """Load consecutive terms of a column as two words."""
+        f, size = self.f, product.dtype.itemsize
+        along, across = product.strides
+        first = f.plus(f.times(term, along), f.times(column, across))
+        pointers = [f.further(base, f.widened_index(f.times(f.plus(first, i32(k * along)), size))) for k in range(count)]
+        if size == 4:
+            return [self._rounded(f.load("float", pointer, 4)) for pointer in pointers]
+        bits = [f.cast("zext", f.load("i16", pointer, 2), "i32") for pointer in pointers]
+        return [f.binary("or", low, f.binary("shl", high, i32(16))) for low, high in zip(bits[::2], bits[1::2], strict=True)]
+
+    def _rounded(self, x: Value) -> Value:
+        """Emit the bits of a float rounded to TensorFloat-32."""
+        (word,) = self.f.ptx("cvt.rna.tf32.f32 $0, $1;", x, results=["i32"])
+        return word
+
+    def _workspace(self, k: int, iteration: Value) -> Value:
+        """Emit where a product's left operand is published in an iteration."""
+        f, half = self.f, published_bytes(self.r, self.t, self.r.products[k]) // 2
+        return f.further(f.bindings[self._counters + 1 + k], f.widened_index(f.times(f.remainder(iteration, 2), half)))
+
+    def _publish(self, k: int, iteration: Value) -> None:
+        """Store this thread's elements of a product's left operand.
+
+        A fragment has 16 rows and the terms of a step. A lane has 16 bytes of it: four terms, or two, of a row, then of the eighth row
+        after it.
+        """
+        f, t, product = self.f, self.t, self.r.products[k]
+        each, size = STEP_BYTES // product.dtype.itemsize, product.dtype.itemsize
+        base = self._workspace(k, iteration)
+        for e in range(t.elements):
+            row, unit = self._local[e]
+            tile, line = f.divided(f.plus(f.times(self._row_block, t.rows), row), ROWS)
+            half, line = f.divided(line, 8)
+            for part, n in enumerate(product.operand):
+                step, term = f.divided(f.plus(self._begin_unit, unit, i32(part * self.r.units)), each)
+                quarter, term = f.divided(term, each // 4)
+                lane = f.plus(f.times(line, 4), quarter)
+                fragment = f.plus(f.times(tile, steps(product)), step)
+                at = f.plus(f.times(fragment, FRAGMENT), f.times(lane, 16), f.times(half, 8), f.times(term, size))
+                value, pointer = self._value(n, e), f.further(base, f.widened_index(at))
+                count = t.rows * t.units
+                exists = f.below(f.thread, count - e * t.threads) if (e + 1) * t.threads > count else None
+                with f.only_if(exists):
+                    if size == 4:
+                        f.store(self._rounded(value.value), pointer, 4)
+                    else:
+                        put(f, value, f.cast("addrspacecast", pointer, "ptr"))
+
+    def _multiply(self, k: int, iteration: Value) -> None:
+        """Multiply this warp's share of the terms, and leave the sums in shared memory."""
+        f, t, product = self.f, self.t, self.r.products[k]
+        tiles, columns = t.rows // ROWS, product.parts * (t.units // COLUMNS)
+        base, zero = self._workspace(k, iteration), Value("float", "0.0")
+        lane = f.times(f.lane, 16)
+        fragments = [(step, tile) for step in range(steps(product) // t.warps) for tile in range(tiles)]
+        sums = [[[zero] * 4 for _ in range(columns)] for _ in range(tiles)]
+        for begin in range(0, len(fragments), t.ahead):
+            words = []
+            for step, tile in fragments[begin : begin + t.ahead]:
+                number = f.plus(f.times(self._row_block, tiles), i32(tile))
+                fragment = f.plus(f.times(number, steps(product)), f.warp, i32(step * t.warps))
+                pointer = f.further(base, f.widened_index(f.plus(f.times(fragment, FRAGMENT), lane)))
+                words.append(f.ptx(_LOAD, f.cast("ptrtoint", pointer, "i64"), results=["i32"] * 4))
+            for (step, tile), (low, high, low8, high8) in zip(fragments[begin : begin + t.ahead], words, strict=True):
+                for column, matrix in enumerate(self._matrices[k][step]):
+                    sums[tile][column] = f.multiply_add(product.dtype, [low, low8, high, high8], matrix, sums[tile][column])
+        pitch = t.pitch(product)
+        start = f.plus(f.times(f.plus(f.times(f.warp, t.rows), self._group), pitch), f.times(self._in_group, 2))
+        for tile in range(tiles):
+            for column in range(columns):
+                for half in range(2):
+                    pair = Value("<2 x float>", "poison")
+                    for e in range(2):
+                        pair = f.let(pair.type, f"insertelement {pair}, {sums[tile][column][2 * half + e]}, i32 {e}")
+                    at = f.plus(start, i32((tile * ROWS + 8 * half) * pitch + column * COLUMNS))
+                    f.store(pair, f.shared(f.plus(f.times(at, 4), i32(self._shared_offset(k)))), 8)
+
+    def _shared_offset(self, k: int) -> int:
+        return 4 * self.t.warps * self.t.rows * sum(self.t.pitch(product) for product in self.r.products[:k])
+
+    def _add_up(self, k: int) -> None:
+        """Add up the sums of all warps for this thread's elements."""
+        f, t, product = self.f, self.t, self.r.products[k]
+        pitch = t.pitch(product)
+        for number, node in enumerate(self.r.nodes):
+            if not isinstance(node, Sum) or node.product != k:
+                continue
+            for e in range(t.elements):
+                row, unit = self._local[e]
+                first = f.plus(f.times(row, pitch), unit, i32(node.part * t.units))
+                shares = []
+                for warp in range(t.warps):
+                    at = f.plus(first, i32(warp * t.rows * pitch))
+                    shares.append(f.load("float", f.shared(f.plus(f.times(at, 4), i32(self._shared_offset(k)))), 4))
+                while len(shares) > 1:
+                    pairs = zip(shares[::2], shares[1::2], strict=False)
+                    odd = shares[len(shares) // 2 * 2 :]
+                    shares = [f.binary("fadd", x, y) for x, y in pairs] + odd
+                total = Number(np.dtype(np.float32), (shares[0],))
+                self._values[e][number] = operation(f, "convert_element_type", [total], node.dtype, {"new_dtype": node.dtype})
+
+    def text(self) -> str:
+        """Return the kernel's module."""
+        return self.f.text()
