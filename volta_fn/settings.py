@@ -19,6 +19,8 @@ class Settings:
     Attributes:
         permissive: whether, as in JAX, known indices out of range are moved inside or dropped, and values that an array is to hold are
             cast to its dtype, where else an error says so.
+        sorted_dicts: whether, as in JAX, a tree is made with its dictionaries in the order of their sorted keys, not in that in which they
+            were written.
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
         check_indices: whether programs that are traced check their indices when they run.
         log_compiles, explain_cache_misses: whether the logger `volta_fn` tells of each trace, and why there was no program.
@@ -37,6 +39,7 @@ class Settings:
     """
 
     permissive: bool = False
+    sorted_dicts: bool = False
     debug_nans: bool = False
     debug_infs: bool = False
     disable_jit: bool = False

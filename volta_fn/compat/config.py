@@ -238,7 +238,7 @@ class Config:
 
     def follow_jax(self) -> None:
         """Take JAX's semantics: 32-bit dtypes, indices moved inside, its variables."""
-        current.permissive = True
+        current.permissive = current.sorted_dicts = True
         self.update("jax_enable_x64", False)
         for name in self.values:
             text = os.environ.get(name.upper())
