@@ -35,6 +35,7 @@ class Settings:
         allow_f16_reductions: whether numbers of 16 bits may be added up.
         verify: whether the compiler verifies programs, kernels and memory after each pass, and shaders that NVIDIA's driver compiles check
             their indices (`VOLTA_VERIFY`).
+        calling_convention: the version of JAX's calling convention that exported functions are to have.
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     default_prng_impl: str = "threefry2x32"
     random_seed_offset: int = 0
     check_static_indices: bool = False
+    calling_convention: int = 10
     disable_bwd_checks: bool = False
     matmul_precision: str | None = None
     allow_f16_reductions: bool = True

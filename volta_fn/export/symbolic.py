@@ -224,8 +224,11 @@ class SymbolicScope:
             if not isinstance(divisor, Dimension):  # it divides without a remainder
                 self.rules[((Operation("floordiv", dividend, divisor), 1),)] = (divisor, dividend)
 
-    def allows(self, name: str, size: int) -> bool:
-        """Return True if a variable may have a size."""
+    def allows(self, name: str, size: Any) -> bool:
+        """Return True if a variable may have a size.
+
+        Raises `InconclusiveDimensionOperation` for a symbolic one that it may not always have.
+        """
         checks = {">=": lambda n: size >= n, "<=": lambda n: size <= n, "==": lambda n: size == n, "mod": lambda n: size % n == 0}
         return size >= 1 and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
 

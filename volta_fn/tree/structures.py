@@ -209,8 +209,17 @@ def flatten_with_path(
         accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
         raise _too_deep(error, is_leaf) from None
-    paths = (tuple(key_of(entry) for entry in accessor) for accessor in accessors)
+    paths = [tuple([key_of(entry) for entry in accessor]) for accessor in accessors]
     return list(zip(paths, items, strict=True)), _ordered(treedef) if settings.sorted_dicts else treedef
+
+
+def paths_of(treedef: TreeDef) -> list[KeyPath]:
+    """Return the paths of a structure's leaves, without making a tree: constructors of nodes may look at their leaves.
+
+    >>> [keystr(path) for path in paths_of(structure({"a": [1, 2]}))]
+    ["['a'][0]", "['a'][1]"]
+    """
+    return [tuple([key_of(entry) for entry in accessor]) for accessor in treedef.accessors()]
 
 
 def _flatten_by_path(tree: Any, is_leaf: Callable[[KeyPath, Any], bool]) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
