@@ -34,12 +34,13 @@ print(jax.jit(lambda: jnp.array(7))(), jax.jit(lambda: jnp.array(0.1))(), jax.ev
 """
 
 ARGUMENTS = """
-import jax, jax.numpy as jnp, numpy as np
+import jax, jax.extend.core, jax.numpy as jnp, numpy as np
 x = jnp.arange(6.0).reshape(2, 3)
 for shape in (np.array([-1]), (np.array(-1),), np.array([3, -1]), np.int64(-1), np.array(-1), jnp.array([-1]), (np.int8(6), 1), [-1, np.uint8(2)]):
     print(jnp.reshape(x, shape).tolist(), x.reshape(shape).shape, jax.lax.reshape(x, (6,)).shape)
 print(jax.jit(lambda x: x.at[np.array([0, 1])].set([x[1], x[0]]))(x).tolist())
 print(jax.jit(lambda x: x.at[0].add([x[1, 0], 1.0, 2]))(x).tolist(), x.at[0].multiply((2, 3.0, x[0, 1])).tolist())
+print([e.primitive.call_primitive for e in jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns], jax.extend.core.Primitive("p").call_primitive)
 print(jax.jit(lambda x: x.at[:, :2].set([[x[0, 0], 7], (8, x[1, 1])]))(x).tolist())
 """
 
