@@ -13,7 +13,8 @@ def constants(x):
     return len(jax.make_jaxpr(lambda y: y + x)(1.0).consts)
 
 def scalars():
-    return [jnp.array(0), jnp.array(True), jnp.asarray(2.0), jnp.asarray(np.float32(3)), jnp.zeros(()), jnp.full((), 2), jnp.float32(1), jnp.array(1j)]
+    arrays = [jnp.array(0), jnp.array(True), jnp.asarray(2.0), jnp.asarray(np.float32(3)), jnp.array(1j)]
+    return [*arrays, jnp.zeros(()), jnp.full((), 2), jnp.float32(1)]
 
 def is_traced(x):
     return isinstance(x, jax.core.Tracer)
@@ -36,7 +37,8 @@ print(jax.jit(lambda: jnp.array(7))(), jax.jit(lambda: jnp.array(0.1))(), jax.ev
 ARGUMENTS = """
 import jax, jax.extend.core, jax.numpy as jnp, numpy as np
 x = jnp.arange(6.0).reshape(2, 3)
-for shape in (np.array([-1]), (np.array(-1),), np.array([3, -1]), np.int64(-1), np.array(-1), jnp.array([-1]), (np.int8(6), 1), [-1, np.uint8(2)]):
+shapes = np.array([-1]), (np.array(-1),), np.array([3, -1]), np.int64(-1), np.array(-1), jnp.array([-1]), (np.int8(6), 1), [-1, 2]
+for shape in shapes:
     print(jnp.reshape(x, shape).tolist(), x.reshape(shape).shape, jax.lax.reshape(x, (6,)).shape)
 print(jax.jit(lambda x: x.at[np.array([0, 1])].set([x[1], x[0]]))(x).tolist())
 print(jax.jit(lambda x: x.at[0].add([x[1, 0], 1.0, 2]))(x).tolist(), x.at[0].multiply((2, 3.0, x[0, 1])).tolist())

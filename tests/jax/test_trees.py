@@ -22,7 +22,8 @@ class Unhashable:
         raise ValueError("is not compared")
 
 jax.tree_util.register_pytree_node(Sized, lambda s: ((s.tree,), s.name), lambda name, children: Sized(*children, name))
-tree = {"b": 1.0, "a": {3: 2.0, 1: [3.0, None]}, "c": (collections.OrderedDict(z=4.0, y=5.0), collections.defaultdict(list, {"e": 6.0, "d": 7.0}))}
+ordered = collections.OrderedDict(z=4.0, y=5.0), collections.defaultdict(list, {"e": 6.0, "d": 7.0})
+tree = {"b": 1.0, "a": {3: 2.0, 1: [3.0, None]}, "c": ordered}
 
 def keys(tree):
     if isinstance(tree, Sized):

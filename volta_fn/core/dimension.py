@@ -141,7 +141,7 @@ class Dimension:
             total += term
         size, remainder = divided(total, denominator)
         if remainder != 0:
-            raise InconclusiveDimensionOperation(f"the size {self} for {dict(sizes)} may be no integer: {total} is not divisible by {denominator}")
+            raise InconclusiveDimensionOperation(f"the size {self} for {dict(sizes)} may be no integer: {total} / {denominator}")
         return size
 
     def leading(self) -> tuple[Monomial, Fraction]:

@@ -55,7 +55,7 @@ class ProcessAxis:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepAxis:
-    """A named axis whose positions are steps, one after another: of the grid of a kernel."""
+    """A named axis whose positions are the steps of a kernel's grid."""
 
     name: Any
     size: int
@@ -77,7 +77,7 @@ def axis_environment() -> tuple[tuple[Any, int | ProcessAxis | StepAxis], ...]:
 
 @contextlib.contextmanager
 def bound_axis(name: Any, size: int | ProcessAxis | StepAxis) -> Iterator[None]:
-    """Bind a name (None binds nothing) to an axis size, or to an axis of processes or steps."""
+    """Bind a name (None binds nothing) to a size, or an axis of processes or steps."""
     if name is None:
         yield
         return
@@ -90,7 +90,9 @@ def bound_axis(name: Any, size: int | ProcessAxis | StepAxis) -> Iterator[None]:
 
 
 def bound_axes(axis_name: Any, *, with_steps: bool = False) -> tuple[Any, ...]:
-    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`, or a `StepAxis` if these are asked for.
+    """Return what names are bound to.
+
+    That is themselves by `vmap`, or a `ProcessAxis`, or a `StepAxis` if these are asked for.
 
     Raises `AxisNameError` for a name that is not bound, and for one of steps, which exchange nothing.
     """

@@ -152,8 +152,8 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
     if unknown := sorted({name for relation in scope.relations for name in relation.names}.difference(names)):
         raise ArgumentError(
-            f"Encountered dimension variable '{unknown[0]}' in the constraints {list(scope.constraints)} that is not appearing in the shapes "
-            "of the arguments; write a constraint of their variables"
+            f"Encountered dimension variable '{unknown[0]}' in the constraints {list(scope.constraints)} that is not appearing in the "
+            "shapes of the arguments; write a constraint of their variables"
         )
 
     def traced(sizes: Mapping[str, int]) -> Any:
@@ -417,7 +417,7 @@ class Exported:
     def __init__(self, manifest: Mapping[str, Any], constants: Sequence[Any], derivative: Exported | None, source: Source | None) -> None:
         self._manifest, self._constants = manifest, constants
         self._derivative, self._source = derivative, source
-        self._functions: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         try:
             self._prepare()
@@ -596,7 +596,10 @@ class Exported:
         return pack(manifest, [host_buffer(c) for level in levels for c in level._constants])
 
     def _solve_sizes(self, shapes: Sequence[tuple[Size, ...]]) -> dict[str, Size]:
-        """Return the sizes of symbolic axes, given the arguments' shapes. They are symbolic where the function is called in another export."""
+        """Return the sizes of symbolic axes, given the arguments' shapes.
+
+        They are symbolic themselves where the function is called in another export.
+        """
         symbolic_shapes = [aval.shape for aval in self.in_avals]
         pairs: list[tuple[Any, Size]] = []
         for i, (want, shape) in enumerate(zip(symbolic_shapes, shapes, strict=True)):

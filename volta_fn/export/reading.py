@@ -163,7 +163,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(leaf, Dimension if int in kinds and isinstance(leaf, Dimension) else kinds) and (type(leaf) is not bool or bool in kinds)
+    if isinstance(leaf, Dimension):
+        return int in kinds
+    return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
 # The file of an exported function: a safetensors file with a manifest.

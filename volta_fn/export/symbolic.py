@@ -74,8 +74,8 @@ class Relation:
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
         ) - frozenset(OPERATIONS)
 
-    def holds(self, sizes: Sizes) -> bool:
-        """Return True if the comparison is true of the sizes."""
+    def holds(self, sizes: Mapping[str, Any]) -> bool:
+        """Return True if the comparison is true of the sizes, which may be symbolic."""
         try:
             return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
         except ZeroDivisionError:

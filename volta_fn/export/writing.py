@@ -152,7 +152,7 @@ def _name(key: Any) -> Any:
 
 
 def check_keys(form: Any) -> None:
-    """Raise `ArgumentTypeError` if a structure has a dictionary whose keys a file cannot hold."""
+    """Raise `ArgumentTypeError` if a file cannot hold a dictionary's keys."""
     for key, child in [] if form == LEAF else _children(form):
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise ArgumentTypeError(
@@ -243,7 +243,10 @@ def _named_children(value: Any) -> dict[Any, Any]:
 
 
 def structure_of(form: Any, leaves: Sequence[Any]) -> tree.TreeDef:
-    """Return the structure that a file describes, given leaves: constructors of nodes may look at their shapes and dtypes."""
+    """Return the structure that a file describes, given leaves.
+
+    Constructors of nodes may look at their shapes and dtypes.
+    """
     if leaf_count(form) != len(leaves):
         raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
     return tree.structure(unflatten(form, iter(leaves)))
@@ -276,7 +279,7 @@ def converted(value: Array, target: ShapedArray, name: str) -> Array:
 
 
 def solution(dimension: Dimension, size: Size, sizes: Mapping[str, Size]) -> dict[str, Size]:
-    """Return the variable that a size determines, if the others are known. Sizes may be symbolic."""
+    """Return the variable that a size, maybe symbolic, determines."""
     unknown = [name for name in dimension.variables if name not in sizes]
     if len(unknown) != 1:
         return {}

@@ -91,8 +91,8 @@ _CREATION = frozenset({"numpy", "extend"})
 def _traced_scalar(value: Array) -> Array:
     """Return a scalar as a value of the function that is being traced, as in JAX.
 
-    JAX's libraries ask by ``ones(())`` whether they are traced, and a counter that begins with ``jnp.array(0)`` is traced from the beginning, so that a program which captures it before it changes has
-    the structure of one which captures it afterwards.
+    JAX's libraries ask by ``ones(())`` whether they are traced. A counter that begins with ``jnp.array(0)`` is traced from the beginning,
+    so that a program which captures it before it changes has the structure of one which captures it afterwards.
     """
     if current_trace() is EVAL or not is_concrete(value):
         return value

@@ -133,7 +133,7 @@ class PyTreeSpec:
             return None
         if self.type in _DICTS:
             by_key = dict(zip(self._entries, children, strict=True))
-            pairs = [(key, by_key[key]) for key in self._order]
+            pairs: Any = [(key, by_key[key]) for key in self._order]
             return collections.defaultdict(self._data[0], pairs) if self.type is collections.defaultdict else self.type(pairs)
         if self.type is collections.deque:
             return collections.deque(children, maxlen=self._data[0])
@@ -298,7 +298,7 @@ def _with_specs(specs: dict[Any, PyTreeSpec]) -> PyTreeSpec:
 
 
 def treespec_transform(spec: PyTreeSpec, function: Callable[[PyTreeSpec], PyTreeSpec]) -> PyTreeSpec:
-    """Return the structure with each node, a structure of one level, replaced by what a function returns for it."""
+    """Return the structure whose levels a function returns, given those of another."""
     level = spec.one_level()
     return spec if level is None else function(level)._with_children([treespec_transform(c, function) for c in spec._children])
 

@@ -32,7 +32,7 @@ def _too_deep(error: RecursionError, is_leaf: Callable[..., bool] | None) -> Bas
 
 
 def _ordered(treedef: TreeDef) -> TreeDef:
-    """Return the structure whose dictionaries are made in the order of their sorted keys."""
+    """Return the structure whose dictionaries have the order of their sorted keys."""
     if treedef.num_nodes == treedef.num_leaves:
         return treedef
     try:
@@ -48,8 +48,8 @@ def _ordered_level(level: TreeDef) -> TreeDef:
     children = dict(zip(level.entries(), level.children(), strict=True))
     if level.type is dict:
         return optree.treespec_dict(children, namespace=NAMESPACE)
-    factory = level.unflatten(range(level.num_leaves)).default_factory
-    return optree.treespec_defaultdict(factory, children, namespace=NAMESPACE)
+    example: Any = level.unflatten(range(level.num_leaves))
+    return optree.treespec_defaultdict(example.default_factory, children, namespace=NAMESPACE)
 
 
 @functools.lru_cache(maxsize=4096)  # structures are equal whatever the order in which their dictionaries were written
@@ -214,7 +214,9 @@ def flatten_with_path(
 
 
 def paths_of(treedef: TreeDef) -> list[KeyPath]:
-    """Return the paths of a structure's leaves, without making a tree: constructors of nodes may look at their leaves.
+    """Return the paths of a structure's leaves.
+
+    No tree is made, as constructors of nodes may look at their leaves.
 
     >>> [keystr(path) for path in paths_of(structure({"a": [1, 2]}))]
     ["['a'][0]", "['a'][1]"]

@@ -22,7 +22,9 @@ def struct(*shape: int, dtype: str = "float32") -> vf.ShapeDtypeStruct:
 @pytest.mark.parametrize("jitted", [False, True])
 def test_each_core_does_its_part(jitted: bool) -> None:
     @pl.kernel(
-        out_type=struct(6, 3), mesh=pl.tpu.create_tensorcore_mesh("core", num_cores=3), scratch_types={"memory": pl.tpu.VMEM((2, 3), "float32")}
+        out_type=struct(6, 3),
+        mesh=pl.tpu.create_tensorcore_mesh("core", num_cores=3),
+        scratch_types={"memory": pl.tpu.VMEM((2, 3), "float32")},
     )
     def scaled(x_ref: Any, y_ref: Any, memory: Any) -> None:
         assert vf.lax.axis_size("core") == pl.num_programs(0) == 3
@@ -54,8 +56,8 @@ def test_meshes_of_two_axes_and_references_of_the_caller() -> None:
 
 def test_several_kernels_run_in_their_order() -> None:
     mesh = pl.tpu.create_tensorcore_mesh("core")
-    write = lambda x, y: y.__setitem__(..., x[...] + 1)  # noqa: E731
-    double = lambda x, y: y.__setitem__(..., y[...] * 2)  # noqa: E731
+    write = lambda x, y: y.__setitem__(..., x[...] + 1)
+    double = lambda x, y: y.__setitem__(..., y[...] * 2)
     (y,) = pl.kernel([write, double], [struct(2)], mesh=[mesh, mesh])(np.array([1.0, 2.0], "float32"))
     assert np.array_equal(y, [4.0, 6.0])
 

@@ -1,4 +1,4 @@
-"""Kernels over meshes of cores: `kernel`, `core_map`, and the mesh of a TPU's cores.
+"""Kernels over meshes of cores: `kernel`, `core_map`, and meshes.
 
 There is one core here, which does the work of all of them, one after another.
 """
@@ -90,7 +90,9 @@ def core_map(
             with named_axes(names, sizes, indices), running_step(indices, sizes):
                 result = run_scoped(function, *positional, **named)
             if result is not None:
-                raise ArgumentError(f"The kernel function in core_map {described(function)} should return None, but returned {result!r:.80}")
+                raise ArgumentError(
+                    f"The kernel function in core_map {described(function)} should return None, but returned {result!r:.80}"
+                )
 
         fori_loop(np.int32(0), np.int32(math.prod(sizes)), on_core, None)
 
@@ -110,7 +112,9 @@ def kernel(
     name: str | None = None,
     metadata: dict[str, str] | None = None,
 ) -> Callable[..., Any]:
-    """Make a function of arrays that runs a kernel for each core of a mesh; without `body`, decorate one.
+    """Make a function of arrays that runs a kernel for each core of a mesh.
+
+    Without `body` it decorates one.
 
     Args:
         body: a function of references to the inputs, the outputs and scratch memory, which are whole arrays. References among the arguments
@@ -136,7 +140,9 @@ def kernel(
     bodies = list(body) if isinstance(body, Sequence) else [body]
     meshes = list(mesh) if isinstance(mesh, Sequence) else [mesh]
     if isinstance(body, Sequence) != isinstance(mesh, Sequence) or len(bodies) != len(meshes):
-        raise ArgumentError(f"kernel: body and mesh must be one of each, or sequences of equal lengths, got {len(bodies)} and {len(meshes)}")
+        raise ArgumentError(
+            f"kernel: body and mesh must be one of each, or sequences of equal lengths, got {len(bodies)} and {len(meshes)}"
+        )
 
     def run(*args: Any) -> Any:
         inputs = tree.map(lambda x: x if isinstance(x, Ref) else new_ref(x), args)

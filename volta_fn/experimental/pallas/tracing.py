@@ -160,7 +160,11 @@ def trace_kernel(
 
     def step(*values: Array) -> list[Array]:
         refs = [Ref(x) for x in values[rank : rank + last]]
-        with named_axes(spec.grid_names or (), spec.grid, values[:rank]), running_step(values[:rank], spec.grid), bound(outer, values[rank + last :]):
+        with (
+            named_axes(spec.grid_names or (), spec.grid, values[:rank]),
+            running_step(values[:rank], spec.grid),
+            bound(outer, values[rank + last :]),
+        ):
             result = call(*refs)
             if result is not None:
                 raise ArgumentError(
