@@ -94,6 +94,7 @@ def test_relations_with_symbolic_divisors_and_small_sizes() -> None:
         loaded.call(np.ones(3, "float32"), np.ones(2, "float32"))
     with pytest.raises(ArgumentError, match="variable 'c'.*not appearing in the shapes"):
         exported(lambda x: x, "a", constraints=["a >= c"])
+    assert exported(lambda x, y: x + y, "a", "b", constraints=["a == b"]).call(np.ones(3, "float32"), np.ones(3, "float32")).shape == (3,)
 
 
 def test_damaged_operations_of_sizes_are_refused() -> None:

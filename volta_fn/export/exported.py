@@ -150,7 +150,8 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
-    if unknown := sorted({name for relation in scope.relations for name in relation.names}.difference(names)):
+    replaced = {factor for monomial in scope.rules for factor, _ in monomial if isinstance(factor, str)}
+    if unknown := sorted({name for relation in scope.relations for name in relation.names}.difference(names, replaced)):
         raise ArgumentError(
             f"Encountered dimension variable '{unknown[0]}' in the constraints {list(scope.constraints)} that is not appearing in the "
             "shapes of the arguments; write a constraint of their variables"
