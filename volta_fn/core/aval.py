@@ -360,7 +360,7 @@ def sizes_of(shape: Any) -> tuple[Any, ...]:
 
 
 def integer_sizes(shape: Any, context: str = "shape") -> Shape:
-    """Return a tuple of ints and symbolic sizes, as `canonical_shape`, or negative ones."""
+    """Return a tuple of ints, maybe negative, and symbolic sizes."""
     dims = sizes_of(shape)
     if all(type(d) is int for d in dims):
         return dims
