@@ -184,14 +184,13 @@ def _config() -> dict[str, Any]:
         "jax_num_generated_cases",
         "jax_embedded_constants_max_bytes",
         "jax_export_ignore_forward_compatibility",
-        "jax_export_calling_convention_version",
     ):
         config.values.setdefault(name, False)
     states = {name: Setting(config, name) for name in config.values}
     flag = lambda name, default, *_, **__: SimpleNamespace(value=default)  # noqa: E731
     flags = dict.fromkeys(("string_flag", "int_flag", "bool_flag", "enum_flag"), flag)
     ExplicitX64Mode = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
-    explicit_mode = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()}
+    explicit_mode = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()} | states
     read = {"_read": config.values.get, "bool_env": lambda name, default: default, "config_states": states}
     return {**explicit_mode, **flags, **read, "config": config, "update": config.update}
 
@@ -311,6 +310,7 @@ def _sizes() -> dict[str, Any]:
         "max_dim": dimension.max_dim,
         "min_dim": dimension.min_dim,
         "is_symbolic_dim": dimension.is_symbolic_dim,
+        "is_constant_shape": lambda shape: not dimension.is_symbolic(shape),
         "dimension_as_value": lambda d: d.__jax_array__() if dimension.is_symbolic_dim(d) else d,
         "definitely_equal": definitely_equal,
         "definitely_equal_one_of_dim": lambda x, ys: any(definitely_equal(x, y) for y in ys),

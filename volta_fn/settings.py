@@ -19,6 +19,8 @@ class Settings:
     Attributes:
         permissive: whether, as in JAX, known indices out of range are moved inside or dropped, and values that an array is to hold are
             cast to its dtype, where else an error says so.
+        sorted_dicts: whether, as in JAX, a tree is made with its dictionaries in the order of their sorted keys, not in that in which they
+            were written.
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
         check_indices: whether programs that are traced check their indices when they run.
         log_compiles, explain_cache_misses: whether the logger `volta_fn` tells of each trace, and why there was no program.
@@ -33,10 +35,12 @@ class Settings:
         allow_f16_reductions: whether numbers of 16 bits may be added up.
         verify: whether the compiler verifies programs, kernels and memory after each pass, and shaders that NVIDIA's driver compiles check
             their indices (`VOLTA_VERIFY`).
+        calling_convention: the version of JAX's calling convention that exported functions are to have.
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
     permissive: bool = False
+    sorted_dicts: bool = False
     debug_nans: bool = False
     debug_infs: bool = False
     disable_jit: bool = False
@@ -49,6 +53,7 @@ class Settings:
     default_prng_impl: str = "threefry2x32"
     random_seed_offset: int = 0
     check_static_indices: bool = False
+    calling_convention: int = 10
     disable_bwd_checks: bool = False
     matmul_precision: str | None = None
     allow_f16_reductions: bool = True

@@ -13,7 +13,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import export
 from volta_fn import numpy as vnp
-from volta_fn.errors import ArgumentError, CorruptFileError, ExportError, ShapeError
+from volta_fn.core.dimension import max_dim, min_dim
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, ShapeError
 from volta_fn.export import reading
 
 draw = np.random.default_rng(7)
@@ -91,7 +92,9 @@ def test_relations_with_symbolic_divisors_and_small_sizes() -> None:
     assert float(loaded.call(np.ones(4, "float32"), np.ones(2, "float32"))) == 6
     with pytest.raises(ShapeError, match="mod"):
         loaded.call(np.ones(3, "float32"), np.ones(2, "float32"))
-    assert exported(lambda x: x, "a", constraints=["a >= c"]).call(np.ones(1, "float32")).shape == (1,)
+    with pytest.raises(ArgumentError, match="variable 'c'.*not appearing in the shapes"):
+        exported(lambda x: x, "a", constraints=["a >= c"])
+    assert exported(lambda x, y: x + y, "a", "b", constraints=["a == b"]).call(np.ones(3, "float32"), np.ones(3, "float32")).shape == (3,)
 
 
 def test_damaged_operations_of_sizes_are_refused() -> None:
@@ -151,3 +154,71 @@ def test_nodes_without_a_function_for_children_use_that_of_the_pytree() -> None:
         export.register_pytree_node_serialization(type("Other", (), {}), serialized_name="test_sizes.Other", **options)
     with pytest.raises(ArgumentError, match="namedtuple"):
         export.register_namedtuple_serialization(str, serialized_name="test_sizes.str")
+
+
+def test_a_function_that_calls_an_exported_one_has_its_sizes() -> None:
+    inner = exported(lambda x: vnp.ones((x.shape[0] // 2, (x.shape[0] + 13) % x.shape[0], max(x.shape))) * x.sum(), "b")
+    outer = exported(inner.call, "2*a + 1")
+    assert str(outer.out_avals[0].shape) == "(a, mod(2*a + 14, 2*a + 1), 2*a + 1)"
+    for size in (1, 2, 5, 14):
+        x = np.arange(2 * size + 1, dtype="float32")
+        assert np.array_equal(outer.call(x), inner.call(x))
+        assert outer.call(x).shape == (size, (2 * size + 14) % (2 * size + 1), 2 * size + 1)
+    constrained = exported(lambda x: x[: x.shape[0] // 3], "b", constraints=["b >= 5"])
+    assert exported(constrained.call, "a", constraints=["a >= 5"]).call(np.ones(7, "float32")).shape == (2,)
+    with pytest.raises(ExportError, match="'a' >= '5' of symbolic sizes is inconclusive"):
+        exported(constrained.call, "a")
+
+
+def test_substitution_is_evaluation() -> None:
+    b, c = export.symbolic_shape("b, c")
+    for size in (3 * b * b + c // 2, (b + c) % 3, max_dim(b, c - 4) * 2, min_dim(7, b // (c + 1)), (b * (b - 1)) // 2):
+        inner = size.substitute({"b": 2 * c + 1, "c": c})
+        for number in range(1, 9):
+            assert (inner if isinstance(inner, int) else inner.evaluate({"c": number})) == size.evaluate({"b": 2 * number + 1, "c": number})
+            assert size.substitute({"b": 2 * number + 1, "c": number}) == size.evaluate({"b": 2 * number + 1, "c": number})
+
+
+def test_constructors_of_nodes_may_look_at_their_children() -> None:
+    @vf.tree_util.register_pytree_node_class
+    class Described:
+        def __init__(self, values: Any, names: tuple[str, ...]) -> None:
+            assert values.shape == (len(names),)
+            self.values, self.names = values, names
+
+        def tree_flatten(self) -> Any:
+            return (self.values,), self.names
+
+        @classmethod
+        def tree_unflatten(cls, names: tuple[str, ...], children: Any) -> Described:
+            return cls(*children, names)
+
+    export.register_pytree_node_serialization(
+        Described,
+        serialized_name="described",
+        serialize_auxdata=lambda names: "/".join(names).encode(),
+        deserialize_auxdata=lambda data: tuple(data.decode().split("/")),
+    )
+    value = [Described(np.arange(2.0, dtype="float32"), ("x", "y")), Described(np.arange(3.0, dtype="float32"), ("x", "y", "z"))]
+    loaded = export.deserialize(export.export(vf.jit(lambda nodes: nodes[::-1]))(value).serialize())
+    assert loaded.out_tree == vf.tree.structure(value[::-1])
+    assert [node.names for node in loaded.call(value)] == [("x", "y", "z"), ("x", "y")]
+
+
+def test_dictionaries_with_other_keys_are_exported_and_not_saved() -> None:
+    value = {(0, 1): np.float32(1), (1, 2): np.float32(2)}
+    function = export.export(vf.jit(lambda d: {"sum": d[0, 1] + d[1, 2]}))(value)
+    assert float(function.call(value)["sum"]) == 3
+    with pytest.raises(ArgumentTypeError, match=r"\(0, 1\).*string keys"):
+        function.serialize()
+    assert export.deserialize(export.export(vf.jit(lambda d: d[3]))({3: 1.0}).serialize()).call({3: 2.0}) == 2
+
+
+def test_the_calling_convention_must_be_supported() -> None:
+    for version, supported in ((8, False), (9, True), (10, True), (11, False)):
+        with vf.config.jax_export_calling_convention_version(version):
+            if supported:
+                assert export.export(vf.jit(lambda x: x + 1))(1.0).call(1.0) == 2
+            else:
+                with pytest.raises(ArgumentError, match=f"version {version} is outside"):
+                    export.export(vf.jit(lambda x: x + 1))

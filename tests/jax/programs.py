@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,5 +18,12 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
 def output_of(program: str) -> str:
     """Return what a program prints after `volta_fn.jax.install()`."""
     completed = run("-W", "error", "-c", f"import volta_fn.jax\nvolta_fn.jax.install()\n{program}")
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
+
+
+def output_of_jax(program: str) -> str:
+    """Return what a program prints under JAX itself."""
+    completed = run("-c", program, env=os.environ | {"JAX_PLATFORMS": "cpu"})
     assert completed.returncode == 0, completed.stderr
     return completed.stdout.strip()

@@ -86,3 +86,26 @@ def test_wrong_numbers_of_leaves_and_other_trees_raise() -> None:
     assert spec.flatten_up_to([[1, 2], {"a": None}]) == [[1, 2], None]
     with pytest.raises(ValueError, match="registered already"):
         python_trees.register_pytree_node(dict, lambda d: ((), None), lambda data, children: {})
+
+
+@pytest.mark.parametrize("library", [optree, python_trees], ids=["optree", "python"])
+def test_dictionaries_keep_their_order(library: Any) -> None:
+    tree = [{"b": 1, "a": {3: 2, 1: 3}}, collections.OrderedDict(z=4, y=5), collections.defaultdict(list, {"d": 6, "c": 7})]
+    leaves, spec = library.tree_flatten(tree)
+    assert leaves == [3, 2, 1, 4, 5, 7, 6]
+    first, second, third = spec.unflatten(leaves)
+    assert ([*first], [*first["a"]], [*second], [*third]) == (["b", "a"], [3, 1], ["z", "y"], ["d", "c"])
+
+
+@pytest.mark.parametrize("library", [optree, python_trees], ids=["optree", "python"])
+def test_structures_of_dictionaries_and_their_transformation(library: Any) -> None:
+    leaf = library.tree_structure(0)
+    spec = library.treespec_dict({"b": leaf, "a": leaf})
+    assert spec == library.tree_structure({"a": 0, "b": 0})
+    assert [*spec.unflatten([1, 2]).items()] == [("b", 2), ("a", 1)]
+    default = library.treespec_defaultdict(list, {"b": leaf})
+    assert default == library.tree_structure(collections.defaultdict(list, b=0))
+    levels: list[Any] = []
+    nested = library.tree_structure([{"a": 1}, (2, 3)])
+    assert library.treespec_transform(nested, lambda level: levels.append(level.type) or level) == nested
+    assert {*levels} == {list, dict, tuple}

@@ -118,6 +118,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_platform_name": _platforms,
     "jax_default_device": lambda value: set_default_device("cpu" if value is None else value),
     "jax_num_cpu_devices": _num_cpu_devices,
+    "jax_export_calling_convention_version": lambda value: setattr(current, "calling_convention", value),
 }
 
 #: The settings without effect, and their defaults.
@@ -154,7 +155,6 @@ IGNORED: dict[str, Any] = {
     "jax_error_checking_behavior_nan": "ignore",
     "jax_error_checking_behavior_oob": "ignore",
     "jax_exec_time_optimization_effort": 0.0,
-    "jax_export_calling_convention_version": 10,
     "jax_explicit_x64_dtypes": "warn",
     "jax_logging_level": "NOTSET",
     "jax_memory_fitting_effort": 0.0,
@@ -188,6 +188,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_platform_name": "",
     "jax_default_device": None,
     "jax_num_cpu_devices": -1,
+    "jax_export_calling_convention_version": current.calling_convention,
 }
 
 
@@ -238,7 +239,7 @@ class Config:
 
     def follow_jax(self) -> None:
         """Take JAX's semantics: 32-bit dtypes, indices moved inside, its variables."""
-        current.permissive = True
+        current.permissive = current.sorted_dicts = True
         self.update("jax_enable_x64", False)
         for name in self.values:
             text = os.environ.get(name.upper())

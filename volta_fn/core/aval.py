@@ -359,18 +359,23 @@ def sizes_of(shape: Any) -> tuple[Any, ...]:
         return (shape,)
 
 
-def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
-    """Return a tuple of ints and symbolic sizes; raise `ShapeError` for others."""
+def integer_sizes(shape: Any, context: str = "shape") -> Shape:
+    """Return a tuple of ints, maybe negative, and symbolic sizes."""
     dims = sizes_of(shape)
-    if all(type(d) is int and d >= 0 for d in dims):
+    if all(type(d) is int for d in dims):
         return dims
     try:
-        result: tuple[Any, ...] = tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
+        return tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
     except ConcretizationError:  # a traced size, whose message says where it comes from
         raise
     except (AttributeError, TypeError) as error:
         remedy = ". The quotient of integers is n // 2, and n / 2 is a float" if any(isinstance(d, float) for d in dims) else ""
         raise ShapeError(f"{context} must consist of integers, got {dims!r}{remedy}") from error
+
+
+def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
+    """Return a tuple of ints and symbolic sizes; raise `ShapeError` for others."""
+    result = integer_sizes(shape, context)
     if any(not isinstance(d, Dimension) and d < 0 for d in result):
         raise ShapeError(f"{context} must have no negative dimension, got {result}")
     return result

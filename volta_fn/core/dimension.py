@@ -11,6 +11,7 @@ The notation, the normal forms and the order of terms are those of `jax.export`.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -53,6 +54,13 @@ class Operation:
     def evaluate(self, sizes: Mapping[str, int]) -> Any:
         """Return the number for sizes of all variables."""
         return OPERATIONS[self.name](*[_as_dimension(x).evaluate(sizes) for x in self.operands])
+
+    def substitute(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the size for sizes of all variables, which may be symbolic."""
+        left, right = [_as_dimension(x).substitute(sizes) for x in self.operands]
+        if self.name in ("max", "min"):
+            return _selected(self.name, left, right)
+        return divided(left, right)[0 if self.name == "floordiv" else 1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operation) and (self.name, self.operands) == (other.name, other.operands)
@@ -114,6 +122,27 @@ class Dimension:
         for monomial, coefficient in self.terms.items():
             total += coefficient * value_of(monomial, sizes)
         return total
+
+    def substitute(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the size for sizes of all variables, which may be symbolic.
+
+        Raises `InconclusiveDimensionOperation` where it is no integer for some of their values.
+
+        >>> b, c = Dimension.variable("b"), Dimension.variable("c")
+        >>> (2 * b + b // 3).substitute({"b": c + 1}), (b + 1).substitute({"b": 4})
+        (2*c + floordiv(c + 1, 3) + 2, 5)
+        """
+        denominator = math.lcm(*[c.denominator for c in self.terms.values()])
+        total: Any = 0
+        for monomial, coefficient in self.terms.items():
+            term: Any = int(coefficient * denominator)
+            for factor, exponent in monomial:
+                term *= (sizes[factor] if isinstance(factor, str) else factor.substitute(sizes)) ** exponent
+            total += term
+        size, remainder = divided(total, denominator)
+        if remainder != 0:
+            raise InconclusiveDimensionOperation(f"the size {self} for {dict(sizes)} may be no integer: {total} / {denominator}")
+        return size
 
     def leading(self) -> tuple[Monomial, Fraction]:
         """Return the most complex term and its coefficient."""

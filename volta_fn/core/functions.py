@@ -17,6 +17,9 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value, brief, conversion
 from volta_fn.core.primitive import Zero
 from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.lazy_imports import deferred
+
+_structures = deferred("volta_fn.tree.structures")  # which loads optree
 
 # From functions of pytrees to functions of flat lists of arrays.
 
@@ -87,13 +90,12 @@ def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
 
 def argument_labels(function: Callable[..., Any], in_tree: Any) -> list[str]:
     """Label each leaf of ``(args, kwargs)`` by argument and path: ``params['w']``."""
-    placeholders = tree.unflatten(in_tree, range(in_tree.num_leaves))
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         names = []
     labels = []
-    for path, _ in tree.leaves_with_path(placeholders):
+    for path in _structures.paths_of(in_tree):
         position = getattr(path[1], "idx", None)
         if position is None:
             labels.append(f"{getattr(path[1], 'key', path[1])}{tree.keystr(path[2:])}")

@@ -53,18 +53,31 @@ class ProcessAxis:
         return f"{self.name}:{self.size}"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class StepAxis:
+    """A named axis whose positions are the steps of a kernel's grid."""
+
+    name: Any
+    size: int
+    #: The step's index along it, an array.
+    index: Any
+
+    def __repr__(self) -> str:
+        return f"{self.name}:{self.size}"
+
+
 #: The bound names with their sizes, outermost first.
-_axes: ContextVar[tuple[tuple[Any, int | ProcessAxis], ...]] = ContextVar("named_axes", default=())
+_axes: ContextVar[tuple[tuple[Any, int | ProcessAxis | StepAxis], ...]] = ContextVar("named_axes", default=())
 
 
-def axis_environment() -> tuple[tuple[Any, int | ProcessAxis], ...]:
+def axis_environment() -> tuple[tuple[Any, int | ProcessAxis | StepAxis], ...]:
     """Return the bound names, outermost first; programs depend on them."""
     return _axes.get()
 
 
 @contextlib.contextmanager
-def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
-    """Bind a name (None binds nothing) to an axis size, or to an axis of processes."""
+def bound_axis(name: Any, size: int | ProcessAxis | StepAxis) -> Iterator[None]:
+    """Bind a name (None binds nothing) to a size, or an axis of processes or steps."""
     if name is None:
         yield
         return
@@ -76,12 +89,17 @@ def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
         _axes.set(previous)
 
 
-def bound_axes(axis_name: Any) -> tuple[Any, ...]:
-    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`.
+def bound_axes(axis_name: Any, *, with_steps: bool = False) -> tuple[Any, ...]:
+    """Return what names are bound to.
 
-    Raises `AxisNameError` for a name that is not bound.
+    That is themselves by `vmap`, or a `ProcessAxis`, or a `StepAxis` if these are asked for.
+
+    Raises `AxisNameError` for a name that is not bound, and for one of steps, which exchange nothing.
     """
-    return tuple([_binding(name)[0] for name in _names(axis_name)])
+    axes = tuple([_binding(name)[0] for name in _names(axis_name)])
+    if not with_steps and (steps := [axis for axis in axes if isinstance(axis, StepAxis)]):
+        raise AxisNameError(f"the steps along the axis {steps[0].name!r} run one after another and exchange nothing: write to a reference")
+    return axes
 
 
 def axis_size(axis_name: Any) -> int:
@@ -99,11 +117,11 @@ def _names(axis_name: Any) -> Sequence[Any]:
 
 def _binding(name: Any) -> tuple[Any, int]:
     """Return what a name is bound to, and the number of positions."""
-    if isinstance(name, ProcessAxis):
+    if isinstance(name, ProcessAxis | StepAxis):
         return name, name.size
     for bound, size in reversed(_axes.get()):
         if bound == name:
-            return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
+            return (size, size.size) if isinstance(size, ProcessAxis | StepAxis) else (name, size)
     bound_names = [n for n, _ in _axes.get()]
     raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {bound_names}); give one with vmap(f, axis_name={name!r})")
 

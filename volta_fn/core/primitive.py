@@ -84,6 +84,9 @@ class Primitive:
         "module", "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
+    #: As in JAX of all primitives but some of `pmap` that it had: calls are equations with a program among their parameters.
+    call_primitive = map_primitive = False
+
     name: str
     #: The module that declares it, which programs that were pickled load.
     module: str

@@ -19,7 +19,7 @@ from volta_fn.core.arrays.array import Array, as_value, host_buffer
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
-from volta_fn.core.dimension import Dimension
+from volta_fn.core.dimension import Dimension, Size
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
@@ -28,11 +28,12 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, 
 from volta_fn.export import writing
 from volta_fn.export.reading import pack, read_constants, read_program, unpack
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
-from volta_fn.export.writing import ProgramWriter, converted, describe, output_types, solution, struct_of, structure_of
+from volta_fn.export.writing import ProgramWriter, check_keys, converted, describe, output_types, solution, struct_of, structure_of
 from volta_fn.jit import jit
 from volta_fn.jit.traced import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
 
@@ -149,6 +150,12 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
+    replaced = {factor for monomial in scope.rules for factor, _ in monomial if isinstance(factor, str)}
+    if unknown := sorted({name for relation in scope.relations for name in relation.names}.difference(names, replaced)):
+        raise ArgumentError(
+            f"Encountered dimension variable '{unknown[0]}' in the constraints {list(scope.constraints)} that is not appearing in the "
+            "shapes of the arguments; write a constraint of their variables"
+        )
 
     def traced(sizes: Mapping[str, int]) -> Any:
         positional, keywords = tree.unflatten(structure, [_with_sizes(leaf, sizes) for leaf in leaves])
@@ -309,12 +316,12 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     Args:
         fun_jit: a function from `jit`.
-        platforms: some of "cpu", "gpu", "cuda", "rocm", "tpu", which are recorded in the file. A program runs on every platform
-            nevertheless.
+        platforms: some of "cpu", "gpu", "cuda", "rocm", "tpu", which are recorded in the file; in JAX's mode any names. A program runs on
+            every platform nevertheless.
         disabled_checks: accepted for compatibility.
 
     Raises:
-        ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown.
+        ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown, or a constraint has a variable that no shape has.
         ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
 
     >>> import volta_fn as vf
@@ -328,8 +335,15 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
     if not hasattr(fun_jit, "trace"):
         raise ArgumentTypeError(f"export takes a jitted function, got {fun_jit!r:.80}; write export(jit(f))")
     chosen = (default_export_platform(),) if platforms is None else tuple(platforms)
-    if unknown := [p for p in chosen if p not in _PLATFORMS]:
+    if not settings.permissive and (unknown := [p for p in chosen if p not in _PLATFORMS]):
         raise ArgumentError(f"export: unknown platforms {unknown}; there are {list(_PLATFORMS)}")
+
+    oldest, newest = minimum_supported_calling_convention_version, maximum_supported_calling_convention_version
+    if not oldest <= settings.calling_convention <= newest:
+        raise ArgumentError(
+            f"The requested export calling convention version {settings.calling_convention} is outside the range of supported versions "
+            f"[{oldest}..{newest}]; set jax_export_calling_convention_version to one of them"
+        )
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
         source, scope = traced_source(fun_jit, args, kwargs)
@@ -404,7 +418,7 @@ class Exported:
     def __init__(self, manifest: Mapping[str, Any], constants: Sequence[Any], derivative: Exported | None, source: Source | None) -> None:
         self._manifest, self._constants = manifest, constants
         self._derivative, self._source = derivative, source
-        self._functions: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         try:
             self._prepare()
@@ -421,17 +435,15 @@ class Exported:
         self.fun_name: str = manifest["name"]
         #: The platforms that it was exported for; it runs on all.
         self.platforms: tuple[str, ...] = tuple(manifest["platforms"])
-        #: The structures of ``(args, kwargs)`` and of the result.
-        self.in_tree = structure_of(manifest["in_tree"])
-        self.out_tree = structure_of(manifest["out_tree"])
         program = manifest["programs"][manifest["main"]]
         shown = program["inputs"][: manifest["arguments"]]
-        #: The types of the arguments' leaves, and of the results'.
+        #: The types and structures of the arguments, as ``(args, kwargs)``, and of the results.
         self.in_avals = tuple([struct_of(kind) for kind in shown])
         self.out_avals = tuple([struct_of(kind) for kind in output_types(program, manifest["constants"])])
+        self.in_tree = structure_of(manifest["in_tree"], self.in_avals)
+        self.out_tree = structure_of(manifest["out_tree"], self.out_avals)
         full = manifest["in_full"]
-        fits = len(self.in_avals) == self.in_tree.num_leaves and len(self.out_avals) == self.out_tree.num_leaves
-        if not fits or any(not 0 <= i < len(shown) for i in full) or len(program["inputs"]) != len(shown) + len(full):
+        if any(not 0 <= i < len(shown) for i in full) or len(program["inputs"]) != len(shown) + len(full):
             raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
         sizes: list[Any] = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
         self._names = sorted(frozenset().union(*[d.variables for d in sizes]))
@@ -510,8 +522,8 @@ class Exported:
             ) from error
         return results
 
-    def _function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
-        key = tuple(sizes.values())
+    def _function(self, sizes: Mapping[str, Size]) -> Callable[..., Any]:
+        key = tuple([size if isinstance(size, int) else (size, id(size.scope)) for size in sizes.values()])
         with self._lock:
             function = self._functions.get(key)
         if function is None:
@@ -520,7 +532,7 @@ class Exported:
                 function = self._functions.setdefault(key, compiled)
         return function
 
-    def _program(self, sizes: Mapping[str, int]) -> ClosedJaxpr:
+    def _program(self, sizes: Mapping[str, Size]) -> ClosedJaxpr:
         return read_program(self._manifest, self._constants, sizes)
 
     def _compiled(self, program: ClosedJaxpr) -> Callable[..., Any]:
@@ -567,7 +579,8 @@ class Exported:
         Args:
             vjp_order: how often the loaded function can be differentiated in reverse mode.
 
-        Raises `ArgumentError` for an order that is negative, or larger than 8.
+        Raises `ArgumentError` for an order that is negative, or larger than 8, and `ArgumentTypeError` for dictionaries whose keys are no
+        texts or integers.
         """
         if not isinstance(vjp_order, int) or not 0 <= vjp_order <= _HIGHEST_ORDER:
             raise ArgumentError(f"serialize: vjp_order must be from 0 to {_HIGHEST_ORDER}, got {vjp_order!r}")
@@ -576,20 +589,25 @@ class Exported:
             levels.append(levels[-1].vjp())
         manifest: dict[str, Any] | None = None
         for level in reversed(levels):
+            check_keys(level._manifest["in_tree"])
+            check_keys(level._manifest["out_tree"])
             fields = {key: value for key, value in level._manifest.items() if key != "vjp"}
             manifest = fields if manifest is None else fields | {"vjp": manifest}
         assert manifest is not None
         return pack(manifest, [host_buffer(c) for level in levels for c in level._constants])
 
-    def _solve_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """Return the sizes of symbolic axes, given the arguments' shapes."""
+    def _solve_sizes(self, shapes: Sequence[tuple[Size, ...]]) -> dict[str, Size]:
+        """Return the sizes of symbolic axes, given the arguments' shapes.
+
+        They are symbolic themselves where the function is called in another export.
+        """
         symbolic_shapes = [aval.shape for aval in self.in_avals]
-        pairs: list[tuple[Any, int]] = []
+        pairs: list[tuple[Any, Size]] = []
         for i, (want, shape) in enumerate(zip(symbolic_shapes, shapes, strict=True)):
             if len(want) != len(shape):
                 raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {shape}")
             pairs += zip(want, shape, strict=True)
-        sizes: dict[str, int] = {}
+        sizes: dict[str, Size] = {}
         unsolved = [(d, size) for d, size in pairs if isinstance(d, Dimension)]
         while len(sizes) < len(self._names):
             count = len(sizes)
@@ -597,7 +615,7 @@ class Exported:
                 sizes |= solution(dimension, size, sizes)
             if len(sizes) == count:
                 raise ShapeError(f"the sizes {self._names} of {self.fun_name} do not follow from its arguments' shapes {symbolic_shapes}")
-        wrong = [(d, size) for d, size in pairs if (d.evaluate(sizes) if isinstance(d, Dimension) else d) != size]
+        wrong = [(d, size) for d, size in pairs if (d.substitute(sizes) if isinstance(d, Dimension) else d) != size]
         if wrong:
             raise ShapeError(
                 f"{self.fun_name} takes arguments of shapes {symbolic_shapes}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}"

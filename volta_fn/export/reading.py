@@ -23,7 +23,7 @@ import numpy as np
 from volta_fn import primitives
 from volta_fn.core.arrays.array import ConcreteArray, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dimension import OPERATIONS, Dimension, Operation, simplified
+from volta_fn.core.dimension import OPERATIONS, Dimension, Operation, Size, simplified
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
@@ -98,7 +98,7 @@ def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
         raise CorruptFileError(f"the primitive {primitive} has the parameters {sorted(names)}, got {sorted(params)!r:.200}")
     for name, value in params.items():
         kinds = KINDS.get(name)
-        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _has_type(leaf, kinds)]
+        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _has_type(leaf, kinds)]  # no file has a `Dimension`
         if wrong:
             raise CorruptFileError(f"the parameter {name} of the primitive {primitive} cannot be {wrong[0]!r:.80}")
     if primitive.name in _NAMES and not _is_well_formed(params):
@@ -163,6 +163,8 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(leaf, Dimension):
+        return int in kinds
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
@@ -326,7 +328,7 @@ def decode(value: Any, program: Callable[[Any], ClosedJaxpr]) -> Any:
 def decode_aval(value: Any) -> ShapedArray:
     """Return the type that a file describes."""
     dtype, shape, *weak = value
-    if not all(type(size) is int and size >= 0 for size in shape) or weak not in ([], [True]):
+    if not all(isinstance(size, Dimension) or (type(size) is int and size >= 0) for size in shape) or weak not in ([], [True]):
         raise CorruptFileError(f"{value!r:.80} is no type of an array")
     return ShapedArray(tuple(shape), dtype_named(dtype), bool(weak))
 
@@ -365,10 +367,10 @@ _DECODERS: dict[str, Callable[[Any, Any], Any]] = {
 _WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, VoltaError)
 
 
-def read_program(manifest: Mapping[str, Any], constants: Sequence[Any], sizes: Mapping[str, int]) -> ClosedJaxpr:
+def read_program(manifest: Mapping[str, Any], constants: Sequence[Any], sizes: Mapping[str, Size]) -> ClosedJaxpr:
     """Return the main program of a manifest for given sizes of its symbolic axes.
 
-    Raises `CorruptFileError` if it is not a program.
+    The sizes may be symbolic themselves. Raises `CorruptFileError` if it is not a program.
     """
     try:
         return _Reader(manifest["programs"], constants, sizes).program(manifest["main"])
@@ -401,7 +403,7 @@ def _array(aval: ShapedArray, content: bytes) -> np.ndarray:
 
 
 class _Reader:
-    def __init__(self, programs: Sequence[Any], constants: Sequence[Any], sizes: Mapping[str, int]) -> None:
+    def __init__(self, programs: Sequence[Any], constants: Sequence[Any], sizes: Mapping[str, Size]) -> None:
         self._texts, self._constants, self._sizes = programs, constants, sizes
         self._programs: dict[int, ClosedJaxpr] = {}
 
@@ -429,7 +431,7 @@ class _Reader:
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
             values = {key: decode(self._substitute_sizes(value), self._programs.__getitem__) for key, value in params.items()}
-            if name == _SIZE:
+            if name == _SIZE and not isinstance(values.get("dim"), Dimension):
                 bound.append(_size_literal(values, outvars))
                 continue
             equations.append(Equation(_primitive(name, values), atoms, outvars, values))
@@ -449,7 +451,9 @@ class _Reader:
     def _number(self, content: Mapping[str, Any]) -> Any:
         """Return a literal that depends on sizes: a number times, or divided by, a size."""
         ((kind, (factor, terms)),) = content.items()
-        value = dimension_of(terms).evaluate(self._sizes)
+        value = dimension_of(terms).substitute(self._sizes)
+        if isinstance(value, Dimension):
+            raise ShapeError(f"a number in it depends on the symbolic size {value}")
         number = float.fromhex(factor)
         return {"times": number * float(value), "over": number / float(value) if value else math.inf}[kind]
 
@@ -459,10 +463,7 @@ class _Reader:
         if not isinstance(value, dict):
             return value
         if value.keys() == {"dim"}:
-            size = dimension_of(value["dim"]).evaluate(self._sizes)
-            if size.denominator != 1:
-                raise ShapeError(f"the size {dimension_of(value['dim'])} is no integer")
-            return int(size)
+            return dimension_of(value["dim"]).substitute(self._sizes)
         return {key: self._substitute_sizes(item) for key, item in value.items()}
 
 

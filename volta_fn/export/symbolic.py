@@ -74,8 +74,8 @@ class Relation:
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
         ) - frozenset(OPERATIONS)
 
-    def holds(self, sizes: Sizes) -> bool:
-        """Return True if the comparison is true of the sizes."""
+    def holds(self, sizes: Mapping[str, Any]) -> bool:
+        """Return True if the comparison is true of the sizes, which may be symbolic."""
         try:
             return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
         except ZeroDivisionError:
@@ -224,8 +224,11 @@ class SymbolicScope:
             if not isinstance(divisor, Dimension):  # it divides without a remainder
                 self.rules[((Operation("floordiv", dividend, divisor), 1),)] = (divisor, dividend)
 
-    def allows(self, name: str, size: int) -> bool:
-        """Return True if a variable may have a size."""
+    def allows(self, name: str, size: Any) -> bool:
+        """Return True if a variable may have a size.
+
+        Raises `InconclusiveDimensionOperation` for a symbolic one that it may not always have.
+        """
         checks = {">=": lambda n: size >= n, "<=": lambda n: size <= n, "==": lambda n: size == n, "mod": lambda n: size % n == 0}
         return size >= 1 and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
 

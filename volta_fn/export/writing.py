@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dimension import Dimension
+from volta_fn.core.dimension import Dimension, Size, divided
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, TreeError
 from volta_fn.export.reading import UnstorableError, dimension_of, dtype_named, encode, encode_aval
@@ -148,11 +147,19 @@ def describe(treedef: tree.TreeDef) -> Any:
     return {"node": [name, static, [[str(key), child] for key, child in zip(keys, children, strict=True)]]}
 
 
-def _name(key: Any) -> str | int:
-    name = key.key if isinstance(key, DictKey | FlattenedIndexKey) else key.name if isinstance(key, GetAttrKey) else key.idx
-    if not isinstance(name, str | int) or isinstance(name, bool):
-        raise ExportError(f"a dictionary in an exported function's arguments or results has the key {name!r:.40}; keys must be str or int")
-    return name
+def _name(key: Any) -> Any:
+    return key.key if isinstance(key, DictKey | FlattenedIndexKey) else key.name if isinstance(key, GetAttrKey) else key.idx
+
+
+def check_keys(form: Any) -> None:
+    """Raise `ArgumentTypeError` if a file cannot hold a dictionary's keys."""
+    for key, child in [] if form == LEAF else _children(form):
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise ArgumentTypeError(
+                f"a dictionary in an exported function's arguments or results has the key {key!r:.40}. Serialization is supported only for "
+                "dictionaries with string keys, and integers"
+            )
+        check_keys(child)
 
 
 def leaf_count(form: Any) -> int:
@@ -235,9 +242,14 @@ def _named_children(value: Any) -> dict[Any, Any]:
 # Types of an exported function, and the conversion of arguments to them.
 
 
-def structure_of(form: Any) -> tree.TreeDef:
-    """Return the structure that a file describes."""
-    return tree.structure(unflatten(form, iter(range(leaf_count(form)))))
+def structure_of(form: Any, leaves: Sequence[Any]) -> tree.TreeDef:
+    """Return the structure that a file describes, given leaves.
+
+    Constructors of nodes may look at their shapes and dtypes.
+    """
+    if leaf_count(form) != len(leaves):
+        raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
+    return tree.structure(unflatten(form, iter(leaves)))
 
 
 def struct_of(kind: Sequence[Any]) -> ShapedArray:
@@ -266,18 +278,18 @@ def converted(value: Array, target: ShapedArray, name: str) -> Array:
     return convert_element_type(value, target.dtype, weak_type=target.weak_type)
 
 
-def solution(dimension: Dimension, size: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the variable that a size determines, if the others are known."""
+def solution(dimension: Dimension, size: Size, sizes: Mapping[str, Size]) -> dict[str, Size]:
+    """Return the variable that a size, maybe symbolic, determines."""
     unknown = [name for name in dimension.variables if name not in sizes]
     if len(unknown) != 1:
         return {}
     (name,) = unknown
-    at = [dimension.evaluate({**sizes, name: n}) for n in (0, 1, 2)]
+    at = [dimension.substitute({**sizes, name: n}) for n in (0, 1, 2)]
     slope = at[1] - at[0]
-    if at[2] - at[1] != slope or not slope:
+    if at[2] - at[1] != slope or slope == 0:
         return {}
-    value = (Fraction(size) - at[0]) / slope
-    return {name: int(value)} if value.denominator == 1 else {}
+    value, remainder = divided(size - at[0], slope)
+    return {name: value} if remainder == 0 else {}
 
 
 # From a program to the JSON of a manifest.

@@ -17,7 +17,7 @@ from volta_fn.core.arrays.memory import constrained, device_put
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
-from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace
+from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
@@ -25,6 +25,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, broad
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
+from volta_fn.source import is_called_by_user
 
 # Creation of arrays: from data, filled with a value, as ranges.
 
@@ -57,6 +58,8 @@ def array(
     if order not in (None, "C", "K", "A"):
         raise ArgumentError(f"array: order must be 'C', 'K', 'A' or None, got {order!r}; arrays have no column-major layout")
     result = _from_object(object, None if dtype is None else dtypes.as_dtype(dtype))
+    if settings.permissive and not result.shape and result is not object and is_called_by_user(_CREATION):
+        result = _traced_scalar(result)
     result = lax.broadcast_to_rank(result, ndmin) if result.ndim < ndmin else result
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
@@ -79,6 +82,22 @@ def asarray(
     if copy is False and result is not a and not settings.permissive:  # JAX copies anyway
         raise ArgumentError(f"asarray: copy=False, but {type(a).__name__} to {result.aval} takes a copy; from_dlpack may share the memory")
     return constrained(result, out_sharding)
+
+
+#: The packages of `array` and of the functions that call it for the user: with `extend` for arrays of random keys.
+_CREATION = frozenset({"numpy", "extend"})
+
+
+def _traced_scalar(value: Array) -> Array:
+    """Return a scalar as a value of the function that is being traced, as in JAX.
+
+    JAX's libraries ask by ``ones(())`` whether they are traced. A counter that begins with ``jnp.array(0)`` is traced from the beginning,
+    so that a program which captures it before it changes has the structure of one which captures it afterwards.
+    """
+    if current_trace() is EVAL or not is_concrete(value):
+        return value
+    traced: Array = bind(broadcast_in_dim_p, value, shape=(), broadcast_dimensions=())
+    return traced
 
 
 def _from_object(value: Any, dtype: np.dtype | None) -> Array:
@@ -198,10 +217,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
            [7, 7]], dtype=int8)
     """
     value = broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
-    if settings.permissive and not value.shape and current_trace() is not EVAL and not isinstance(value, Tracer):
-        value = bind(
-            broadcast_in_dim_p, value, shape=(), broadcast_dimensions=()
-        )  # JAX's libraries ask by ones(()) whether they are traced
+    if settings.permissive and not value.shape:
+        value = _traced_scalar(value)
     return constrained(value, out_sharding)
 
 

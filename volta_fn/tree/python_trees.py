@@ -66,17 +66,21 @@ class _Node(NamedTuple):
     data: Any
     entries: tuple[Any, ...]
     children: list[Any]
+    #: The keys of a dictionary in the order in which they were written.
+    order: tuple[Any, ...] = ()
 
 
 class PyTreeSpec:
     """The structure of a tree."""
 
-    __slots__ = ("_children", "_data", "_entries", "num_leaves", "num_nodes", "type")
+    __slots__ = ("_children", "_data", "_entries", "_order", "num_leaves", "num_nodes", "type")
 
-    def __init__(self, kind: type | None, data: Any, entries: tuple[Any, ...], children: tuple[PyTreeSpec, ...]) -> None:
+    def __init__(
+        self, kind: type | None, data: Any, entries: tuple[Any, ...], children: tuple[PyTreeSpec, ...], order: tuple[Any, ...] = ()
+    ) -> None:
         #: The class of the root; None for a leaf.
         self.type = kind
-        self._data, self._entries, self._children = data, entries, children
+        self._data, self._entries, self._children, self._order = data, entries, children, order
         self.num_leaves: int = sum([c.num_leaves for c in children]) if kind is not None else 1
         self.num_nodes: int = 1 + sum([c.num_nodes for c in children])
 
@@ -99,7 +103,10 @@ class PyTreeSpec:
 
     def one_level(self) -> PyTreeSpec | None:
         """Return the root with leaves for children; None for a leaf."""
-        return None if self.type is None else PyTreeSpec(self.type, self._data, self._entries, (LEAF,) * len(self._children))
+        return None if self.type is None else self._with_children([LEAF] * len(self._children))
+
+    def _with_children(self, children: Iterable[PyTreeSpec]) -> PyTreeSpec:
+        return PyTreeSpec(self.type, self._data, self._entries, tuple(children), self._order)
 
     def accessors(self) -> list[tuple[Entry, ...]]:
         """Return the paths of the leaves."""
@@ -124,10 +131,10 @@ class PyTreeSpec:
             return _REGISTERED[self.type][1](self._data, children)
         if self.type is type(None):
             return None
-        if self.type is dict or self.type is collections.OrderedDict:
-            return self.type(zip(self._entries, children, strict=True))
-        if self.type is collections.defaultdict:
-            return collections.defaultdict(self._data[0], zip(self._entries, children, strict=True))
+        if self.type in _DICTS:
+            by_key = dict(zip(self._entries, children, strict=True))
+            pairs: Any = [(key, by_key[key]) for key in self._order]
+            return collections.defaultdict(self._data[0], pairs) if self.type is collections.defaultdict else self.type(pairs)
         if self.type is collections.deque:
             return collections.deque(children, maxlen=self._data[0])
         return self.type(*children) if _is_namedtuple(self.type) else self.type(children)
@@ -204,9 +211,9 @@ def _node_of(value: Any) -> _Node | None:
     if kind is dict or kind is collections.defaultdict:
         keys = _sorted(value)
         data = tuple(keys) if kind is dict else (value.default_factory, tuple(keys))
-        return _Node(kind, data, tuple(keys), [value[k] for k in keys])
+        return _Node(kind, data, tuple(keys), [value[k] for k in keys], tuple(value))
     if kind is collections.OrderedDict:
-        return _Node(kind, tuple(value), tuple(value), list(value.values()))
+        return _Node(kind, tuple(value), tuple(value), list(value.values()), tuple(value))
     if kind is collections.deque:
         return _Node(kind, (value.maxlen, len(value)), tuple(range(len(value))), list(value))
     return _Node(kind, len(value), tuple(range(len(value))), list(value)) if _is_namedtuple(kind) else None
@@ -225,7 +232,7 @@ def _flattened(value: Any, is_leaf: IsLeaf, leaves: list[Any]) -> PyTreeSpec:
     if node is None:
         leaves.append(value)
         return LEAF
-    return PyTreeSpec(node.kind, node.data, node.entries, tuple([_flattened(c, is_leaf, leaves) for c in node.children]))
+    return PyTreeSpec(node.kind, node.data, node.entries, tuple([_flattened(c, is_leaf, leaves) for c in node.children]), node.order)
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None, *, namespace: str = "") -> tuple[list[Any], PyTreeSpec]:
@@ -273,6 +280,27 @@ def tree_flatten_one_level(tree: Any, *, namespace: str = "") -> tuple[list[Any]
 def treespec_is_leaf(spec: PyTreeSpec, *, strict: bool = True) -> bool:
     """Return True if a structure is a leaf."""
     return spec.type is None
+
+
+def treespec_dict(specs: dict[Any, PyTreeSpec], *, namespace: str = "") -> PyTreeSpec:
+    """Return the structure of a dictionary of trees."""
+    return _with_specs(specs)
+
+
+def treespec_defaultdict(factory: Any, specs: dict[Any, PyTreeSpec], *, namespace: str = "") -> PyTreeSpec:
+    """Return the structure of a dictionary of trees with a default."""
+    return _with_specs(collections.defaultdict(factory, specs))
+
+
+def _with_specs(specs: dict[Any, PyTreeSpec]) -> PyTreeSpec:
+    node: Any = _node_of(specs)
+    return PyTreeSpec(node.kind, node.data, node.entries, tuple(node.children), node.order)
+
+
+def treespec_transform(spec: PyTreeSpec, function: Callable[[PyTreeSpec], PyTreeSpec]) -> PyTreeSpec:
+    """Return the structure whose levels a function returns, given those of another."""
+    level = spec.one_level()
+    return spec if level is None else function(level)._with_children([treespec_transform(c, function) for c in spec._children])
 
 
 def treespec_tuple(specs: Sequence[PyTreeSpec], *, namespace: str = "") -> PyTreeSpec:

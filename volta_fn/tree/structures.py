@@ -8,11 +8,13 @@ its leaves. A *prefix* of a tree is the same tree with leaves where some of its 
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from volta_fn.errors import ArgumentTypeError, TreeError
+from volta_fn.settings import current as settings
 from volta_fn.tree.registry import NAMESPACE, KeyPath, key_of, keystr, optree
 
 TreeDef: TypeAlias = optree.PyTreeSpec
@@ -29,10 +31,37 @@ def _too_deep(error: RecursionError, is_leaf: Callable[..., bool] | None) -> Bas
     return TreeError("a tree contains itself, or has more levels than Python follows (some hundreds); break the cycle")
 
 
+def _ordered(treedef: TreeDef) -> TreeDef:
+    """Return the structure whose dictionaries have the order of their sorted keys."""
+    if treedef.num_nodes == treedef.num_leaves:
+        return treedef
+    try:
+        return _ordered_cached(treedef)
+    except Exception:  # auxiliary data without a hash, or whose comparison raises
+        return optree.treespec_transform(treedef, _ordered_level)
+
+
+def _ordered_level(level: TreeDef) -> TreeDef:
+    """Return `_ordered` of a structure of one level."""
+    if level.type is not dict and level.type is not collections.defaultdict:
+        return level
+    children = dict(zip(level.entries(), level.children(), strict=True))
+    if level.type is dict:
+        return optree.treespec_dict(children, namespace=NAMESPACE)
+    example: Any = level.unflatten(range(level.num_leaves))
+    return optree.treespec_defaultdict(example.default_factory, children, namespace=NAMESPACE)
+
+
+@functools.lru_cache(maxsize=4096)  # structures are equal whatever the order in which their dictionaries were written
+def _ordered_cached(treedef: TreeDef) -> TreeDef:
+    return optree.treespec_transform(treedef, _ordered_level)
+
+
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves of a tree, depth first, and its structure.
 
-    `is_leaf(node)` true makes a node a leaf.
+    `is_leaf(node)` true makes a node a leaf. Dictionaries of the structure keep the order in which they were written; in JAX's mode they
+    have that of their sorted keys, as their leaves do.
 
     >>> leaves, treedef = flatten({"b": [1, 2], "a": (3, None)})
     >>> leaves
@@ -41,9 +70,10 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     {'b': [1, 2], 'a': (3, None)}
     """
     try:
-        return _flatten(tree, is_leaf, namespace=NAMESPACE)
+        leaves, treedef = _flatten(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
         raise _too_deep(error, is_leaf) from None
+    return leaves, _ordered(treedef) if settings.sorted_dicts else treedef
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
@@ -79,9 +109,10 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
     True
     """
     try:
-        return _structure(tree, is_leaf, namespace=NAMESPACE)
+        treedef = _structure(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
         raise _too_deep(error, is_leaf) from None
+    return _ordered(treedef) if settings.sorted_dicts else treedef
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
@@ -178,8 +209,19 @@ def flatten_with_path(
         accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
         raise _too_deep(error, is_leaf) from None
-    paths = (tuple(key_of(entry) for entry in accessor) for accessor in accessors)
-    return list(zip(paths, items, strict=True)), treedef
+    paths = [tuple([key_of(entry) for entry in accessor]) for accessor in accessors]
+    return list(zip(paths, items, strict=True)), _ordered(treedef) if settings.sorted_dicts else treedef
+
+
+def paths_of(treedef: TreeDef) -> list[KeyPath]:
+    """Return the paths of a structure's leaves.
+
+    No tree is made, as constructors of nodes may look at their leaves.
+
+    >>> [keystr(path) for path in paths_of(structure({"a": [1, 2]}))]
+    ["['a'][0]", "['a'][1]"]
+    """
+    return [tuple([key_of(entry) for entry in accessor]) for accessor in treedef.accessors()]
 
 
 def _flatten_by_path(tree: Any, is_leaf: Callable[[KeyPath, Any], bool]) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:

@@ -16,7 +16,9 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, MemorySpace, find_device
 from volta_fn.core.trace import Tracer
-from volta_fn.lazy_imports import load
+from volta_fn.lazy_imports import deferred, load
+
+_structures = deferred("volta_fn.tree.structures")  # which loads optree
 
 # Donation: which arguments give their memory to which results.
 
@@ -53,8 +55,8 @@ def pair_by_path(
     """Pair results with donated arguments of the same shape, dtype and path."""
     # In a training step `(model, moments, batch) -> (loss, model, moments)` a parameter's paths in arguments and results differ in their
     # beginnings alone. Paths with the longest common suffix are therefore paired first, equally long ones in order.
-    arguments = {i: path for i, path in enumerate(_paths(in_tree)) if donated[i]}
-    results = dict(enumerate(_paths(out_tree)))
+    arguments = {i: path for i, path in enumerate(_structures.paths_of(in_tree)) if donated[i]}
+    results = dict(enumerate(_structures.paths_of(out_tree)))
     pairs: list[tuple[int, int]] = []
     for length in range(max(map(len, arguments.values()), default=0), 0, -1):
         by_end: dict[Any, list[int]] = {}
@@ -84,10 +86,6 @@ def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: 
         flags.append(flag and free[_type(aval)] > 0)
         free[_type(aval)] -= flags[-1]
     return tuple(flags)
-
-
-def _paths(structure: Any) -> list[tree.KeyPath]:
-    return [path for path, _ in tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))]
 
 
 def _type(aval: ShapedArray) -> tuple[Any, ...]:

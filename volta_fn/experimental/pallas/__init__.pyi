@@ -27,6 +27,8 @@ from volta_fn.experimental.pallas.kernels import semaphore_wait as semaphore_wai
 from volta_fn.experimental.pallas.kernels import strides_from_shape as strides_from_shape
 from volta_fn.experimental.pallas.kernels import when as when
 from volta_fn.experimental.pallas.kernels import with_scoped as with_scoped
+from volta_fn.experimental.pallas.meshes import core_map as core_map
+from volta_fn.experimental.pallas.meshes import kernel as kernel
 from volta_fn.experimental.pallas.specs import ANY as ANY
 from volta_fn.experimental.pallas.specs import HOST as HOST
 from volta_fn.experimental.pallas.specs import BlockDim as BlockDim

@@ -22,6 +22,8 @@ from volta_fn.experimental.pallas.kernels import semaphore_read as semaphore_rea
 from volta_fn.experimental.pallas.kernels import semaphore_signal as semaphore_signal
 from volta_fn.experimental.pallas.kernels import semaphore_wait as semaphore_wait
 from volta_fn.experimental.pallas.masks import masked_read, masked_write
+from volta_fn.experimental.pallas.meshes import TensorCoreMesh as TensorCoreMesh
+from volta_fn.experimental.pallas.meshes import create_tensorcore_mesh as create_tensorcore_mesh
 from volta_fn.experimental.pallas.parallel import parallel_axes
 from volta_fn.experimental.pallas.specs import CompilerParams as CompilerParamsBase
 from volta_fn.experimental.pallas.specs import GridSpec

@@ -14,7 +14,7 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.functions import function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.named_axes import bound_axis
+from volta_fn.core.named_axes import StepAxis, bound_axis
 from volta_fn.core.refs import Ref, bound, read_all
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError, UnsupportedError
@@ -130,11 +130,11 @@ def _checked_indices(indices: tuple[Any, ...], dims: tuple[BlockDim, ...], who: 
 
 
 @contextlib.contextmanager
-def _named_axes(spec: GridSpec) -> Iterator[None]:
-    """Bind the names of a grid's axes to their sizes."""
+def named_axes(names: Sequence[Any], grid: Sequence[Any], indices: Sequence[Array]) -> Iterator[None]:
+    """Bind the names of a grid's axes to a step's indices."""
     with contextlib.ExitStack() as axes:
-        for name, size in zip(spec.grid_names or (), spec.grid, strict=False):
-            axes.enter_context(bound_axis(name, size))
+        for name, size, index in zip(names, grid, indices, strict=False):
+            axes.enter_context(bound_axis(name, StepAxis(name, size, index)))
         yield
 
 
@@ -160,7 +160,11 @@ def trace_kernel(
 
     def step(*values: Array) -> list[Array]:
         refs = [Ref(x) for x in values[rank : rank + last]]
-        with _named_axes(spec), running_step(values[:rank], spec.grid), bound(outer, values[rank + last :]):
+        with (
+            named_axes(spec.grid_names or (), spec.grid, values[:rank]),
+            running_step(values[:rank], spec.grid),
+            bound(outer, values[rank + last :]),
+        ):
             result = call(*refs)
             if result is not None:
                 raise ArgumentError(

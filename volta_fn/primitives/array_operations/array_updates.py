@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, attach
 from volta_fn.core.aval import Shape, check_promotion
 from volta_fn.core.refs import Ref
@@ -31,7 +31,7 @@ from volta_fn.primitives.array_operations.array_indexing import (
     single_mask,
     window_numbers,
 )
-from volta_fn.primitives.array_operations.operators import power, true_divide
+from volta_fn.primitives.array_operations.operators import power, stack, true_divide
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_slice
 from volta_fn.primitives.data_movement.gather import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
@@ -237,7 +237,10 @@ def _cast_like(array: Array, values: Any) -> Array:
                 f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
             )
         values = values if -(2**31) <= values < 2**31 else np.asarray(values, array.dtype)
-    new = as_value(np.asarray(values) if isinstance(values, (list, tuple)) else values)
+    if isinstance(values, (list, tuple)):
+        nested = any(isinstance(leaf, Array) for leaf in tree.leaves(values))
+        values = stack([_cast_like(array, item) for item in values]) if nested else np.asarray(values)
+    new = as_value(values)
     if new.dtype == array.dtype:
         return new
     if settings.permissive:

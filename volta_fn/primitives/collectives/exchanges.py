@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.named_axes import ProcessAxis, bound_axes
+from volta_fn.core.named_axes import ProcessAxis, StepAxis, bound_axes
 from volta_fn.core.named_axes import axis_size as bound_axis_size
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
 from volta_fn.core.trace import bind
@@ -229,8 +229,8 @@ def axis_index(axis_name: Any) -> Array:
     Array([0., 1., 2.], dtype=float32)
     """
     index: Any = None
-    for name in bound_axes(axis_name):
-        along_axis = bind(axis_index_p, axis_names=(name,))
+    for name in bound_axes(axis_name, with_steps=True):
+        along_axis = name.index if isinstance(name, StepAxis) else bind(axis_index_p, axis_names=(name,))
         index = along_axis if index is None else index * bound_axis_size(name) + along_axis
     return index
 

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
+from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, integer_sizes, sizes_of
 from volta_fn.core.dimension import Dimension, is_symbolic_dim
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
@@ -191,8 +191,8 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | 
     value = as_value(operand)
     if dimensions is not None:
         value = transpose(value, dimensions)
-    sizes = (new_sizes,) if isinstance(new_sizes, int) else tuple(new_sizes)
-    shape = infer_size(sizes, value.aval) if any(type(s) is int and s < 0 for s in sizes) else canonical_shape(sizes)
+    sizes = integer_sizes(new_sizes)
+    shape = infer_size(sizes, value.aval) if any(type(s) is int and s < 0 for s in sizes) else sizes
     return constrained(value if shape == value.shape else bind(reshape_p, value, new_sizes=shape), out_sharding)
 
 
