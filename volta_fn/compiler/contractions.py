@@ -258,15 +258,19 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     return contraction if rows and columns and contraction.is_complete else None
 
 
-def accumulators(kernel: Kernel, output: int) -> list[int]:
-    """Return the inputs of a contraction whose memory may hold an output: each element is read only after its sum, where it is written."""
+@lru_cache(maxsize=1024)
+def accumulators(kernel: Kernel, output: int) -> tuple[int, ...]:
+    """Return the inputs of a contraction whose memory may hold an output.
+
+    Each of their elements is read only after its sum, and where that is written.
+    """
     result, store = kernel.outputs[output], kernel.stores[output]
     if contraction_of(kernel) is None or result.size != prod(kernel.sizes[: kernel.parallel]):
-        return []
+        return ()
     offset = row_major(store.index, store.shape)
     loads = [node for node in kernel.nodes if isinstance(node, Load)]
     fitting = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
-    return [i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)]
+    return tuple([i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)])
 
 
 def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:

@@ -288,8 +288,9 @@ Rows = tuple[Slot, ShapedArray]
 
 
 class _CarryPositions(NamedTuple):
-    """The first operand of a loop, and the first input of its body, that are carries; and how many carries there are."""
+    """The positions of carries among a loop's operands and its body's inputs."""
 
+    #: The first of either, and how many there are.
     operand: int
     variable: int
     number: int
@@ -357,7 +358,7 @@ def _carries(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> l
 
 
 def _updates_in_place(item: Item, carry: int) -> bool:
-    """Return True if a step of a loop may compute the next value of a carry in the memory of the one that it reads."""
+    """Return True if a step may compute a carry's next value where it reads it."""
     body = item.programs[-1]
     variable, next_value = body.closed.jaxpr.invars[_CarryPositions.of(item).variable + carry], body.closed.jaxpr.outvars[carry]
     return next_value is variable or may_share(body, variable, next_value)

@@ -201,7 +201,7 @@ class Target:
         name = item.node.primitive.name
         return (self.in_place[name],) if item.key is not None and name in self.in_place and result == 0 else ()
 
-    def overwritable_inputs(self, kernel: Kernel, output: int) -> list[int]:
+    def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
         """Return the inputs of a kernel whose memory may hold an output."""
         return overwritable(kernel, output)
 

@@ -365,7 +365,8 @@ def integer_sizes(shape: Any, context: str = "shape") -> Shape:
     if all(type(d) is int for d in dims):
         return dims
     try:
-        return tuple([d if isinstance(d, Dimension) else d.__index__() for d in dims])
+        sizes: list[Any] = [d if isinstance(d, Dimension) else d.__index__() for d in dims]
+        return tuple(sizes)
     except ConcretizationError:  # a traced size, whose message says where it comes from
         raise
     except (AttributeError, TypeError) as error:

@@ -502,7 +502,10 @@ def run_lstm(
     peepholes: Any,
     multiply: Callable[[Any, Any], Any] = _multiply,
 ) -> tuple[Any, ...]:
-    """Run long short-term memories; `multiply` multiplies inputs and states with the weights `w` and `r` of a direction."""
+    """Run long short-term memories.
+
+    `multiply` multiplies inputs and states with the weights `w` and `r` of a direction.
+    """
     layer = Layer(node, 4, ["Sigmoid", "Tanh", "Tanh"])
     coupled = bool(node.get("input_forget", 0))
 

@@ -317,15 +317,16 @@ def matmul_nbits(node: Node, x: Any, data: Any, scales: Any, zeros: Any = None, 
 
 
 class _Weights(NamedTuple):
-    """A matrix (in, out) of 8-bit integers with its scales and zero points; one of each, or one for each column."""
+    """A matrix (in, out) of 8-bit integers with its scales and zero points."""
 
     codes: Any
+    #: One of each, or one for each column.
     scale: Any
     zero: Any
 
 
 def _dynamic_product(x: Any, weights: _Weights) -> Any:
-    """Multiply floats, quantised by their range as `DynamicQuantizeLinear` does, in integers."""
+    """Multiply floats in integers: they are quantised by their range."""
     codes, scale, zero = _dynamic_codes(x)
     rows = codes.reshape(-1, codes.shape[-1])
     sums = _integer_product(rows, zero, weights.codes, weights.zero).astype(np.float32)

@@ -58,8 +58,11 @@ class CpuTarget(Target):
         """Return True if a product is worth being a kernel that reads through its views."""
         return matmul.computes_product(kernel)
 
-    def overwritable_inputs(self, kernel: Kernel, output: int) -> list[int]:
-        """Return the inputs of a kernel whose memory may hold an output: of a product, those to which the sums are added, too."""
+    def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
+        """Return the inputs of a kernel whose memory may hold an output.
+
+        Those of a product are what its sums are added to.
+        """
         return accumulators(kernel, output) if matmul.computes_product(kernel) else super().overwritable_inputs(kernel, output)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:

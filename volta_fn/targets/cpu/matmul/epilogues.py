@@ -211,7 +211,10 @@ class FusedEpilogue:
         self.holds_sums = self._holder()
 
     def _holder(self) -> int | None:
-        """Return an output that has the sums' type and order, and never lies where an operand of the epilogue does."""
+        """Return an output that has the sums' type and order.
+
+        It may not lie in the memory of an operand that the epilogue reads.
+        """
         c, kernel = self.contraction, self.contraction.kernel
         order = (*c.batch, *c.rows, *c.columns)
         wanted = row_major(tuple(map(along, order)), tuple([kernel.sizes[a] for a in order]))

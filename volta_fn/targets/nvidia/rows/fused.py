@@ -37,7 +37,7 @@ class Prologue(NamedTuple):
     stored: tuple[int, ...]
 
 
-class Product(NamedTuple):
+class ProductEquation(NamedTuple):
     """An equation of a product, without its variables."""
 
     primitive: str
@@ -51,14 +51,14 @@ class Product(NamedTuple):
 # the kernel that something else reads, and then those of the products.
 
 
-def _abstract(*avals: ShapedArray, prologue: Prologue | None, products: tuple[Product, ...]) -> list[ShapedArray]:
+def _abstract(*avals: ShapedArray, prologue: Prologue | None, products: tuple[ProductEquation, ...]) -> list[ShapedArray]:
     before = []
     if prologue is not None:
         before = [ShapedArray(prologue.kernel.stores[k].shape, prologue.kernel.outputs[k].dtype) for k in prologue.stored]
     return [*before, *[product.result for product in products]]
 
 
-def _evaluate(*arrays: np.ndarray, prologue: Prologue | None, products: tuple[Product, ...]) -> list[np.ndarray]:
+def _evaluate(*arrays: np.ndarray, prologue: Prologue | None, products: tuple[ProductEquation, ...]) -> list[np.ndarray]:
     results, at = [], 1
     x = arrays[0]
     if prologue is not None:
@@ -167,7 +167,7 @@ def _fused(program: FusedProgram, index: DefUse, x: Var, numbers: Sequence[int],
     """Return the equation of products and the kernel before them."""
     equations = [eqn for n in numbers if isinstance(eqn := program.nodes[n], Equation)]
     products = tuple([
-        Product(eqn.primitive.name, tuple(sorted(eqn.params.items())), eqn.invars[0].aval, eqn.outvars[0].aval, len(eqn.invars) - 1)
+        ProductEquation(eqn.primitive.name, tuple(sorted(eqn.params.items())), eqn.invars[0].aval, eqn.outvars[0].aval, len(eqn.invars) - 1)
         for eqn in equations
     ])  # fmt: skip
     operands, results, before = [equations[0].invars[0]], list[Var](), None
