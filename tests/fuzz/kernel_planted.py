@@ -16,6 +16,7 @@ from unittest.mock import patch
 from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
 from volta_fn.compiler.contractions import contraction_of
+from volta_fn.compiler.ir.index import Range
 from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
@@ -76,13 +77,13 @@ def _wrong_mask() -> Planting:
 
 def _wrong_segment() -> Planting:
     """A condition holds for one index more than it should."""
-    real = schedule._bounds
+    real = Range.interval
 
-    def bounds(condition: Any, size: int) -> tuple[int, int]:
+    def interval(condition: Range, size: int) -> tuple[int, int]:
         low, high = real(condition, size)
         return low, min(high + 1, size)
 
-    return patch.object(schedule, "_bounds", bounds)
+    return patch.object(Range, "interval", interval)
 
 
 def _wrong_identity() -> Planting:

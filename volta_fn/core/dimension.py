@@ -130,7 +130,7 @@ class Dimension:
 
         >>> b, c = Dimension.variable("b"), Dimension.variable("c")
         >>> (2 * b + b // 3).substitute({"b": c + 1}), (b + 1).substitute({"b": 4})
-        (2*c + floordiv(c + 1, 3) + 2, 5)
+        (floordiv(c + 1, 3) + 2*c + 2, 5)
         """
         denominator = math.lcm(*[c.denominator for c in self.terms.values()])
         total: Any = 0

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from volta_fn.lazy_imports import deferred
+from volta_fn.lazy_imports import deferred, load
 from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 
 # Compilations in progress.
@@ -40,6 +40,7 @@ class _Compilations:
 
     def __init__(self) -> None:
         self._thread = threading.local()
+        self._waits_before_optree = False
         self._reset()
         atexit.register(self._wait_at_exit)
         if hasattr(os, "register_at_fork"):
@@ -77,6 +78,8 @@ class _Compilations:
             self._thread.busy = False
 
     def _begin(self) -> None:
+        if not self._waits_before_optree:
+            self._wait_before_optree()
         latest = time.monotonic() + _COMPILATION_WAITS
         while True:
             with self._lock:
@@ -84,6 +87,17 @@ class _Compilations:
                     self._busy += 1
                     return
             time.sleep(_PAUSE)
+
+    def _wait_before_optree(self) -> None:
+        """Let the end of the process wait before optree forgets what is a node.
+
+        What was registered last is called first, and optree registers that when it is loaded.
+        """
+        with self._lock:
+            registers, self._waits_before_optree = not self._waits_before_optree, True
+        if registers:
+            load("volta_fn.tree.registry")
+            atexit.register(self._wait_at_exit)
 
     def _wait_before_fork(self) -> None:
         """Wait until nothing is being compiled, and delay further compilations."""
