@@ -52,12 +52,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--heavy-shift", type=int, default=0, metavar="K", help="which of N samples of those: K modulo N")
 
 
-#: Tests that take long, as they compile shaders, run programs, or have JAX compile some: they have a third of their share in samples.
+#: Tests that take long, as they compile shaders, emulate a GPU, run programs, or have JAX compile some: they have a third of their share in
+#: samples.
 _HEAVY = tuple(
     f"tests/{name}"
     for name in (
         "targets/wgsl/",
         "targets/gpu/",
+        "targets/nvidia/attention/",
+        "targets/nvidia/matmul/",
+        "targets/nvidia/recurrence/",
+        "targets/nvidia/rows/",
         "targets/nvidia/test_convolution.py",
         "programs/",
         "examples/",
