@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.axes import inputs_read_at_store, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines
 from volta_fn.compiler.ir.subkernels import remainder
@@ -264,13 +264,9 @@ def accumulators(kernel: Kernel, output: int) -> tuple[int, ...]:
 
     Each of their elements is read only after its sum, and where that is written.
     """
-    result, store = kernel.outputs[output], kernel.stores[output]
-    if contraction_of(kernel) is None or result.size != prod(kernel.sizes[: kernel.parallel]):
+    if contraction_of(kernel) is None or kernel.outputs[output].size != prod(kernel.sizes[: kernel.parallel]):
         return ()
-    offset = row_major(store.index, store.shape)
-    loads = [node for node in kernel.nodes if isinstance(node, Load)]
-    fitting = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
-    return tuple([i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)])
+    return inputs_read_at_store(kernel, output)  # the operands of the products are read at other offsets, along the summed axes
 
 
 def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:

@@ -174,10 +174,16 @@ def overwritable(kernel: Kernel, output: int) -> tuple[int, ...]:
     store = kernel.stores[output]
     if result.size != math.prod(kernel.sizes) or passes[store.value] < max(passes):
         return ()
+    return inputs_read_at_store(kernel, output)
+
+
+def inputs_read_at_store(kernel: Kernel, output: int) -> tuple[int, ...]:
+    """Return the inputs of an output's type that are read at its offset and no other."""
+    result, store = kernel.outputs[output], kernel.stores[output]
     offset = row_major(store.index, store.shape)
-    fitting = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
+    same_type = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
     loads = [node for node in kernel.nodes if isinstance(node, Load)]
-    return tuple([i for i in fitting if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)])
+    return tuple([i for i in same_type if all(not n.mask and row_major(n.index, n.shape) == offset for n in loads if n.input == i)])
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:
