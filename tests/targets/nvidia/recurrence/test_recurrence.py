@@ -42,13 +42,13 @@ def run(eqn: Equation, operands: list[np.ndarray], tiling: Tiling | None = None)
     assert r is not None
     tiling = tiling or choose(r, HOPPER)
     assert tiling is not None
-    made = routine(r, tiling, len(eqn.invars), HOPPER)
+    recurrence = routine(r, tiling, len(eqn.invars), HOPPER)
     results = [np.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
     for result in results:
         result.reshape(-1).view(np.uint8)[:] = 0xAB
-    workspaces = [np.full(size, 0 if not number else 0xAB, np.uint8) for number, size in enumerate(made.workspaces)]
+    workspaces = [np.full(size, 0 if not number else 0xAB, np.uint8) for number, size in enumerate(recurrence.workspaces)]
     buffers = [*[np.ascontiguousarray(x) for x in operands], *results, *workspaces]
-    dispatch = made.dispatches[-1]
+    dispatch = recurrence.dispatches[-1]
     Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0])
     return results
 
