@@ -89,9 +89,9 @@ class _Compilations:
             time.sleep(_PAUSE)
 
     def _wait_before_optree(self) -> None:
-        """Let the end of the process wait before optree forgets what is a node.
+        """Let the end of the process wait while optree still knows the classes of nodes.
 
-        What was registered last is called first, and optree registers that when it is loaded.
+        Exit handlers run in reverse order, and optree registers one that clears its registry when it is loaded.
         """
         with self._lock:
             registers, self._waits_before_optree = not self._waits_before_optree, True
