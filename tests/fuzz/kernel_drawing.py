@@ -239,6 +239,19 @@ class Drawing:
             index.append(combine([(-1, affine)]).plus(self.sizes[axis] - 1) if draw.random() < 0.1 else affine)
         self.stores.append(Store(tuple([self.sizes[a] for a in order]), tuple(index), number))
 
+    def update(self) -> None:
+        """Add an operand that is read where a result is written, with results computed from both and from the operand alone.
+
+        Their memory may be the operand's.
+        """
+        first = self.draw.choice(self.stores)
+        self.inputs.append((first.shape, self.nodes[first.value].dtype))
+        operand = self._view(len(self.inputs) - 1, first.index, plain=True)
+        stored = {axis for affine in first.index for axis in affine.axes} | {axis for axis, size in enumerate(self.sizes) if size == 1}
+        for value in self.draw.sample([self.apply(operand, first.value), self.apply(operand, operand)], 2):
+            if self.depends(value) <= stored:  # a condition in it may be of other axes
+                self.stores.append(Store(first.shape, first.index, value))
+
     def _is_per_element(self, number: int) -> bool:
         kernel = Kernel(self.sizes, self.parallel, (), tuple(self.nodes), ())
         return levels(kernel)[number]
@@ -291,6 +304,8 @@ def _loops(draw: random.Random, supports: Callable[[np.dtype], bool], most: int)
         d.store(d.any_node())
     if inner and not any(isinstance(node, Reduce) for node in d.kernel().nodes) and draw.random() < 0.9:
         d.store(max(n for n, node in enumerate(d.nodes) if isinstance(node, Reduce)))
+    if draw.random() < 0.15:
+        d.update()
     return d.kernel()
 
 
@@ -331,6 +346,8 @@ def _product(draw: random.Random, supports: Callable[[np.dtype], bool], most: in
         d.store(draw.choice((total, value, d.any_node())))
     if draw.random() < 0.1:
         d.store(product)
+    if draw.random() < 0.3:
+        d.update()
     return d.kernel()
 
 

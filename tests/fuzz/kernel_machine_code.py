@@ -12,9 +12,11 @@ import numpy as np
 
 from tests.fuzz.kernels import Run
 from volta_fn import dtypes
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
+from volta_fn.targets.cpu.matmul import computes_product
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import is_supported
 from volta_fn.targets.cpu.target import TARGET
@@ -91,7 +93,7 @@ class MachineCode:
         """Run each routine as a whole, in parts, and in place; see `Machine`."""
         routines = self.routines(kernel)
         entries = self._loaded(list(routines))
-        placements = list(placements_of(kernel))
+        placements = {by_loops: list(placements_of(kernel, by_loops)) for by_loops in (False, True)}
         same = None if _sums(kernel) else b""
         zeros_have_signs = not _chooses_among_zeros(kernel)
         for (routine, way), addresses in zip(routines.items(), entries, strict=True):
@@ -106,7 +108,7 @@ class MachineCode:
                 results, fault = self._run(kernel, routine, addresses, inputs, parts, {})
                 differs = _bits(results) != bits
                 yield Run(f"in {parts} parts, {way}", results, fault or ("bits differ from those of the whole" if differs else ""))
-            for places in placements:
+            for places in placements[way.startswith("loops")]:
                 results, fault = self._run(kernel, routine, addresses, inputs, 1, places)
                 yield Run(f"results in operands {places}, {way}", results, fault)
 
@@ -203,11 +205,15 @@ def _chooses_among_zeros(kernel: Kernel) -> bool:
     return any(node.reduction.step in ("max", "min") for node in reductions)
 
 
-def placements_of(kernel: Kernel) -> Iterator[dict[int, int]]:
-    """Yield which results may lie in which operands' memory: each by itself, and as many as possible together."""
+def placements_of(kernel: Kernel, by_loops: bool) -> Iterator[dict[int, int]]:
+    """Yield which results may lie in which operands' memory: each by itself, and as many as possible together.
+
+    The target adds the sums of products to operands in place, as it always chooses a product's routine for them; loops would not.
+    """
+    inputs_of = overwritable if by_loops and computes_product(kernel) else TARGET.overwritable_inputs
     together: dict[int, int] = {}
     for output in range(len(kernel.stores)):
-        for operand in TARGET.overwritable_inputs(kernel, output):
+        for operand in inputs_of(kernel, output):
             yield {output: operand}
             if output not in together and operand not in together.values():
                 together[output] = operand

@@ -18,8 +18,12 @@ from tests.fuzz.kernel_planted import FAULTS
 from tests.fuzz.kernel_text import parsed, written
 from tests.stress.amount import rounds
 from volta_fn import dtypes
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Apply, Kernel, Reduce, Store
+from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.memory_verification import may_overwrite
+from volta_fn.compiler.target import Item
 from volta_fn.runtime.llvm.host import vector_widths
 from volta_fn.targets.cpu.target import TARGET
 
@@ -79,6 +83,20 @@ def test_kernels_are_of_every_form() -> None:
     assert any(size > 4000 for k in drawn_kernels for size in k.sizes)
     ways = {way.split(":")[0] for k in drawn_kernels[:100] for way, _ in TARGET.all_kernel_routines(k)}
     assert ways == {"product", "loops"}
+
+
+def test_targets_overwrite_what_the_verifier_allows() -> None:
+    """Two ways to find the operands whose memory may hold a result: the code generator's, and the verifier's."""
+    allowed = forbidden = 0
+    for seed in range(rounds(400)):
+        kernel = drawn(seed, every_dtype)
+        item = Item(KernelCall(kernel, (), ()), (), (), None)
+        for output in range(len(kernel.stores)):
+            for operand in {*TARGET.overwritable_inputs(kernel, output), *overwritable(kernel, output)}:
+                assert may_overwrite(item, operand, output, {}), f"result {output}, operand {operand} of\n{written(kernel)}"
+                allowed += 1
+            forbidden += sum(not may_overwrite(item, operand, output, {}) for operand in range(len(kernel.inputs)))
+    assert allowed > 10 and forbidden > 100
 
 
 class WrongProducts:

@@ -170,16 +170,17 @@ def overwritable(kernel: Kernel, output: int) -> tuple[int, ...]:
     row: a later pass might read what an earlier one has overwritten. Each iteration writes an element of its own: one that several share,
     such as one per row, would be overwritten before the last of them has read it.
     """
-    result, passes = kernel.outputs[output], stages(kernel)
-    store = kernel.stores[output]
-    if result.size != math.prod(kernel.sizes) or passes[store.value] < max(passes):
-        return ()
-    return inputs_read_at_store(kernel, output)
+    return inputs_read_at_store(kernel, output) if kernel.outputs[output].size == math.prod(kernel.sizes) else ()
 
 
 def inputs_read_at_store(kernel: Kernel, output: int) -> tuple[int, ...]:
-    """Return the inputs of an output's type that are read at its offset and no other."""
-    result, store = kernel.outputs[output], kernel.stores[output]
+    """Return the inputs of an output's type that are read at its offset and no other.
+
+    An output that is stored before the last pass has none: a later pass may read the inputs again.
+    """
+    result, store, passes = kernel.outputs[output], kernel.stores[output], stages(kernel)
+    if passes[store.value] < max(passes):
+        return ()
     offset = row_major(store.index, store.shape)
     same_type = [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
     loads = [node for node in kernel.nodes if isinstance(node, Load)]

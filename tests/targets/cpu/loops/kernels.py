@@ -8,10 +8,10 @@ import numpy as np
 
 from tests.laws.common import ROUNDING, assert_close
 from tests.targets.cpu.running import run_routine
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.targets.cpu.loops import routine
-from volta_fn.targets.cpu.target import TARGET
 
 
 def run_kernel(
@@ -36,7 +36,7 @@ def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: floa
         assert here.tobytes() == repeated.tobytes(), f"{what}: results depend on who does the tasks"
         assert_close(here, wanted, factor * ROUNDING.get(wanted.dtype.name, 0.0), what)
     for output in range(len(kernel.stores)):
-        for operand in TARGET.overwritable_inputs(kernel, output):
+        for operand in overwritable(kernel, output):
             placed = run_kernel(kernel, inputs, places={output: operand})
             assert placed is not None
             for here, repeated in zip(actual, placed, strict=True):
