@@ -26,11 +26,10 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
-from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, shares_memory
+from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, lacks_compiler, may_compile, shares_memory
 from volta_fn.runtime.internals.threads import silenced
-from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
+from volta_fn.settings import check_device_count, check_variables, value_of
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
 from volta_fn.targets.numpy.memory import workspace
@@ -70,9 +69,9 @@ class CpuBackend(NumpyBackend):
 
     def __init__(self) -> None:
         #: Whether programs become machine code.
-        threads.check_all()
+        check_variables()
         self.native = may_compile()
-        self.accountant = Accountant(threads.value_of("VOLTA_MEMORY"))
+        self.accountant = Accountant(value_of("VOLTA_MEMORY"))
 
     @property
     def target(self) -> Any:
@@ -271,4 +270,4 @@ def discover() -> list[Device]:
 def _count() -> int:
     """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
-    return threads.check_device_count(max(1, int(asked[1]))) if asked else threads.value_of("VOLTA_CPU_DEVICES") or 1
+    return check_device_count(max(1, int(asked[1]))) if asked else value_of("VOLTA_CPU_DEVICES") or 1

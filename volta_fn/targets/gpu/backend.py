@@ -15,7 +15,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import Adapter
 from volta_fn.targets.gpu.device.gpu import Counters, Gpu, GpuHandle
 from volta_fn.targets.gpu.device.memory import Buffer, exclusive
@@ -201,7 +201,7 @@ def adapters() -> tuple[Adapter, ...]:
     It is NVIDIA's own driver if it has a GPU, else wgpu, unless VOLTA_GPU_DRIVER selects one. VOLTA_GPU_ADAPTER selects a GPU by a part of
     its name, through the first driver that has it. Raises `DeviceError` if there is none.
     """
-    selected, name = threads.value_of("VOLTA_GPU_DRIVER"), os.environ.get("VOLTA_GPU_ADAPTER", "")
+    selected, name = value_of("VOLTA_GPU_DRIVER"), os.environ.get("VOLTA_GPU_ADAPTER", "")
     drivers = [selected] if selected else [*_DRIVERS]
     available: list[Adapter] = []
     for driver in drivers:
