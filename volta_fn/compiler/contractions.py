@@ -16,8 +16,7 @@ import numpy as np
 
 from volta_fn.compiler.ir.axes import inputs_read_at_store, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
-from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines
-from volta_fn.compiler.ir.subkernels import remainder
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
 from volta_fn.dtypes import can_cast
 
 # Stacks of matrix products, and how their indices walk memory.

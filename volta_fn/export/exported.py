@@ -30,7 +30,7 @@ from volta_fn.export.reading import pack, read_constants, read_program, unpack
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
 from volta_fn.export.writing import ProgramWriter, check_keys, converted, describe, output_types, solution, struct_of, structure_of
 from volta_fn.jit import jit
-from volta_fn.jit.traced import with_wide_inputs
+from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings

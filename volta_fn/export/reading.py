@@ -33,7 +33,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import Axes, Form
 from volta_fn.primitives.contraction import Precision, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.quantized import QuantizedLayout

@@ -31,11 +31,11 @@ from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.devices.device import Device, current_default_device, limit_memory
 from volta_fn.core.functions import argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.named_axes import axis_environment, mesh_reads
+from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import ArgumentsKey, JitOptions, Request, key_function, static_values
+from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import SHARDED, forget_kernels
-from volta_fn.jit.traced import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location

@@ -12,8 +12,7 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.array import as_value as _array
-from volta_fn.core.named_axes import axis_size
-from volta_fn.core.trace import concrete_or_raise
+from volta_fn.core.trace import axis_size, concrete_or_raise
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused

@@ -10,8 +10,8 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, wraps
-from volta_fn.core.named_axes import bound_axis
 from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import bound_axis
 
 
 def make_jaxpr(

@@ -18,9 +18,11 @@ from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 # The rank of the process among those that run a program together.
 #
-# One process alone has rank 0 of 1. `core.devices.distribution` sets both when a program on several processes begins and ends.
+# One process alone has rank 0 of 1. `core.devices.distribution` sets these when a program on several processes begins and ends.
 
 _rank, _size = 0, 1
+#: Raises unless all processes compile the same program, for a device of a driver; None for one process, which has no others to ask.
+_check_program: Callable[[Any, str], None] | None = None
 
 
 def process_rank() -> int:
@@ -33,10 +35,10 @@ def world_size() -> int:
     return _size
 
 
-def set_process_rank(rank: int, size: int) -> None:
-    """Set the rank of this process and the number of processes."""
-    global _rank, _size
-    _rank, _size = rank, size
+def set_process_rank(rank: int, size: int, check_program: Callable[[Any, str], None] | None) -> None:
+    """Set the rank of this process, the number of processes, and what checks that they compile the same programs."""
+    global _rank, _size, _check_program
+    _rank, _size, _check_program = rank, size, check_program
 
 
 # Devices, where arrays live and programs run.
@@ -214,6 +216,19 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
+
+    def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Executable:
+        """Compile a program, as `Backend.compile` does.
+
+        Raises `ProgramMismatchError` unless all processes compile it.
+        """
+        self.check_program(closed)
+        return self.backend.compile(closed, donated, pipeline)
+
+    def check_program(self, closed: Any) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile a program now."""
+        if _check_program is not None:
+            _check_program(closed, self.backend.hardware().driver)
 
     def members(self) -> set[Device]:
         """Return a tuple of the device alone; groups return their devices."""
