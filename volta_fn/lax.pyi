@@ -16,10 +16,10 @@ from volta_fn.primitives.array_operations.operators import square as square
 from volta_fn.primitives.array_operations.operators import stack as stack
 from volta_fn.primitives.array_operations.operators import tile as tile
 from volta_fn.primitives.array_operations.operators import unstack as unstack
-from volta_fn.primitives.barriers import after_all as after_all
-from volta_fn.primitives.barriers import create_token as create_token
-from volta_fn.primitives.barriers import optimization_barrier as optimization_barrier
-from volta_fn.primitives.barriers import stop_gradient as stop_gradient
+from volta_fn.primitives.call import after_all as after_all
+from volta_fn.primitives.call import create_token as create_token
+from volta_fn.primitives.call import optimization_barrier as optimization_barrier
+from volta_fn.primitives.call import stop_gradient as stop_gradient
 from volta_fn.primitives.collectives.exchanges import all_gather as all_gather
 from volta_fn.primitives.collectives.exchanges import all_to_all as all_to_all
 from volta_fn.primitives.collectives.exchanges import axis_index as axis_index

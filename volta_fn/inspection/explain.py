@@ -34,7 +34,7 @@ from volta_fn.inspection.explanation import (
 )
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
-from volta_fn.jit.arguments import Request
+from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted

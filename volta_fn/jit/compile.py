@@ -20,9 +20,8 @@ from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray,
 from volta_fn.core.arrays.memory import Donations, pair_by_path, usable
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, Executable
-from volta_fn.core.functions import FlatFunction, argument_labels, leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
-from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, leaf_structure, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, current_trace, read_mesh
 from volta_fn.jit.eager import PIPELINE, as_buffer
 from volta_fn.lazy_imports import deferred

@@ -16,11 +16,18 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import JaxprTrace, eval_jaxpr, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.staging import (
+    JaxprTrace,
+    check_callable,
+    eval_jaxpr,
+    function_name,
+    hoist_tracers,
+    output_arrays,
+    trace_with_wide_inputs,
+)
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive

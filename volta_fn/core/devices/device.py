@@ -349,16 +349,23 @@ class RemoteDevice(Device):
         return RemoteDevice, (self.platform, self._process)
 
 
-_discoverers: dict[str, Callable[[], list[Device]]] = {}
+class Platform(Protocol):
+    """What finds the devices of a platform: a module of its target."""
+
+    def discover(self) -> list[Device]:
+        """Return the devices, none if the machine has none."""
+
+
+_platforms: dict[str, Platform] = {}
 _devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
 
 
-def register_platform(platform: str, discover: Callable[[], list[Device]]) -> None:
-    """Register a backend; `discover` is called once, when its devices are needed."""
-    _discoverers[platform] = discover
+def register_platform(name: str, platform: Platform) -> None:
+    """Register a platform, which is asked for its devices once, when they are needed."""
+    _platforms[name] = platform
 
 
 def devices(backend: str | None = None) -> list[Device]:
@@ -382,7 +389,7 @@ def devices(backend: str | None = None) -> list[Device]:
 def available_devices() -> tuple[Device, ...]:
     """Return the devices of all platforms that have any, those of the CPU first."""
     available: list[Device] = []
-    for platform in _discoverers:
+    for platform in _platforms:
         with contextlib.suppress(DeviceError):
             available += local_devices(backend=platform)
     return tuple(available)
@@ -436,10 +443,10 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     name = backend or current_default_device().platform
     with _lock:
         if name not in _devices_by_platform:
-            if name not in _discoverers:
+            if name not in _platforms:
                 remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
-                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}{remedy}")
-            _devices_by_platform[name] = _discoverers[name]()
+                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+            _devices_by_platform[name] = _platforms[name].discover()
         return list(_devices_by_platform[name])
 
 
