@@ -31,7 +31,7 @@ from volta_fn.core.dimension import (
 from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
-from volta_fn.export.reading import terms_of
+from volta_fn.export.values import terms_of
 
 # Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d".
 

@@ -437,10 +437,10 @@ def rounded_to_odd(x: V, near: V, back: V) -> V:
 Formula = Callable[..., Values]
 
 
-def of_numpy(function: Callable[..., Any]) -> Callable[[Formula], Formula]:
+def of_numpy(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a formula to be replaced by NumPy's function for NumPy arrays."""
 
-    def decorate(formula: Formula) -> Formula:
+    def decorate(formula: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(formula)
         def applied(x: Any, *others: Any) -> Any:
             return x.by_numpy(function, others) if x.is_numpy else formula(x, *others)
