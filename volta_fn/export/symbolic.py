@@ -527,26 +527,27 @@ class Generalizer:
         if all(lit[0] == kind for lit in literals):
             numbers = [np.frombuffer(bytes.fromhex(digits), dtype)[0] for _, digits in literals]
             for form in ("times", "over"):
-                terms = self.factor(numbers, form, dtype)
-                if terms is not None:
-                    return [kind, {form: terms}]
+                product = self.factor(numbers, form, dtype)
+                if product is not None:
+                    factor, size = product
+                    return [kind, {form: [factor.hex(), terms_of(size)]}]
         raise ExportError(
             f"a number in {where} depends on the sizes, but is neither a size nor a number divided by one; make it an argument"
         )
 
-    def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> list[Any] | None:
-        """Return a factor f and sizes n with f * n, or f / n, equal to the numbers."""
+    def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> tuple[float, Dimension] | None:
+        """Return a factor f and a size n of which f * n ("times"), or f / n ("over"), are the numbers at the samples."""
         for monomial in [*self._monomials[1:]]:
             sizes = [value_of(monomial, s) for s in self._samples]
             for factor in _factors(numbers[0], sizes[0], form):
                 candidates = [dtype.type(factor * n if form == "times" else factor / n) for n in sizes]
                 if all(a == b for a, b in zip(candidates, numbers, strict=True)):
-                    return [float(factor).hex(), terms_of(Dimension({monomial: Fraction(1)}))]
+                    return float(factor), Dimension({monomial: Fraction(1)})
         if form == "times" or dtype in FLOATS:
             return self._polynomial_number(numbers, form)
         return None
 
-    def _polynomial_number(self, numbers: Sequence[Any], form: str) -> list[Any] | None:
+    def _polynomial_number(self, numbers: Sequence[Any], form: str) -> tuple[float, Dimension] | None:
         """Return a polynomial equal to the numbers, or to their rounded reciprocals."""
         values = [float(x) if form == "times" else 1.0 / float(x) if x else 0.0 for x in numbers]
         rounded = [round(v) for v in values]
@@ -556,7 +557,7 @@ class Generalizer:
         if polynomial is None or (form == "times" and any(r != v for r, v in zip(rounded, values, strict=True))):
             return None
         approximations = [np.asarray(x).dtype.type(1.0 / r) for x, r in zip(numbers, rounded, strict=True)] if form == "over" else numbers
-        return [(1.0).hex(), terms_of(polynomial)] if all(a == b for a, b in zip(approximations, numbers, strict=True)) else None
+        return (1.0, polynomial) if all(a == b for a, b in zip(approximations, numbers, strict=True)) else None
 
 
 def _factors(number: Any, size: int, form: str) -> list[float]:
