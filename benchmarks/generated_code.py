@@ -53,7 +53,10 @@ def _compile(function: Any, args: Sequence[Any]) -> bool:
 
 
 def workloads(target: str) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield the names of workloads, and functions that compile them, and return False for those that are not jitted."""
+    """Yield the names of workloads, and functions that compile them.
+
+    These return False for workloads that are not jitted.
+    """
     for workload in [*WORKLOADS, *(large.WORKLOADS if target == "gpu" else [])]:
         yield f"bench/{workload.name}", partial(_compile_workload, workload)
 

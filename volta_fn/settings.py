@@ -1,4 +1,4 @@
-"""What users set: the switches of the package's behaviour, and variables of the environment.
+"""What users set: switches of the package, and variables of the environment.
 
 `volta_fn.config` sets the switches. They belong to the process, not to a thread. Modules read them where they matter:
 `settings.current.rank_promotion`.

@@ -1,4 +1,4 @@
-"""Staging: make users' functions functions of flat arrays, trace them to jaxprs, and evaluate jaxprs.
+"""Staging: users' functions as functions of flat arrays, traced to jaxprs.
 
 Users' functions are of pytrees; transforms trace functions of flat lists of arrays. A transform of a jitted function is jitted itself, and
 kept with that function.

@@ -536,7 +536,10 @@ class Generalizer:
         )
 
     def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> tuple[float, Dimension] | None:
-        """Return a factor f and a size n of which f * n ("times"), or f / n ("over"), are the numbers at the samples."""
+        """Return a factor f and a size n whose product or quotient the numbers are.
+
+        They are f * n at the samples for the form "times", and f / n for "over". None if there are no such factor and size.
+        """
         for monomial in [*self._monomials[1:]]:
             sizes = [value_of(monomial, s) for s in self._samples]
             for factor in _factors(numbers[0], sizes[0], form):

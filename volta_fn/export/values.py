@@ -39,12 +39,15 @@ INVALID = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryE
 
 
 def damaged(reason: str | BaseException) -> CorruptFileError:
-    """Return the error of a file whose content is invalid, for a reason or because of another error."""
+    """Return the error of a file with invalid content, by a reason or another error."""
     return CorruptFileError(f"the exported function is damaged: {reason if isinstance(reason, str) else first_line(reason)}")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the beginning of an error's message, with the name of its class unless it is one of this package."""
+    """Return the beginning of an error's message.
+
+    The name of its class comes first, unless it is one of this package.
+    """
     text = error.message if isinstance(error, VoltaError) else f"{type(error).__name__}: {error}"
     return text.partition("\n")[0][:200]
 
@@ -193,7 +196,7 @@ def _factor_json(factor: Any) -> Any:
 
 
 def natural_number(value: Any) -> int:
-    """Return an integer that is at least 0; raise `CorruptFileError` for anything else."""
+    """Return a natural number; raise `CorruptFileError` for anything else."""
     if type(value) is not int or value < 0:
         raise CorruptFileError(f"{value!r:.40} is no natural number")
     return value

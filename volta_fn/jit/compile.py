@@ -1,4 +1,4 @@
-"""Trace functions to programs, and compile these for a device, as functions of arrays."""
+"""Trace functions to programs, and compile these as functions of arrays."""
 
 from __future__ import annotations
 

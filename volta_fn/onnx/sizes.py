@@ -45,7 +45,7 @@ def merge(
 
 
 class _Merger:
-    """Merges graphs of several sizes, with nodes that compute what differs from the shapes of inputs."""
+    """Merges graphs of several sizes, with nodes that compute what differs."""
 
     def __init__(self, samples: Sequence[Mapping[str, int]], inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
         self._samples, self._inputs = samples, inputs

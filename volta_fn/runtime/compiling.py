@@ -1,4 +1,4 @@
-"""Compilations: whether there are any, in the background, and that no signal, fork or exit cuts one short."""
+"""Compilations, also in the background, which no signal, fork or exit cuts short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel IR: one loop nest over scalar operations, and kernels made of the nodes of others."""
+"""The kernel IR: one loop nest over scalar operations, and parts of kernels."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ def world_size() -> int:
 
 
 def set_process_rank(rank: int, size: int, check_program: Callable[[Any, str], None] | None) -> None:
-    """Set the rank of this process, the number of processes, and what checks that they compile the same programs."""
+    """Set the rank of this process, the number of processes, and the check of programs.
+
+    `check_program` raises unless all processes compile the same program, for a device of the same driver.
+    """
     global _rank, _size, _check_program
     _rank, _size, _check_program = rank, size, check_program
 

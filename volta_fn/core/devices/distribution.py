@@ -146,7 +146,10 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
 
 
 def _check_collectives(closed: ClosedJaxpr, driver: str) -> None:
-    """Raise `ProgramMismatchError` unless all processes compile a program, if it has collectives between them."""
+    """Raise `ProgramMismatchError` unless all processes compile a program.
+
+    A program without collectives between them is not checked.
+    """
     if names_processes(closed):
         _world.check_program(closed, driver)
 

@@ -159,7 +159,7 @@ class GpuBackend:
 
 
 class CompiledProgram:
-    """A compiled program as a function ``(donate, *buffers) -> buffers``, whatever becomes of its device.
+    """A compiled program as a function ``(donate, *buffers) -> buffers``.
 
     After a loss of the device it is compiled again by the next call. If the backend has a recovery policy, its calls are recorded.
     """
