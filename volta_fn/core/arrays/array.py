@@ -101,9 +101,9 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 
 
 def attach_unloaded(name: str, module: str, function: str | None = None) -> None:
-    """Load a module when the method or property `name` of arrays is first used.
+    """Give arrays a method or property whose module is loaded when it is first used.
 
-    It is the module's function of that name or, without one, what the module attaches itself.
+    `function` is its name in the module; without one, the module attaches the method itself.
     """
     setattr(Array, name, _Unloaded(name, module, function))
 

@@ -36,7 +36,7 @@ def world_size() -> int:
 
 
 def set_process_rank(rank: int, size: int, check_program: Callable[[Any, str], None] | None) -> None:
-    """Set the rank of this process, the number of processes, and the check of programs.
+    """Set the rank of this process, their number, and the check of programs.
 
     `check_program` raises unless all processes compile the same program, for a device of the same driver.
     """
@@ -356,7 +356,7 @@ class Platform(Protocol):
     """What finds the devices of a platform: a module of its target."""
 
     def discover(self) -> list[Device]:
-        """Return the devices, none if the machine has none."""
+        """Return the devices; raise `DeviceError` if there is none."""
 
 
 _platforms: dict[str, Platform] = {}
