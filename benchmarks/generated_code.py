@@ -22,7 +22,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.workloads import WORKLOADS, large
-from benchmarks.workloads.case import library, map_arrays
+from benchmarks.workloads.case import Workload, library, map_arrays
 from tests.samples import all_samples
 
 #: The dtypes in which a sample is compiled: the first few of these that it has.
@@ -47,22 +47,31 @@ H200: dict[str, Any] = {
 Texts = dict[str, list[str]]
 
 
-def _compile(function: Any, args: Sequence[Any]) -> None:
+def _compile(function: Any, args: Sequence[Any]) -> bool:
     function.lower(*args).compile()
+    return True
 
 
-def workloads(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the names of jitted workloads, and functions that compile them."""
+def workloads(target: str) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Yield the names of workloads, and functions that compile them.
+
+    These return False for workloads that are not jitted.
+    """
     for workload in [*WORKLOADS, *(large.WORKLOADS if target == "gpu" else [])]:
-        case = workload.case()
-        if case.jit:
-            with vf.default_device("cpu"):
-                args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
-            function = vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ())
-            yield f"bench/{workload.name}", partial(_compile, function, args)
+        yield f"bench/{workload.name}", partial(_compile_workload, workload)
 
 
-def samples() -> Iterator[tuple[str, Callable[[], Any]]]:
+def _compile_workload(workload: Workload) -> bool:
+    """Compile a workload; return False if it is not jitted."""
+    case = workload.case()
+    if not case.jit:
+        return False
+    with vf.default_device("cpu"):
+        args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
+    return _compile(vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()), args)
+
+
+def samples() -> Iterator[tuple[str, Callable[[], bool]]]:
     """Yield the registry's samples in several dtypes, as `workloads` does."""
     for sample in all_samples():
         for dtype in [d for d in DTYPES if d in sample.dtypes][:MOST_DTYPES]:
@@ -134,8 +143,8 @@ def generated(target: str, only: str) -> Texts:
             if re.search(only, name):
                 texts.clear()
                 forget()
-                compile_program()
-                results[name] = sorted({*results.get(name, ()), *texts})
+                if compile_program():
+                    results[name] = sorted({*results.get(name, ()), *texts})
     return results
 
 

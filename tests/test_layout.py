@@ -23,7 +23,6 @@ TESTED_ELSEWHERE = {
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
     "profiler": "inspection/test_recording.py",  # the traces of `inspection.measure`
     "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
-    "settings": "compat/test_config.py",  # `config` sets them
 }
 
 #: Folders of tests across subjects, which tests/README.md describes.

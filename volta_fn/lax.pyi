@@ -16,10 +16,10 @@ from volta_fn.primitives.array_operations.operators import square as square
 from volta_fn.primitives.array_operations.operators import stack as stack
 from volta_fn.primitives.array_operations.operators import tile as tile
 from volta_fn.primitives.array_operations.operators import unstack as unstack
-from volta_fn.primitives.barriers import after_all as after_all
-from volta_fn.primitives.barriers import create_token as create_token
-from volta_fn.primitives.barriers import optimization_barrier as optimization_barrier
-from volta_fn.primitives.barriers import stop_gradient as stop_gradient
+from volta_fn.primitives.call import after_all as after_all
+from volta_fn.primitives.call import create_token as create_token
+from volta_fn.primitives.call import optimization_barrier as optimization_barrier
+from volta_fn.primitives.call import stop_gradient as stop_gradient
 from volta_fn.primitives.collectives.exchanges import all_gather as all_gather
 from volta_fn.primitives.collectives.exchanges import all_to_all as all_to_all
 from volta_fn.primitives.collectives.exchanges import axis_index as axis_index
@@ -70,6 +70,9 @@ from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_in_d
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_index_in_dim as dynamic_update_index_in_dim
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_slice as dynamic_update_slice
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_slice_in_dim as dynamic_update_slice_in_dim
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers as GatherDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherScatterMode as GatherScatterMode
+from volta_fn.primitives.data_movement.gather import ScatterDimensionNumbers as ScatterDimensionNumbers
 from volta_fn.primitives.data_movement.gather import gather as gather
 from volta_fn.primitives.data_movement.gather import index_take as index_take
 from volta_fn.primitives.data_movement.gather import scatter as scatter
@@ -88,9 +91,6 @@ from volta_fn.primitives.data_movement.movement import reshape as reshape
 from volta_fn.primitives.data_movement.movement import rev as rev
 from volta_fn.primitives.data_movement.movement import squeeze as squeeze
 from volta_fn.primitives.data_movement.movement import transpose as transpose
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers as GatherDimensionNumbers
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode as GatherScatterMode
-from volta_fn.primitives.data_movement.slicing import ScatterDimensionNumbers as ScatterDimensionNumbers
 from volta_fn.primitives.data_movement.slicing import concatenate as concatenate
 from volta_fn.primitives.data_movement.slicing import index_in_dim as index_in_dim
 from volta_fn.primitives.data_movement.slicing import pad as pad

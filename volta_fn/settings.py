@@ -1,12 +1,18 @@
-"""The switches of the package's behaviour; `volta_fn.config` sets them.
+"""What users set: switches of the package, and variables of the environment.
 
-They belong to the process, not to a thread. Modules read them where they matter: `settings.current.rank_promotion`.
+`volta_fn.config` sets the switches. They belong to the process, not to a thread. Modules read them where they matter:
+`settings.current.rank_promotion`.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from volta_fn.errors import ArgumentError
 
 #: Whether the compiler verifies its programs by default.
 VERIFY = os.environ.get("VOLTA_VERIFY", "0") != "0"
@@ -66,3 +72,90 @@ class Settings:
 
 
 current = Settings()
+
+
+# Variables of the environment that users set, and their admissible values.
+#
+# All are checked when the CPU is first used, so that a wrong value is reported even if the program never uses its variable.
+
+#: The most threads and devices: more take minutes to start, and gain nothing.
+_MOST_THREADS, _MOST_DEVICES = 1024, 256
+
+
+class _Kind(NamedTuple):
+    """The admissible values of a variable."""
+
+    expected: str
+    #: Converts a text to the value, or raises ValueError.
+    parse: Callable[[str], Any]
+    least: float = -math.inf
+    most: float = math.inf
+
+
+def _digits(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(text)
+    return int(text)
+
+
+def _count(of: str, least: int = 0, most: int = 2**63 - 1) -> _Kind:
+    return _Kind(f"a number of {of}, from {least} to {most}", _digits, least, most)
+
+
+def _one_of(*words: str) -> _Kind:
+    return _Kind(" or ".join(map(repr, words)), {word: word for word in words}.__getitem__)
+
+
+_SECONDS, _FLAG = _Kind("a number of seconds, at least 0", float, 0), _one_of("0", "1")
+_KINDS = {
+    "VOLTA_CACHE_BYTES": _count("bytes"),
+    "VOLTA_CHECK_INDICES": _FLAG,
+    "VOLTA_COLLECTIVE_TIMEOUT": _SECONDS,
+    "VOLTA_CPU_DEVICES": _count("devices", 1, _MOST_DEVICES),
+    "VOLTA_GPU_CHECKS": _FLAG,
+    "VOLTA_GPU_DEBUG": _FLAG,
+    "VOLTA_GPU_DRIVER": _one_of("nvidia", "wgpu"),
+    "VOLTA_GPU_LIMITS": _one_of("webgpu"),
+    "VOLTA_GPU_MEMORY": _count("bytes"),
+    "VOLTA_GPU_TIMEOUT": _SECONDS,
+    "VOLTA_GPU_TUNE": _FLAG,
+    "VOLTA_MEMORY": _count("bytes"),
+    "VOLTA_NATIVE": _FLAG,
+    "VOLTA_NUMPY_DTYPE_PROMOTION": _one_of("standard", "strict"),
+    "VOLTA_NUM_THREADS": _count("threads", 1, _MOST_THREADS),
+    "VOLTA_PEER_MEMORY": _FLAG,
+    "VOLTA_TRACEBACK_FILTERING": _one_of("on", "off"),
+    "VOLTA_VECTOR_BYTES": _one_of("16", "32", "64"),
+    "VOLTA_VERIFY": _FLAG,
+}
+
+
+def value_of(variable: str) -> Any:
+    """Return the value of a variable; None if it is not set, or empty.
+
+    Raises `ArgumentError` for an inadmissible value.
+    """
+    text = os.environ.get(variable)
+    return _checked(variable, text) if text else None
+
+
+def _checked(variable: str, text: str) -> Any:
+    kind = _KINDS[variable]
+    try:
+        value = kind.parse(text)
+        if not isinstance(value, str) and not kind.least <= value <= kind.most:  # nor NaN
+            raise ValueError(text)
+    except (KeyError, ValueError):
+        raise ArgumentError(f"{variable} is {text!r:.80}, but must be {kind.expected}") from None
+    return value
+
+
+def check_device_count(count: int) -> int:
+    """Return a number of CPU devices; raise `ArgumentError` if it is not admissible."""
+    return int(_checked("VOLTA_CPU_DEVICES", str(count)))
+
+
+def check_variables() -> None:
+    """Raise `ArgumentError` for the first variable with an inadmissible value."""
+    for variable in _KINDS:
+        value_of(variable)

@@ -39,11 +39,10 @@ from volta_fn.core.devices.sharding import NamedSharding as NamedSharding
 from volta_fn.core.devices.sharding import PartitionSpec as PartitionSpec
 from volta_fn.core.devices.sharding import Sharding as Sharding
 from volta_fn.core.devices.sharding import SingleDeviceSharding as SingleDeviceSharding
-from volta_fn.core.functions import check_callable, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
-from volta_fn.core.named_axes import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.core.primitive import AxisData
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr
+from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum

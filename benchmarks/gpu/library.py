@@ -18,7 +18,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, evaluation_rules
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.routine import Routine
 

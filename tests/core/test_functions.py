@@ -6,7 +6,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core.functions import function_name, wraps
+from volta_fn.core.staging import function_name, wraps
 
 
 class Callable:

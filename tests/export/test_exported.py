@@ -33,7 +33,8 @@ from volta_fn.errors import (
     TreeError,
     VoltaError,
 )
-from volta_fn.export.reading import KINDS, check_parameters, pack, unpack
+from volta_fn.export.programs import pack, unpack
+from volta_fn.export.values import KINDS, check_parameters
 
 
 def model(params: Any, x: Any) -> Any:

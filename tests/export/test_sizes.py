@@ -15,7 +15,7 @@ from volta_fn import export
 from volta_fn import numpy as vnp
 from volta_fn.core.dimension import max_dim, min_dim
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, ShapeError
-from volta_fn.export import reading
+from volta_fn.export.values import dimension_of
 
 draw = np.random.default_rng(7)
 
@@ -98,14 +98,14 @@ def test_relations_with_symbolic_divisors_and_small_sizes() -> None:
 
 
 def test_damaged_operations_of_sizes_are_refused() -> None:
-    assert str(reading.dimension_of([["1", [[["floordiv", [["1", [["b", 1]]]], [["2", []]]], 1]]]])) == "floordiv(b, 2)"
+    assert str(dimension_of([["1", [[["floordiv", [["1", [["b", 1]]]], [["2", []]]], 1]]]])) == "floordiv(b, 2)"
     with pytest.raises(CorruptFileError, match="no operation"):
-        reading.dimension_of([["1", [[["system", [], []], 1]]]])
+        dimension_of([["1", [[["system", [], []], 1]]]])
     nested: Any = [["1", [["b", 1]]]]
     for _ in range(40):
         nested = [["1", [[["mod", nested, [["7", []]]], 1]]]]
     with pytest.raises(CorruptFileError, match="levels"):
-        reading.dimension_of(nested)
+        dimension_of(nested)
 
 
 def test_the_version_of_a_file_is_the_least_that_reads_it() -> None:

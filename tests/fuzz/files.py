@@ -30,7 +30,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import data, export, io
 from volta_fn.errors import VoltaError
-from volta_fn.export import reading
+from volta_fn.export import programs
 from volta_fn.lazy_imports import is_installed
 
 #: The most that the process may grow by, in bytes.
@@ -280,11 +280,11 @@ def forged(content: bytes, draw: random.Random) -> bytes:
     """Change bytes of an exported function, or its manifest, with the hash that belongs to it."""
     if draw.random() < 0.2:
         return mutated(content, draw)
-    manifest, chunks = reading.unpack(content)
+    manifest, chunks = programs.unpack(content)
     for _ in range(draw.choice((1, 1, 2))):
         manifest = mutated_json(manifest, draw)
     try:
-        return bytes(reading.pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+        return bytes(programs.pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
     except ValueError:  # NaN, which JSON has not
         return mutated(content, draw)
 

@@ -19,7 +19,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import Axes, Form, Window
 from volta_fn.primitives.convolution import window_counts
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.quantized import BLOCK, CODES, QuantizedLayout
 from volta_fn.targets.numpy import backend as _kernels  # noqa: F401  # declares all primitives
 

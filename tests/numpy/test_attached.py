@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_layers import MODULES
 from volta_fn.core.arrays import array
-from volta_fn.numpy.attached import FUNCTIONS, NAMES, Unloaded
+from volta_fn.numpy.attached import FUNCTIONS, NAMES
 
 IMPORTS = "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core.arrays import array"
 
@@ -56,7 +56,7 @@ def test_a_function_loads_its_module_alone(module):
 
 
 def test_a_method_that_is_not_there_yet_raises(monkeypatch):
-    early = Unloaded("early")
-    monkeypatch.setattr(array.Array, "early", early, raising=False)
+    monkeypatch.setattr(array.Array, "early", None, raising=False)  # so that it is deleted again
+    array.attach_unloaded("early", "volta_fn.numpy.methods")
     with pytest.raises(AttributeError, match="arrays have no 'early' yet"):
         array.Array.early

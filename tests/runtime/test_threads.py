@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 
 from volta_fn.errors import ArgumentError
-from volta_fn.runtime.threads import Background, run_together, thread_count
+from volta_fn.runtime.threads import run_together, thread_count
 
 
 def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,36 +48,3 @@ def test_tasks_see_the_context_of_their_caller() -> None:
     with np.errstate(all="ignore"):
         run_together([lambda: None, lambda: results.extend(numbers * numbers)])
     assert results == [np.inf] * 3
-
-
-def test_calls_in_the_background_give_way_to_urgent_ones() -> None:
-    background, done = Background(), list[str]()
-
-    def first() -> None:
-        calls = [background.submit(done.append, name) for name in ("later", "awaited")]
-        background.result(calls[1])
-        done.append("urgent")
-        later.append(calls[0])
-
-    later: list[Any] = []
-    background.urgent(first)
-    background.result(later[0])
-    assert done == ["awaited", "urgent", "later"]
-
-
-def test_calls_in_the_background_are_one_at_a_time_and_may_fail() -> None:
-    background, busy = Background(), threading.Lock()
-
-    def alone(number: int) -> int:
-        assert busy.acquire(blocking=False)
-        sum(range(10_000))
-        busy.release()
-        return 6 // number
-
-    calls = [background.submit(alone, number) for number in range(4)]
-    with pytest.raises(ZeroDivisionError):
-        background.result(calls[0])
-    assert [background.result(call) for call in calls[1:]] == [6, 3, 2]
-    with pytest.raises(ZeroDivisionError):
-        background.urgent(alone, 0)
-    assert background.result(background.submit(alone, 3)) == 2

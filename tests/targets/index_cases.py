@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode
 
 MODES = list(GatherScatterMode)
 COMBINED = ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")

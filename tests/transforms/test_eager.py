@@ -14,7 +14,7 @@ import volta_fn.numpy as jnp
 from tests.laws.common import on_gpu
 from volta_fn import lax, nn, tree
 from volta_fn.core.arrays.array import as_value
-from volta_fn.core.functions import FlatFunction
+from volta_fn.core.staging import FlatFunction
 from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.reduction import reduce_sum

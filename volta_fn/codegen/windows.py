@@ -14,8 +14,7 @@ from volta_fn.compiler import contractions
 from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.convolution import counts_of_windows
-from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode
+from volta_fn.primitives.data_movement.gather import GatherScatterMode, gather_p
 
 # Windows: sliding ones, and those of gathers and scatters.
 

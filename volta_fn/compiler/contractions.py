@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from volta_fn.compiler.ir.axes import inputs_read_at_store, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
-from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines
-from volta_fn.compiler.ir.subkernels import remainder
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
 from volta_fn.dtypes import can_cast
 
 # Stacks of matrix products, and how their indices walk memory.
@@ -62,12 +61,31 @@ class Operand(NamedTuple):
     start: int = 0
 
 
-class Problem(NamedTuple):
+class _Factor(Protocol):
+    """An operand of products: the walks of its indices."""
+
+    @property
+    def stack(self) -> Walk: ...
+    @property
+    def outer(self) -> Walk: ...
+    @property
+    def inner(self) -> Walk: ...
+
+
+F = TypeVar("F", bound=_Factor)
+
+
+@dataclass(frozen=True)
+class Products(Generic[F]):
     """A stack of products; operands have stacks and inner indices of the same sizes."""
 
-    lhs: Operand
-    rhs: Operand
-    dtype: np.dtype
+    lhs: F
+    rhs: F
+
+    @property
+    def operands(self) -> tuple[F, F]:
+        """Both operands."""
+        return self.lhs, self.rhs
 
     @property
     def batch(self) -> int:
@@ -88,6 +106,13 @@ class Problem(NamedTuple):
     def k(self) -> int:
         """The terms of each sum."""
         return self.lhs.inner.size
+
+
+@dataclass(frozen=True)
+class Problem(Products[Operand]):
+    """Products of matrices, and the dtype of their results."""
+
+    dtype: np.dtype
 
     def swapped(self) -> Problem:
         """Return the product of the transposes: the transpose of this one's result."""
@@ -368,32 +393,10 @@ def _in_fours(start: int, along: Walk, others: Sequence[Walk]) -> bool:
 
 
 @dataclass(frozen=True)
-class IndexedContraction:
-    """A contraction; operands have stacks and inner indices of the same sizes."""
+class IndexedContraction(Products[OperandMap]):
+    """Products over index maps, and that of their results."""
 
-    lhs: OperandMap
-    rhs: OperandMap
     target: ResultMap
-
-    @property
-    def batch(self) -> int:
-        """The number of products."""
-        return self.lhs.stack.size
-
-    @property
-    def m(self) -> int:
-        """The rows of each."""
-        return self.lhs.outer.size
-
-    @property
-    def n(self) -> int:
-        """The columns of each."""
-        return self.rhs.outer.size
-
-    @property
-    def k(self) -> int:
-        """The terms of each sum."""
-        return self.lhs.inner.size
 
     @property
     def products(self) -> int:
@@ -410,7 +413,7 @@ def of_problem(problem: Problem) -> IndexedContraction:
     """Return a stack of matrix products of complete arrays as a contraction."""
     batch, m, n = problem.batch, problem.m, problem.n
     maps = []
-    for side in (problem.lhs, problem.rhs):
+    for side in problem.operands:
         size = side.stack.size * side.outer.size * side.inner.size
         maps.append(OperandMap(side.dtype, size, 0, side.stack, side.outer, side.inner))
     target = ResultMap(problem.dtype, batch * m * n, 0, walk_of(batch, m * n), walk_of(m, n), walk_of(n, 1))

@@ -7,7 +7,7 @@ In the order in which to read:
   larger);
 - `devices` (what runs programs, and which part of an array lies where) and `arrays` (values on a device);
 - `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or
-  records them), `named_axes` (axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),
-  `functions` (users' functions of pytrees as functions of flat arrays, and jitted functions as transforms see them), `staging`
-  (functions traced to jaxprs), `refs` (mutable references).
+  records them; and the axes that `vmap` and `shard_map` bind), `jaxpr` (programs as data, their check, and dead-code elimination),
+  `staging` (users' functions of pytrees as functions of flat arrays, traced to jaxprs, and jitted functions as transforms see them),
+  `refs` (mutable references).
 """

@@ -61,6 +61,8 @@ class Ref(Typed):
     """
 
     __slots__ = ("__weakref__", "owner", "value")
+    #: Whether the process has ever made a reference: if not, nobody has to look for them.
+    exist: ClassVar[bool] = False
     # `primitives.array_operations.ref_views` sets these, when the first of them is used:
     #: Return the elements of an array at an index.
     read_part: ClassVar[Callable[[Array, Any], Array]]
@@ -78,8 +80,7 @@ class Ref(Typed):
     owner: Trace
 
     def __init__(self, value: Array) -> None:
-        global _exist
-        _exist = True
+        Ref.exist = True
         self.value = value
         self.owner = current_trace()
 
@@ -160,9 +161,6 @@ class Ref(Typed):
             if isinstance(trace, JaxprTrace):
                 trace.refs.setdefault(self, self.value)
         return traces
-
-
-_exist = False
 
 
 def converted(value: Any, dtype: np.dtype) -> Array:
@@ -291,12 +289,12 @@ def addupdate(ref: Ref, idx: Any, x: Any) -> None:
 
 def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
     """Return the positions of references in a list; fast before any was made."""
-    return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if _exist else []
+    return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if Ref.exist else []
 
 
 def check_no_refs(result: Any, name: str) -> None:
     """Raise `RefError` if a function's result has references."""
-    if _exist and positions_of_refs(tree.leaves(result)):
+    if Ref.exist and positions_of_refs(tree.leaves(result)):
         raise RefError(f"{name} returns a mutable reference, which traced functions cannot; return its value ref[...]")
 
 

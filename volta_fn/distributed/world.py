@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
-from volta_fn.distributed.watch import DEVICE, LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
+from volta_fn.distributed.watch import DEVICE, FAREWELL_SECONDS, LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
-from volta_fn.lazy_imports import deferred, is_installed, load
+from volta_fn.lazy_imports import is_installed, load
+from volta_fn.settings import value_of
 
 # The world of several processes.
 
@@ -140,10 +141,6 @@ def connected(limit: float, address: str | None = None) -> MpiWorld:
 
 # The beginning and the end of a program on several processes.
 
-_watch = deferred("volta_fn.distributed.watch")
-_control = deferred("volta_fn.distributed.watch")
-_variables = deferred("volta_fn.runtime.threads")
-
 #: Variables in which starters of MPI programs tell the number of processes.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _initialized = False
@@ -176,11 +173,11 @@ def initialize(
     True
     """
     global _initialized
-    limit = (_variables.value_of("VOLTA_COLLECTIVE_TIMEOUT") or 300.0) if timeout is None else timeout
+    limit = (value_of("VOLTA_COLLECTIVE_TIMEOUT") or 300.0) if timeout is None else timeout
     if not limit > 0:
         raise ArgumentError(f"distributed.initialize: timeout is a positive number of seconds, got {timeout!r}")
     if coordinator_address is not None:
-        _control.parse_address(coordinator_address)
+        parse_address(coordinator_address)
     if distribution.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
     if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
@@ -203,7 +200,7 @@ def initialize(
                 sys.stderr.flush()
                 sys.stdout.flush()
                 watch.fail(f"{kind.__name__}: {error}")
-                time.sleep(_watch.FAREWELL_SECONDS)
+                time.sleep(FAREWELL_SECONDS)
                 os._exit(1)
 
         sys.excepthook = hook

@@ -24,10 +24,9 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.errors import CheckError as CheckError

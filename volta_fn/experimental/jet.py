@@ -13,10 +13,9 @@ from typing import Any
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of
-from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, interpret_jaxpr
 from volta_fn.core.primitive import Zero
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate

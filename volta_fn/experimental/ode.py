@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.functions import check_callable
+from volta_fn.core.staging import check_callable
 from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import operand, promote_inexact

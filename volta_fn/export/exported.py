@@ -16,23 +16,24 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value, host_buffer
-from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
-from volta_fn.core.dimension import Dimension, Size
+from volta_fn.core.dimension import Dimension, Size, divided
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, GradientError, ShapeError, VoltaError
-from volta_fn.export import writing
-from volta_fn.export.reading import pack, read_constants, read_program, unpack
+from volta_fn.export import structures
+from volta_fn.export.programs import ProgramWriter, output_types, pack, read_constants, read_program, struct_of, unpack
+from volta_fn.export.structures import check_keys, describe, treedef_of
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
-from volta_fn.export.writing import ProgramWriter, check_keys, converted, describe, output_types, solution, struct_of, structure_of
+from volta_fn.export.values import INVALID, damaged, first_line
 from volta_fn.jit import jit
-from volta_fn.jit.traced import with_wide_inputs
+from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
@@ -53,24 +54,24 @@ def described_shardings(arguments: Any) -> dict[str, Any] | None:
     return {"axes": [[str(name), size] for name, size in axes.items()], "inputs": specs}
 
 
-def check_shardings(described: Any, count: int) -> None:
+def check_shardings(description: Any, count: int) -> None:
     """Raise `CorruptFileError` unless this is the JSON of `count` shardings, or None."""
-    if described is None:
+    if description is None:
         return
-    axes, specs = described["axes"], described["inputs"]
+    axes, specs = description["axes"], description["inputs"]
     names = [name for name, _ in axes]
-    right = all(type(name) is str and type(size) is int and size > 0 for name, size in axes) and len({*names}) == len(names)
+    is_valid = all(type(name) is str and type(size) is int and size > 0 for name, size in axes) and len({*names}) == len(names)
     for spec in specs:
-        right = right and (spec is None or all(isinstance(some, list) and {*some} <= {*names} for some in spec))
-    if not right or len(specs) != count:
-        raise CorruptFileError("the exported function is damaged: it has not one sharding for each argument")
+        is_valid = is_valid and (spec is None or all(isinstance(some, list) and {*some} <= {*names} for some in spec))
+    if not is_valid or len(specs) != count:
+        raise damaged("it has not one sharding for each argument")
 
 
-def shardings_on(mesh: Any, described: Mapping[str, Any] | None, count: int) -> tuple[Any, ...]:
+def shardings_on(mesh: Any, description: Mapping[str, Any] | None, count: int) -> tuple[Any, ...]:
     """Return shardings on a mesh, given their JSON."""
-    if described is None:
+    if description is None:
         return (None,) * count
-    axes, specs = dict(described["axes"]), described["inputs"]
+    axes, specs = dict(description["axes"]), description["inputs"]
     if {str(name): size for name, size in mesh.shape.items()} != axes:
         raise ArgumentError(f"in_shardings_jax: the function was exported for axes {axes}, but the mesh has {dict(mesh.shape)}")
     return tuple([None if spec is None else NamedSharding(mesh, PartitionSpec(*map(tuple, spec))) for spec in specs])
@@ -108,7 +109,7 @@ class Source:
             try:
                 return self.symbolic().manifest(platforms, constraints)
             except _UNTRACEABLE as reason:
-                raise ExportError(f"{error.message}; and for symbolic sizes it has no program: {_first_line(reason)}") from error
+                raise ExportError(f"{error.message}; and for symbolic sizes it has no program: {first_line(reason)}") from error
         for sizes, stage in self.small:
             same_types, same_program = _compared(manifest, constants, sizes, stage)
             if not same_program and self.symbolic is not None:
@@ -187,19 +188,15 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _compared(manifest: dict[str, Any], constants: Sequence[np.ndarray], sizes: Mapping[str, int], stage: Any) -> tuple[bool, bool]:
     """Return whether a manifest has the result types and the program of a stage."""
-    expected, own_constants = _manifest(stage)
+    expected, stage_constants = _manifest(stage)
     try:
         program = read_program(manifest, read_constants(manifest["constants"], [c.tobytes() for c in constants]), sizes)
     except (ShapeError, CorruptFileError):
         return True, False  # it raises for these sizes
     writer = ProgramWriter()
     writer.write(program)
-    same = writer.programs == expected["programs"] and [c.tobytes() for c in writer.constants] == [c.tobytes() for c in own_constants]
+    same = writer.programs == expected["programs"] and [c.tobytes() for c in writer.constants] == [c.tobytes() for c in stage_constants]
     return [a.shape for a in program.out_avals] == [a.shape for a in stage.jaxpr.out_avals], same
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
@@ -238,25 +235,25 @@ def _manifest(stage: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
 def _trace_vjp(stage: Any) -> Any:
     """Trace a function's vector-Jacobian product, by its inexact arguments."""
     arguments, results = stage._arguments, stage.jaxpr.out_avals
-    moved = [i for i, a in enumerate(arguments) if a.dtype in INEXACT]
-    shown = [i for i, a in enumerate(results) if a.dtype in INEXACT]
+    inexact_arguments = [i for i, a in enumerate(arguments) if a.dtype in INEXACT]
+    inexact_results = [i for i, a in enumerate(results) if a.dtype in INEXACT]
 
     def pull_back(*values: Array) -> list[Array]:
         primals, cotangents = list(values[: len(arguments)]), values[len(arguments) :]
 
-        def outputs(*chosen: Array) -> list[Array]:
+        def outputs(*inexact: Array) -> list[Array]:
             merged = list(primals)
-            for i, value in zip(moved, chosen, strict=True):
+            for i, value in zip(inexact_arguments, inexact, strict=True):
                 merged[i] = value
             outs = eval_jaxpr(stage.jaxpr, *with_wide_inputs(merged, stage._traced))
-            return [outs[i] for i in shown]
+            return [outs[i] for i in inexact_results]
 
-        _, backward = vjp(outputs, *[primals[i] for i in moved])
+        _, backward = vjp(outputs, *[primals[i] for i in inexact_arguments])
         return list(backward(list(cotangents)))
 
     pull_back.__name__ = f"vjp of {stage.fun_name}"
     structs = [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in arguments]
-    return jit(pull_back).trace(*structs, *[ShapeDtypeStruct(results[i].shape, results[i].dtype) for i in shown])
+    return jit(pull_back).trace(*structs, *[ShapeDtypeStruct(results[i].shape, results[i].dtype) for i in inexact_results])
 
 
 # `export` and `deserialize`, and the functions that they return.
@@ -372,7 +369,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         levels.append((manifest, read_constants(manifest["constants"], chunks[:count])))
         manifest, chunks = manifest.get("vjp"), chunks[count:]
     if chunks or len(levels) > _HIGHEST_ORDER + 1:
-        raise CorruptFileError("the exported function is damaged: it has constants or derivatives too many")
+        raise damaged("it has constants or derivatives too many")
     for text, constants in reversed(levels):
         exported = Exported(text, constants, exported, None)
     assert exported is not None
@@ -393,15 +390,13 @@ def _from_source(
 def _check(manifest: Any) -> None:
     names = {"name", "in_tree", "out_tree", "arguments", "in_full", "programs", "main", "constants", "platforms", "constraints"}
     if not isinstance(manifest, dict) or not names <= manifest.keys() <= names | {"vjp", "shardings"}:
-        raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(names)}")
+        raise damaged(f"its manifest must have {sorted(names)}")
     lists = ("in_full", "programs", "constants", "platforms", "constraints")
     texts = (
         [manifest["name"], *manifest["platforms"], *manifest["constraints"]] if all(isinstance(manifest[k], list) for k in lists) else [0]
     )
     if not all(type(text) is str for text in texts):
-        raise CorruptFileError(
-            f"the exported function is damaged: {', '.join(lists)} must be lists, its name, platforms and constraints texts"
-        )
+        raise damaged(f"{', '.join(lists)} must be lists, its name, platforms and constraints texts")
 
 
 class Exported:
@@ -424,8 +419,8 @@ class Exported:
             self._prepare()
         except CorruptFileError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, VoltaError) as error:
-            raise CorruptFileError(f"the exported function is damaged: {type(error).__name__}: {error}"[:200]) from error
+        except INVALID as error:
+            raise damaged(error) from error
         if not self._names:
             self._program({})
 
@@ -436,15 +431,15 @@ class Exported:
         #: The platforms that it was exported for; it runs on all.
         self.platforms: tuple[str, ...] = tuple(manifest["platforms"])
         program = manifest["programs"][manifest["main"]]
-        shown = program["inputs"][: manifest["arguments"]]
+        arguments = program["inputs"][: manifest["arguments"]]
         #: The types and structures of the arguments, as ``(args, kwargs)``, and of the results.
-        self.in_avals = tuple([struct_of(kind) for kind in shown])
+        self.in_avals = tuple([struct_of(kind) for kind in arguments])
         self.out_avals = tuple([struct_of(kind) for kind in output_types(program, manifest["constants"])])
-        self.in_tree = structure_of(manifest["in_tree"], self.in_avals)
-        self.out_tree = structure_of(manifest["out_tree"], self.out_avals)
-        full = manifest["in_full"]
-        if any(not 0 <= i < len(shown) for i in full) or len(program["inputs"]) != len(shown) + len(full):
-            raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
+        self.in_tree = treedef_of(manifest["in_tree"], self.in_avals)
+        self.out_tree = treedef_of(manifest["out_tree"], self.out_avals)
+        wide = manifest["in_full"]
+        if any(not 0 <= i < len(arguments) for i in wide) or len(program["inputs"]) != len(arguments) + len(wide):
+            raise damaged("its program does not fit its structures")
         sizes: list[Any] = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
         self._names = sorted(frozenset().union(*[d.variables for d in sizes]))
         self._scope = SymbolicScope(manifest["constraints"])
@@ -502,10 +497,10 @@ class Exported:
             TreeError, ShapeError, ArgumentTypeError: the arguments have other structures or types than those it was exported for.
             GradientError: it is differentiated, but the file has no derivative (`serialize`).
         """
-        leaves = writing.flatten(self._manifest["in_tree"], (args, kwargs))
+        leaves = structures.flatten(self._manifest["in_tree"], (args, kwargs))
         results = self._call_flat(leaves)
         if self._source is None:
-            return writing.unflatten(self._manifest["out_tree"], iter(results))
+            return structures.unflatten(self._manifest["out_tree"], iter(results))
         return tree.unflatten(self.out_tree, results)
 
     def _call_flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
@@ -517,9 +512,7 @@ class Exported:
         except _UNTYPED as error:
             if self._source is not None or isinstance(error, VoltaError):
                 raise
-            raise CorruptFileError(
-                f"the exported function is damaged: it cannot be compiled: {type(error).__name__}: {error}"[:300]
-            ) from error
+            raise damaged(f"it cannot be compiled: {first_line(error)}") from error
         return results
 
     def _function(self, sizes: Mapping[str, Size]) -> Callable[..., Any]:
@@ -536,10 +529,10 @@ class Exported:
         return read_program(self._manifest, self._constants, sizes)
 
     def _compiled(self, program: ClosedJaxpr) -> Callable[..., Any]:
-        full = self._manifest["in_full"]
+        wide = self._manifest["in_full"]
 
         def run(*values: Array) -> list[Array]:
-            extra = widened([values[i] for i in full], range(len(full)))
+            extra = widened([values[i] for i in wide], range(len(wide)))
             return list(bind(jit_p, *values, *extra, **call_params(program, self.fun_name)))
 
         run.__name__ = self.fun_name
@@ -548,8 +541,8 @@ class Exported:
         return jit(function)
 
     def _pull_back(self, program: ClosedJaxpr, values: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
-        shown = [c for c, a in zip(cotangents, program.out_avals, strict=True) if a.dtype in INEXACT]
-        gradients = iter(self.vjp()._call_flat([*values, *shown]))
+        inexact = [c for c, a in zip(cotangents, program.out_avals, strict=True) if a.dtype in INEXACT]
+        gradients = iter(self.vjp()._call_flat([*values, *inexact]))
         return tuple([next(gradients) if v.dtype in INEXACT else None for v in values])
 
     def has_vjp(self) -> bool:
@@ -603,10 +596,10 @@ class Exported:
         """
         symbolic_shapes = [aval.shape for aval in self.in_avals]
         pairs: list[tuple[Any, Size]] = []
-        for i, (want, shape) in enumerate(zip(symbolic_shapes, shapes, strict=True)):
-            if len(want) != len(shape):
-                raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {shape}")
-            pairs += zip(want, shape, strict=True)
+        for i, (symbolic, shape) in enumerate(zip(symbolic_shapes, shapes, strict=True)):
+            if len(symbolic) != len(shape):
+                raise ShapeError(f"argument {i} of {self.fun_name} must have shape {symbolic}, got {shape}")
+            pairs += zip(symbolic, shape, strict=True)
         sizes: dict[str, Size] = {}
         unsolved = [(d, size) for d, size in pairs if isinstance(d, Dimension)]
         while len(sizes) < len(self._names):
@@ -626,3 +619,31 @@ class Exported:
         if broken := [r.text for r in scope.relations if r.names <= sizes.keys() and not r.holds(sizes)]:
             raise ShapeError(f"{self.fun_name} takes sizes with {broken[0]}, got {sizes}")
         return dict(sorted(sizes.items()))
+
+
+# Arguments: their conversion to the types of an exported function, and the sizes that follow from their shapes.
+
+
+def converted(value: Array, target: ShapedArray, name: str) -> Array:
+    """Return an argument in its wanted type; Python numbers take any dtype of a kind."""
+    if value.dtype == target.dtype and value.aval.weak_type == target.weak_type:
+        return value
+    if value.dtype != target.dtype and not value.aval.weak_type:
+        raise ArgumentTypeError(
+            f"{name} must be {ShapedArray((), target.dtype)} of shape {target.shape}, got {value.aval}; convert it by astype"
+        )
+    return convert_element_type(value, target.dtype, weak_type=target.weak_type)
+
+
+def solution(dimension: Dimension, size: Size, sizes: Mapping[str, Size]) -> dict[str, Size]:
+    """Return the variable that a size, maybe symbolic, determines."""
+    unknown = [name for name in dimension.variables if name not in sizes]
+    if len(unknown) != 1:
+        return {}
+    (name,) = unknown
+    at = [dimension.substitute({**sizes, name: n}) for n in (0, 1, 2)]
+    slope = at[1] - at[0]
+    if at[2] - at[1] != slope or slope == 0:
+        return {}
+    value, remainder = divided(size - at[0], slope)
+    return {name: value} if remainder == 0 else {}

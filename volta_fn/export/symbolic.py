@@ -31,7 +31,7 @@ from volta_fn.core.dimension import (
 from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
-from volta_fn.export.reading import terms_of
+from volta_fn.export.values import terms_of
 
 # Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d".
 
@@ -527,26 +527,30 @@ class Generalizer:
         if all(lit[0] == kind for lit in literals):
             numbers = [np.frombuffer(bytes.fromhex(digits), dtype)[0] for _, digits in literals]
             for form in ("times", "over"):
-                terms = self.factor(numbers, form, dtype)
-                if terms is not None:
-                    return [kind, {form: terms}]
+                product = self.factor(numbers, form, dtype)
+                if product is not None:
+                    factor, size = product
+                    return [kind, {form: [factor.hex(), terms_of(size)]}]
         raise ExportError(
             f"a number in {where} depends on the sizes, but is neither a size nor a number divided by one; make it an argument"
         )
 
-    def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> list[Any] | None:
-        """Return a factor f and sizes n with f * n, or f / n, equal to the numbers."""
+    def factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> tuple[float, Dimension] | None:
+        """Return a factor f and a size n whose product or quotient the numbers are.
+
+        They are f * n at the samples for the form "times", and f / n for "over". None if there are no such factor and size.
+        """
         for monomial in [*self._monomials[1:]]:
             sizes = [value_of(monomial, s) for s in self._samples]
             for factor in _factors(numbers[0], sizes[0], form):
                 candidates = [dtype.type(factor * n if form == "times" else factor / n) for n in sizes]
                 if all(a == b for a, b in zip(candidates, numbers, strict=True)):
-                    return [float(factor).hex(), terms_of(Dimension({monomial: Fraction(1)}))]
+                    return float(factor), Dimension({monomial: Fraction(1)})
         if form == "times" or dtype in FLOATS:
             return self._polynomial_number(numbers, form)
         return None
 
-    def _polynomial_number(self, numbers: Sequence[Any], form: str) -> list[Any] | None:
+    def _polynomial_number(self, numbers: Sequence[Any], form: str) -> tuple[float, Dimension] | None:
         """Return a polynomial equal to the numbers, or to their rounded reciprocals."""
         values = [float(x) if form == "times" else 1.0 / float(x) if x else 0.0 for x in numbers]
         rounded = [round(v) for v in values]
@@ -556,7 +560,7 @@ class Generalizer:
         if polynomial is None or (form == "times" and any(r != v for r, v in zip(rounded, values, strict=True))):
             return None
         approximations = [np.asarray(x).dtype.type(1.0 / r) for x, r in zip(numbers, rounded, strict=True)] if form == "over" else numbers
-        return [(1.0).hex(), terms_of(polynomial)] if all(a == b for a, b in zip(approximations, numbers, strict=True)) else None
+        return (1.0, polynomial) if all(a == b for a, b in zip(approximations, numbers, strict=True)) else None
 
 
 def _factors(number: Any, size: int, form: str) -> list[float]:

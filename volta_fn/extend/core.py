@@ -16,12 +16,11 @@ from volta_fn.core.devices.placement import placed_aval
 from volta_fn.core.dimension import is_symbolic_dim, max_dim, min_dim
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
-from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
-from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
+from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, InconclusiveDimensionOperation, VoltaError
 from volta_fn.extend.functions import DebugInfo
 from volta_fn.transforms.vmap import BatchTrace

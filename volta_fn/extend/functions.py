@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, aval_of
-from volta_fn.core.functions import function_name
+from volta_fn.core.staging import function_name
 from volta_fn.errors import TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray

@@ -20,8 +20,10 @@ from volta_fn.inspection.explanation import aligned
 from volta_fn.jit import jit
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.caches import cache_dir
-from volta_fn.runtime.llvm.host import host, lacks_compiler, may_compile
-from volta_fn.runtime.threads import thread_count, value_of
+from volta_fn.runtime.compiling import lacks_compiler, may_compile
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.threads import thread_count
+from volta_fn.settings import value_of
 
 #: Optional packages and their purposes.
 PACKAGES = {

@@ -34,12 +34,12 @@ from volta_fn.inspection.explanation import (
 )
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
-from volta_fn.jit.arguments import Request
+from volta_fn.jit.cache import Request
+from volta_fn.jit.compile import TracedProgram, with_wide_inputs
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.program_text import item_code, item_text
 from volta_fn.jit.stages import Lowered
-from volta_fn.jit.traced import TracedProgram, with_wide_inputs
 
 #: Timed calls, of which the fastest counts.
 _CALLS = 15

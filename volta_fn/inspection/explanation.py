@@ -20,8 +20,7 @@ import numpy as np
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Lifetime, Memory
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall, equations_between
-from volta_fn.compiler.passes.loops import simplify_nested
+from volta_fn.compiler.ir.program import FusedProgram, KernelCall, equations_between, simplify_nested
 from volta_fn.compiler.target import Item, LoweredProgram, NodePass, Pass, Target
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import block_until_ready, device_put
@@ -29,7 +28,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, sub_jaxprs
 from volta_fn.jit import jit
-from volta_fn.jit.traced import operations_of
+from volta_fn.jit.compile import operations_of
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 

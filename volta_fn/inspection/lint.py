@@ -15,8 +15,8 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.devices.device import Device
-from volta_fn.core.functions import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
+from volta_fn.core.staging import check_callable, function_name
 from volta_fn.core.trace import Tracer
 from volta_fn.inspection.report import size
 from volta_fn.jit.function import Jitted

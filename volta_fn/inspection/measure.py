@@ -18,8 +18,8 @@ from volta_fn.inspection.explanation import Attribution, Roofline, Step, aligned
 from volta_fn.inspection.report import duration
 from volta_fn.jit import compile as compilation
 from volta_fn.jit.cache import clear_caches
+from volta_fn.jit.compile import TracedProgram
 from volta_fn.jit.eager import PIPELINE
-from volta_fn.jit.traced import TracedProgram
 
 # The steps of a program that NumPy runs: its equations, timed one by one.
 

@@ -10,8 +10,8 @@ from volta_fn.compiler.target import HostStep, Item, LoweredProgram
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 from volta_fn.errors import OutOfMemoryError
+from volta_fn.jit.compile import TracedProgram
 from volta_fn.jit.program_text import needed_items
-from volta_fn.jit.traced import TracedProgram
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
 from volta_fn.targets.wgsl.scalars import is_supported

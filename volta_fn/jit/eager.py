@@ -15,7 +15,6 @@ from volta_fn.core.arrays.array import ArraySpec, ConcreteArray, alias, array_sp
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache, clear_all
 from volta_fn.core.devices.device import Device, current_default_device, find_device
-from volta_fn.core.devices.distribution import same_in_all_processes
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
@@ -121,9 +120,7 @@ def eager_kernel(
     if primitive is not jit_p:
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
     else:
-        compute = partial(
-            device.backend.compile(same_in_all_processes(params["jaxpr"], device), (False,) * len(avals), PIPELINE).run, False
-        )
+        compute = partial(device.compile(params["jaxpr"], (False,) * len(avals), PIPELINE).run, False)
     if settings.sees_results:
         compute = _refusing_nonfinite(compute, primitive, device)
     several = primitive.multiple_results

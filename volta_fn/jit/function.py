@@ -13,17 +13,13 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
-from volta_fn.core.functions import JittedFunction, check_callable, function_name, leaf_structure, wraps
-from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
-from volta_fn.core.staging import UsedRefsError
-from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, leaf_structure, wraps
+from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.arguments import JitOptions, Request, key_function, resolve_options
-from volta_fn.jit.cache import ProgramCache, shared_cache
-from volta_fn.jit.compile import compiled_once
+from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
 from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
-from volta_fn.jit.traced import OtherMeshError, TracedProgram, mesh_key, trace_function, with_wide_inputs
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground
@@ -298,7 +294,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if self._ref_passing is not None:
             return self._ref_passing(args, kwargs)
         request = Request(self._fun, self._options, args, kwargs)
-        if positions_of_refs(request.leaves):
+        if Ref.exist and positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
         try:

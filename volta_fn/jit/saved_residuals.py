@@ -8,9 +8,8 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import Var, inline_calls
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, function_name, trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.checkpoint import checkpoint_p, name_p

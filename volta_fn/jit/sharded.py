@@ -15,9 +15,8 @@ from volta_fn.core.devices.placement import group_of, on_home_device, split, wit
 from volta_fn.core.devices.sharding import Sharding
 from volta_fn.core.devices.sharding_propagation import equation_shardings, program_shardings
 from volta_fn.core.primitive import Primitive
-from volta_fn.jit.compile import compiled_once
+from volta_fn.jit.compile import TracedProgram, compiled_once
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
-from volta_fn.jit.traced import TracedProgram
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:

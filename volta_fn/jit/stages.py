@@ -18,11 +18,10 @@ from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
-from volta_fn.jit.compile import compile_for
+from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
 from volta_fn.jit.device_plan import DevicePlan, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.program_text import code_of
-from volta_fn.jit.traced import TracedProgram, cost_of
 from volta_fn.settings import current as settings
 
 

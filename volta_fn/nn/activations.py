@@ -12,15 +12,14 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.array import as_value as _array
-from volta_fn.core.named_axes import axis_size
-from volta_fn.core.trace import concrete_or_raise
+from volta_fn.core.trace import axis_size, concrete_or_raise
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
 from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.collectives.exchanges import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.declare import promote_args, promoted

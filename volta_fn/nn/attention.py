@@ -20,8 +20,7 @@ from volta_fn.core.trace import current_trace
 from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.layers.arguments import broadcasts_to
-from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.primitives.call import CAUSAL, Axes, Form, Window, attention_p, attention_params
+from volta_fn.primitives.call import CAUSAL, Axes, Form, Window, attention_p, attention_params, stop_gradient
 from volta_fn.scipy.special.exponential import softmax
 from volta_fn.transforms.custom_derivatives import custom_vjp
 

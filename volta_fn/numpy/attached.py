@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from volta_fn.core.arrays.array import Array, ConcreteArray, attach
+from volta_fn.core.arrays.array import Array, ConcreteArray, attach, attach_unloaded
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ImmutableError
-from volta_fn.lazy_imports import load
 
 # x[i] = v, for libraries that assign to elements: an error, unless it is allowed.
 
@@ -84,25 +83,10 @@ topk transpose type unsafe_buffer_pointer unsqueeze view view_as zero_
 """.split()
 
 
-class Unloaded:
-    """Stands for a method of arrays until its module is imported, and replaces it."""
-
-    def __init__(self, name: str, module: str = "methods", function: str | None = None) -> None:
-        self._name, self._module, self._function = name, module, function
-
-    def __get__(self, array: Array | None, kind: type[Array]) -> Any:
-        module = load(f"volta_fn.numpy.{self._module}")
-        if self._function is not None:
-            attach(self._name, getattr(module, self._function))
-        if vars(Array)[self._name] is self:  # `methods` is being imported, and needs a method itself
-            raise AttributeError(f"arrays have no {self._name!r} yet", name=self._name, obj=array)
-        return getattr(kind if array is None else array, self._name)
-
-
 for _module, _names in FUNCTIONS.items():
     for _name in _names.split():
         _method, _, _function = _name.partition(":")
-        attach(_method, Unloaded(_method, _module, _function or _method))  # type: ignore[arg-type]
+        attach_unloaded(_method, f"volta_fn.numpy.{_module}", _function or _method)
 for _name in NAMES:
     if _name not in vars(Array):  # else `methods` was there first
-        attach(_name, Unloaded(_name))  # type: ignore[arg-type]
+        attach_unloaded(_name, "volta_fn.numpy.methods")

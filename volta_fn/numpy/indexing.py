@@ -40,7 +40,7 @@ from volta_fn.primitives.array_operations.array_indexing import (
     read_by_numpy,
     read_slices,
 )
-from volta_fn.primitives.data_movement.dynamic_slicing import normalised
+from volta_fn.primitives.data_movement.gather import canonical_index
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.settings import current as settings
@@ -240,7 +240,7 @@ def take_along_axis(
         else:
             if not is_concrete(index):
                 check_traced_indices(index, dim, value.shape)
-            indices, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
+            indices, mode = canonical_index(index, length), lax.GatherScatterMode.FILL_OR_DROP
         numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
         window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
         return lax.gather(value, lax.expand_dims(indices, (value.ndim,)), numbers, window, mode=mode)

@@ -18,7 +18,6 @@ from volta_fn.errors import OnnxError
 from volta_fn.export.symbolic import Generalizer
 from volta_fn.onnx.tensors import library, number_of
 
-_INT64 = 7
 #: Arrays of more elements are not taken apart to polynomials.
 _MOST_POLYNOMIALS = 256
 
@@ -46,6 +45,8 @@ def merge(
 
 
 class _Merger:
+    """Merges graphs of several sizes, with nodes that compute what differs."""
+
     def __init__(self, samples: Sequence[Mapping[str, int]], inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
         self._samples, self._inputs = samples, inputs
         self._generalizer = Generalizer(samples)
@@ -202,13 +203,10 @@ class _Merger:
         if all(x == values[0] for x in values):
             return self._constant([values[0]], dtype)
         for form, operator in (("times", "Mul"), ("over", "Div")):
-            terms = self._generalizer.factor(values, form, dtype) if dtype.kind == "f" else None
-            if terms is not None:
-                factor, monomials = terms
-                size = Dimension({tuple([(name, exponent) for name, exponent in monomial]): Fraction(c) for c, monomial in monomials})
-                return self._emit(
-                    operator, self._constant([float.fromhex(factor)], dtype), self._emit("Cast", self._size(size), to=number_of(dtype))
-                )
+            product = self._generalizer.factor(values, form, dtype) if dtype.kind == "f" else None
+            if product is not None:
+                factor, size = product
+                return self._emit(operator, self._constant([factor], dtype), self._emit("Cast", self._size(size), to=number_of(dtype)))
         return str(self._fail(f"a number is {values[0]} and {values[-1]}, which is neither a size nor a number divided by one"))
 
     def _affine(self, values: Sequence[np.ndarray], dtype: np.dtype) -> str:

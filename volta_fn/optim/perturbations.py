@@ -9,7 +9,7 @@ from volta_fn import numpy as vnp
 from volta_fn import random, tree
 from volta_fn.core.arrays.array import Array
 from volta_fn.optim.tree_utils import tree_add_scale, tree_random_like, tree_scale, tree_sum
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.transforms.vmap import vmap
 
 __all__ = ["Gumbel", "Normal", "make_perturbed_fun"]

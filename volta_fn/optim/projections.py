@@ -14,7 +14,7 @@ from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
 from volta_fn.optim.numerics import branch, global_norm, scaled_by, sum_of_squares
 from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 
 __all__ = [
     "base_hungarian_algorithm", "hungarian_algorithm", "projection_box", "projection_halfspace", "projection_hypercube",

@@ -6,8 +6,8 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 - `data_movement`: reshapes, joins, slices, gather and scatter;
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `ragged` (products of rows in groups), `quantized` (products
   with weights of 8 and 4 bits), `convolution`, `window`, `linalg` and `fourier`;
-- programs within programs: `call` (those of `jit` and of attention) and `control_flow`;
-- the rest: `barriers`, `random`, `callbacks` and `collectives`.
+- programs within programs: `call` (those of `jit` and of attention, and barriers) and `control_flow`;
+- the rest: `random`, `callbacks` and `collectives`.
 
 `array_operations` has what arrays need as Python objects and is built from primitives: operators, ``x[…]`` and ``x.at[…]``.
 """

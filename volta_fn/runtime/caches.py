@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from volta_fn.lazy_imports import deferred
-from volta_fn.runtime.threads import value_of
+from volta_fn.settings import value_of
 
 #: Loaded on first use: they take long to import.
 _HASHLIB = deferred("hashlib")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +12,26 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from volta_fn.lazy_imports import deferred, load
-from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
+from volta_fn.lazy_imports import deferred, is_installed, load
+from volta_fn.runtime.threads import AwaitedCall, has_started, on_own_thread
+
+# Whether programs become machine code.
+
+
+def may_compile() -> bool:
+    """Return True if llvmlite is installed and VOLTA_NATIVE is not 0."""
+    return _is_enabled() and is_installed("llvmlite")
+
+
+def lacks_compiler() -> bool:
+    """Return True if only llvmlite is missing for machine code."""
+    return _is_enabled() and not is_installed("llvmlite")
+
+
+def _is_enabled() -> bool:
+    # Windows of other processors than x86 has another calling convention, loader and table of symbols.
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and sysconfig.get_platform() not in ("win32", "win-arm64")
+
 
 # Compilations in progress.
 #
@@ -134,6 +153,60 @@ def compile_uninterrupted(function: Callable[..., T], *args: Any) -> T:
 def hold_exit_during(function: Callable[..., T], *args: Any) -> T:
     """Call a function that traces or compiles; forks and the end of the process wait."""
     return _compilations.call_counted(function, *args)
+
+
+class Background:
+    """Background calls, each on a separate thread, one at a time, after urgent calls.
+
+    A call begins while no urgent call is made, or when a thread waits for its result.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._changed = threading.Condition()  # which a signal's handler may enter, too
+        self._urgent, self._busy = 0, False
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
+        """Submit a call, which a thread makes when it may begin."""
+        call = AwaitedCall(function, *args)
+        if not has_started(AwaitedCall(self._alone, call)):
+            call.run()
+        return call
+
+    def _alone(self, call: AwaitedCall) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy and (self._urgent <= 0 or call.awaited))
+            self._busy = True
+        call.run()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def result(self, call: AwaitedCall) -> Any:
+        """Wait for a submitted call; return its result or raise its error."""
+        if not call.done():
+            with self._changed:
+                call.awaited = True
+                self._changed.notify_all()
+        return call.result()
+
+    def urgent(self, function: Callable[..., T], *args: Any) -> T:
+        """Make an urgent call."""
+        self._count(1)
+        try:
+            return function(*args)
+        finally:
+            self._count(-1)
+
+    def _count(self, count: int) -> None:
+        with self._changed:
+            self._urgent += count
+            if self._urgent <= 0:
+                self._changed.notify_all()
 
 
 # Functions that are compiled in the background once they have been called twice.

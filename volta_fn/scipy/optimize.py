@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.functions import check_callable
+from volta_fn.core.staging import check_callable
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import is_complex, promote_inexact
 from volta_fn.transforms.grad import value_and_grad

@@ -10,15 +10,8 @@ they have no code for, and drivers import the interface that `gpu` defines.
 
 from __future__ import annotations
 
-from volta_fn.core.devices.device import Device, register_platform
-from volta_fn.lazy_imports import load
+from volta_fn.core.devices.device import register_platform
+from volta_fn.lazy_imports import deferred
 
-
-def _discover(module: str) -> list[Device]:
-    load("volta_fn.targets.numpy.backend")  # the meaning of every primitive, which all platforms go by
-    devices: list[Device] = load(module).discover()
-    return devices
-
-
-register_platform("cpu", lambda: _discover("volta_fn.targets.cpu_device"))
-register_platform("gpu", lambda: _discover("volta_fn.targets.gpu.backend"))
+register_platform("cpu", deferred("volta_fn.targets.cpu_device"))
+register_platform("gpu", deferred("volta_fn.targets.gpu.backend"))

@@ -9,28 +9,30 @@ import functools
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import KeyedWeakref
 from volta_fn.core.devices.device import Device, Executable, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.barriers import stop_gradient_p
+from volta_fn.primitives.call import stop_gradient_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
-from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, shares_memory
+from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, lacks_compiler, may_compile, shares_memory
 from volta_fn.runtime.internals.threads import silenced
-from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
-from volta_fn.runtime.memory import Accountant, limited
+from volta_fn.settings import check_device_count, check_variables, value_of
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
 from volta_fn.targets.numpy.memory import workspace
@@ -65,14 +67,102 @@ _VECTORISED = {
 }
 
 
+# Count the memory of the CPU's arrays, and refuse what is beyond a limit.
+#
+# VOLTA_MEMORY or `set_memory_limit` sets the limit. Only then are arrays counted: an operation first reserves the bytes of its results
+# and of the values between, and its results are counted until nothing refers to their memory. Memory that other libraries own is not.
+
+
+class Accountant:
+    """The bytes of arrays in use, and the most that may be."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.in_use = 0
+        self.peak = 0
+        #: The arrays that own memory, by identity, and those collected since the last call: a callback may run at any moment.
+        self._owners: dict[int, KeyedWeakref[np.ndarray]] = {}
+        self._collected: deque[KeyedWeakref[np.ndarray]] = deque()
+        self._lock = Lock()
+
+    def _collect(self) -> None:
+        while self._collected:
+            identity, size = self._collected.popleft().key
+            self.in_use -= size
+            owner = self._owners.get(identity)
+            if owner is not None and owner() is None:
+                del self._owners[identity]
+
+    def reserve(self, size: int, describe: Callable[[], str]) -> None:
+        """Raise `OutOfMemoryError` if so many bytes more would be beyond the limit."""
+        if self.limit is None:
+            return
+        with self._lock:
+            self._collect()
+            in_use = self.in_use
+        if in_use + size > self.limit:
+            raise OutOfMemoryError(
+                f"{describe()}: {size:,} bytes more than the {in_use:,} of arrays in use would be beyond the limit of {self.limit:,} bytes "
+                "(VOLTA_MEMORY, set_memory_limit). Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise "
+                "the limit"
+            )
+
+    def count(self, arrays: Sequence[Any]) -> None:
+        """Count the memory of arrays, until nothing refers to it."""
+        with self._lock:
+            self._collect()
+            for array in arrays:
+                if isinstance(array, np.ndarray):
+                    self._count(_owner(array))
+            self.peak = max(self.peak, self.in_use)
+
+    def _count(self, owner: np.ndarray) -> None:
+        identity = id(owner)
+        reference = self._owners.get(identity)
+        if reference is None or reference() is not owner:
+            self.in_use += owner.nbytes
+            reference = self._owners[identity] = KeyedWeakref(owner, self._collected.append)
+            reference.key = (identity, owner.nbytes)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the array whose memory an array is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def limited(
+    accountant: Accountant, run: Callable[..., Any], size: int, describe: Callable[[], str], *, several: bool, views: bool = False
+) -> Callable[..., Any]:
+    """Return a function of buffers that reserves memory first and counts its results.
+
+    A function that mostly returns `views`, which need no memory, reserves it afterwards if its result is not a view.
+    """
+
+    def call(*args: Any) -> Any:
+        if not views:
+            accountant.reserve(size, describe)
+        result = run(*args)
+        if views and not any(_owner(result) is _owner(arg) for arg in args):
+            accountant.reserve(result.nbytes, describe)
+        accountant.count(result if several else (result,))
+        return result
+
+    return call
+
+
+# The backend, which NumPy's is a part of.
+
+
 class CpuBackend(NumpyBackend):
     """The backend of the CPU: NumPy arrays as buffers, programs in machine code."""
 
     def __init__(self) -> None:
         #: Whether programs become machine code.
-        threads.check_all()
+        check_variables()
         self.native = may_compile()
-        self.accountant = Accountant(threads.value_of("VOLTA_MEMORY"))
+        self.accountant = Accountant(value_of("VOLTA_MEMORY"))
 
     @property
     def target(self) -> Any:
@@ -271,4 +361,4 @@ def discover() -> list[Device]:
 def _count() -> int:
     """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
-    return threads.check_device_count(max(1, int(asked[1]))) if asked else threads.value_of("VOLTA_CPU_DEVICES") or 1
+    return check_device_count(max(1, int(asked[1]))) if asked else value_of("VOLTA_CPU_DEVICES") or 1

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.functions import check_callable, positional_index, wraps
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.primitives.call import call_primitive, jit_p
+from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.differentiation import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr

@@ -16,13 +16,19 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
-from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import JaxprTrace, eval_jaxpr, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
+from volta_fn.core.staging import (
+    JaxprTrace,
+    check_callable,
+    eval_jaxpr,
+    function_name,
+    hoist_tracers,
+    output_arrays,
+    trace_with_wide_inputs,
+)
+from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
@@ -73,7 +79,9 @@ tree.register_pytree_node(_RefNode, lambda node: ((), node.ref), lambda ref, _: 
 
 def _with_ref_nodes(arguments: Any) -> Any:
     """Make references among arguments part of the structure: they are no leaves then."""
-    return tree.map(lambda x: _RefNode(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
+    if not (Ref.exist and positions_of_refs(tree.leaves(arguments))):
+        return arguments
+    return tree.map(lambda x: _RefNode(x) if type(x) is Ref else x, arguments)
 
 
 class Programs:

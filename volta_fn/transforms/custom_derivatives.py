@@ -12,11 +12,10 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import FlatFunction, check_callable, function_name, leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.refs import Ref
-from volta_fn.core.staging import eval_jaxpr, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, leaf_structure, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive

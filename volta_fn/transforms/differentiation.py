@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from volta_fn.core.arrays.array import Array
+import numpy as np
+
+from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
 from volta_fn.core.staging import (
@@ -506,3 +510,35 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
         return marked(results, nonzero), nonzero
 
     return trace_with_aux(trace_derived, run, [*known_avals, *ct_avals], "backward")
+
+
+# Gradients: the transpose of a linearization, called with one.
+
+
+def gradient_flat(
+    function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str, check: Callable[[Any], None]
+) -> tuple[list[Array], list[Any]]:
+    """Return the results of a function of flat arrays, and the gradient of the first.
+
+    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` raises if the results are not those of a
+    function that has a gradient.
+    """
+    linearization = linearize_flat(function, values, nonzero, name)
+    outs = linearization.outs
+    check(outs)
+    # Under a trace the device of the unit cotangent does not matter: it becomes a literal of the program.
+    device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+    return outs, gradient_of_first(linearization, device)
+
+
+@lru_cache(maxsize=64)
+def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
+    """Return the initial cotangent of a gradient: one."""
+    # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
+    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
+
+
+def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
+    """Return the gradient of the first result, whose linear program is cut to it."""
+    program, out_nonzero = linearization.cut(1)
+    return pull_back(program, [_unit_cotangent(linearization.outs[0].aval, device)] if out_nonzero[0] else [])

@@ -25,18 +25,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple, TypeGuard
 
-import numpy as np
-
 from volta_fn import dtypes
-from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
+from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
-from volta_fn.core.devices.device import Device, current_default_device, default_device
-from volta_fn.core.devices.distribution import same_in_all_processes
+from volta_fn.core.devices.device import default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux
@@ -50,9 +47,10 @@ from volta_fn.transforms.differentiation import (
     JVPTracer,
     Linearization,
     LinearizeTrace,
+    gradient_flat,
+    gradient_of_first,
     jvp_jaxpr,
     linearize_flat,
-    pull_back,
 )
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
@@ -359,21 +357,12 @@ class _Gradient(NamedTuple):
     cotangents: list[ArraySpec | ShapedArray]
 
 
-def gradient_flat(
+def gradient_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str, check: Callable[[Any], None]
 ) -> tuple[list[Array], list[Any]]:
-    """Return the results of a function of flat arrays, and the gradient of the first.
-
-    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` raises if the results are not those of a
-    function that has a gradient. Under a trace, and for values that cannot be recorded, the function is linearized step by step.
-    """
+    """Return what `gradient_flat` does, by compiled programs where possible."""
     if not _recordable(values):
-        linearization = linearize_flat(function, values, nonzero, name)
-        outs = linearization.outs
-        check(outs)
-        # Under a trace the device of the unit cotangent does not matter: it becomes a literal of the program.
-        device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
-        return outs, _gradient_of_first(linearization, device)
+        return gradient_flat(function, values, nonzero, name, check)
     trace = Recording(values, name)  # in which all inputs are `nonzero`
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
@@ -384,7 +373,7 @@ def gradient_flat(
             if gradient is not None:
                 return _run(gradient, trace, outs)
         linearization = _end_recording(trace, outs)
-        return linearization.outs, _gradient_of_first(linearization, trace.device)
+        return linearization.outs, gradient_of_first(linearization, trace.device)
     finally:
         trace.finish()
 
@@ -422,19 +411,6 @@ def _end_recording(trace: Recording, outs: Sequence[Array]) -> Linearization:
     return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 
 
-@lru_cache(maxsize=64)
-def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
-    """Return the initial cotangent of a gradient: one."""
-    # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
-    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
-
-
-def _gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
-    """Return the gradient of the first result, whose linear program is cut to it."""
-    program, out_nonzero = linearization.cut(1)
-    return pull_back(program, [_unit_cotangent(linearization.outs[0].aval, device)] if out_nonzero[0] else [])
-
-
 def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
     """Compile the values at the indices, and the gradient of the first."""
     count = len(trace.inputs)
@@ -445,7 +421,7 @@ def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
             return [values[i] for i in indices]
 
         linearization = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents = _gradient_of_first(linearization, trace.device)
+        cotangents = gradient_of_first(linearization, trace.device)
         return [*linearization.outs, *[c for c in cotangents if type(c) is not Zero]], cotangents
 
     avals = [v.aval for v in (*trace.inputs, *trace.operands)]
@@ -460,11 +436,11 @@ def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
 
 def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequence[Any]]:
     """Return a program as a function; compiled at once if the user jitted some of it."""
-    backend, avals = trace.device.backend, tuple(program.in_avals)
+    device, avals = trace.device, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.
-        return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(same_in_all_processes(program, trace.device), (False,) * len(avals), _PIPELINE).run, False)
+        return device.backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
+    return partial(device.compile(program, (False,) * len(avals), _PIPELINE).run, False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

@@ -11,28 +11,28 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, brief
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import (
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Zero
+from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
+from volta_fn.core.staging import (
     FlatFunction,
     JittedFunction,
     check_callable,
+    eval_jaxpr,
     function_name,
     jitted_like,
     leaf_structure,
     positional_index,
     wraps,
 )
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import Zero
-from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, RefError, ShapeError, TreeError, UnsupportedError
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.transforms.differentiation import jvp_flat, marked, pull_back, with_zeros
-from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
+from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, pull_back, with_zeros
+from volta_fn.transforms.eager import gradient_eagerly, linearize_eagerly
 from volta_fn.tree.structures import structural_difference
 
 P = ParamSpec("P")
@@ -112,7 +112,8 @@ def value_and_grad(
         def check(outs: Sequence[Array]) -> None:  # called after the function, which sets `out_tree`
             _check_output(outs, function.flat.out_tree, name, holomorphic)
 
-        outs, cotangents = gradient_flat(function, values, differentiable, name, check)
+        gradient_of = gradient_eagerly if current_trace() is EVAL else gradient_flat
+        outs, cotangents = gradient_of(function, values, differentiable, name, check)
         (value,), aux = function.split(outs)
         gradient = _argument_cotangents(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient

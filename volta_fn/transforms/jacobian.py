@@ -10,9 +10,8 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
-from volta_fn.core.functions import FlatFunction, check_callable, function_name, jitted_like, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, trace_to_jaxpr, wraps
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate, reshape
 from volta_fn.transforms.differentiation import backward_pass

@@ -9,9 +9,8 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, wraps
-from volta_fn.core.named_axes import bound_axis
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, function_name, trace_to_jaxpr, wraps
+from volta_fn.core.trace import bound_axis
 
 
 def make_jaxpr(

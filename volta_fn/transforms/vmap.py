@@ -8,13 +8,21 @@ from typing import Any, ParamSpec, TypeVar
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import FlatFunction, argument_labels, check_callable, function_name, jitted_like, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.named_axes import bound_axis
 from volta_fn.core.primitive import AxisData, Primitive, RuleTable
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr, trace_with_aux
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
+from volta_fn.core.staging import (
+    FlatFunction,
+    argument_labels,
+    check_callable,
+    eval_jaxpr,
+    function_name,
+    jitted_like,
+    trace_to_jaxpr,
+    trace_with_aux,
+    wraps,
+)
+from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Adapted
 from volta_fn.primitives.control_flow.scan import scan

@@ -12,9 +12,8 @@ from tests.compiler.fusion.test_fuse import X
 from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.index import Range, along
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, PendingStores, Reduce, Store, levels, stages
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, PendingStores, Reduce, Store, levels, remainder, stages
 from volta_fn.compiler.ir.specification import check_kernel, interpret
-from volta_fn.compiler.ir.subkernels import remainder
 from volta_fn.errors import JaxprError, VoltaError
 
 F32 = np.dtype(np.float32)

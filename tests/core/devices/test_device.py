@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,11 +54,11 @@ def test_devices_that_do_not_exist(name: str) -> None:
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> Device:
     """Another device, of the CPU's backend."""
-    monkeypatch.setattr(module, "_discoverers", dict(module._discoverers))
+    monkeypatch.setattr(module, "_platforms", dict(module._platforms))
     monkeypatch.setattr(module, "_devices_by_platform", dict(module._devices_by_platform))
     monkeypatch.setattr(module, "_process_default", CPU)
     other = Device("other", 0, "test", CPU.backend)
-    register_platform("other", lambda: [other])
+    register_platform("other", SimpleNamespace(discover=lambda: [other]))
     return other
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-import sysconfig
 import time
 from collections.abc import Callable
 
@@ -17,8 +16,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.runtime.internals import system
 from volta_fn.runtime.internals.fastcall import write_entry
 from volta_fn.runtime.internals.result_allocator import write_blocks
-from volta_fn.runtime.llvm import host as machines
-from volta_fn.runtime.llvm.host import Host, generating_for, llvm, may_compile
+from volta_fn.runtime.llvm.host import Host, generating_for, llvm
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import routine_of
@@ -135,18 +133,6 @@ def test_memory_is_writable_and_freed(size: int) -> None:
 
     assert run(mapped) == 0, "pages are zero"
     assert run(lambda f: f.cast("ptrtoint", system.map_pages(f, i64(1 << 62)), "i64")) == 0, "null where there is no memory"
-
-
-@pytest.mark.parametrize(
-    ("platform", "compiles"),
-    [("win-amd64", True), ("win32", False), ("win-arm64", False), ("linux-x86_64", True), ("macosx-11.0-arm64", True)],
-)
-def test_machine_code_runs_where_its_calling_convention_is_known(platform: str, compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VOLTA_NATIVE", raising=False)
-    monkeypatch.setattr(sysconfig, "get_platform", lambda: platform)
-    assert may_compile() == compiles
-    monkeypatch.setattr(machines, "is_installed", lambda name: False)
-    assert machines.lacks_compiler() == compiles and not may_compile()
 
 
 def test_half_needs_conversions() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.numpy.indexing import dynamic_slice, dynamic_update_slice, gather, scatter
 
 DTYPES = ["bool", "int8", "uint8", "int32", "uint64", "int64", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16]

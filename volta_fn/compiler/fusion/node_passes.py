@@ -16,9 +16,8 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, is_alias, row_major
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store, renumbered, restricted, without_unused_inputs
 from volta_fn.compiler.ir.program import DefUse, FusedProgram, KernelCall, ProgramNode, writes
-from volta_fn.compiler.ir.subkernels import renumbered, restricted, without_unused_inputs
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.primitives.data_movement.slicing import concatenate_p

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.barriers import stop_gradient_p
+from volta_fn.primitives.call import stop_gradient_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p, slice_p

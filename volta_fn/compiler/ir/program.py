@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import is_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
@@ -69,6 +69,21 @@ def with_each_replaced(closed: ClosedJaxpr, replace: Callable[[Equation], Sequen
     eqns = [new for eqn in closed.eqns for new in replace(eqn)]
     same = len(eqns) == len(closed.eqns) and all(map(is_, eqns, closed.eqns))
     return closed if same else closed.replace(eqns=eqns)
+
+
+def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
+    """Apply `simplify` to the programs that a program's equations hold."""
+    return with_each_replaced(closed, lambda eqn: [_with_simplified_programs(eqn, simplify) if eqn.primitive.holds_programs else eqn])
+
+
+def _with_simplified_programs(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
+    def apply(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return simplify(value)
+        return tuple(map(apply, value)) if type(value) is tuple else value
+
+    params = {k: apply(v) for k, v in eqn.params.items()}
+    return eqn if params == eqn.params else eqn.replace(params=params)
 
 
 def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:

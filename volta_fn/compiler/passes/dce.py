@@ -16,8 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.primitives.call import attention_p
+from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,

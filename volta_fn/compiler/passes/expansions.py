@@ -26,9 +26,9 @@ from volta_fn.primitives import ragged
 from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form, call_params, jit_p
 from volta_fn.primitives.contraction import batch_matmul, dot_general
-from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
+from volta_fn.primitives.data_movement.gather import GatherScatterMode, gather_p, scatter_add_p
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, reshape_p, rev
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode, concatenate, pad, slice_in_dim
+from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice_in_dim
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select

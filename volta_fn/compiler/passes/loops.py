@@ -6,7 +6,7 @@ that is the same in every iteration is computed before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.ir.program import with_each_replaced
@@ -18,22 +18,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 
-# Control flow: the programs that it holds, and conditionals known in advance.
-
-
-def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
-    """Apply `simplify` to the programs that a program's equations hold."""
-    return with_each_replaced(closed, lambda eqn: [_simplified(eqn, simplify) if eqn.primitive.holds_programs else eqn])
-
-
-def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
-    def apply(value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return simplify(value)
-        return tuple(map(apply, value)) if type(value) is tuple else value
-
-    params = {k: apply(v) for k, v in eqn.params.items()}
-    return eqn if params == eqn.params else eqn.replace(params=params)
+# Conditionals known in advance.
 
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:

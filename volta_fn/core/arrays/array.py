@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
-from volta_fn.lazy_imports import deferred, is_installed
+from volta_fn.lazy_imports import deferred, is_installed, load
 
 # Arrays: the immutable values that programs work on.
 #
@@ -98,6 +98,31 @@ class Array(Typed, ArrayMethods):
 def attach(name: str, function: Callable[..., Any] | property) -> None:
     """Make `function` the operator, method or property `name` of all arrays."""
     setattr(Array, name, function)
+
+
+def attach_unloaded(name: str, module: str, function: str | None = None) -> None:
+    """Give arrays a method or property whose module is loaded when it is first used.
+
+    `function` is its name in the module; without one, the module attaches the method itself.
+    """
+    setattr(Array, name, _Unloaded(name, module, function))
+
+
+class _Unloaded:
+    """Stands for a method of arrays until its module is imported, and replaces it."""
+
+    __slots__ = ("_function", "_module", "_name")
+
+    def __init__(self, name: str, module: str, function: str | None) -> None:
+        self._name, self._module, self._function = name, module, function
+
+    def __get__(self, array: Array | None, kind: type[Array]) -> Any:
+        module = load(self._module)
+        if self._function is not None:
+            attach(self._name, getattr(module, self._function))
+        if vars(Array)[self._name] is self:  # the module is being imported, and needs a method itself
+            raise AttributeError(f"arrays have no {self._name!r} yet", name=self._name, obj=array)
+        return getattr(kind if array is None else array, self._name)
 
 
 class ArraySpec:

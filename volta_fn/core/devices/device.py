@@ -18,9 +18,11 @@ from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 # The rank of the process among those that run a program together.
 #
-# One process alone has rank 0 of 1. `core.devices.distribution` sets both when a program on several processes begins and ends.
+# One process alone has rank 0 of 1. `core.devices.distribution` sets these when a program on several processes begins and ends.
 
 _rank, _size = 0, 1
+#: Raises unless all processes compile the same program, for a device of a driver; None for one process, which has no others to ask.
+_check_program: Callable[[Any, str], None] | None = None
 
 
 def process_rank() -> int:
@@ -33,10 +35,13 @@ def world_size() -> int:
     return _size
 
 
-def set_process_rank(rank: int, size: int) -> None:
-    """Set the rank of this process and the number of processes."""
-    global _rank, _size
-    _rank, _size = rank, size
+def set_process_rank(rank: int, size: int, check_program: Callable[[Any, str], None] | None) -> None:
+    """Set the rank of this process, their number, and the check of programs.
+
+    `check_program` raises unless all processes compile the same program, for a device of the same driver.
+    """
+    global _rank, _size, _check_program
+    _rank, _size, _check_program = rank, size, check_program
 
 
 # Devices, where arrays live and programs run.
@@ -215,6 +220,19 @@ class Device:
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
 
+    def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Executable:
+        """Compile a program, as `Backend.compile` does.
+
+        Raises `ProgramMismatchError` unless all processes compile it.
+        """
+        self.check_program(closed)
+        return self.backend.compile(closed, donated, pipeline)
+
+    def check_program(self, closed: Any) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile a program now."""
+        if _check_program is not None:
+            _check_program(closed, self.backend.hardware().driver)
+
     def members(self) -> set[Device]:
         """Return a tuple of the device alone; groups return their devices."""
         return {self}
@@ -334,16 +352,23 @@ class RemoteDevice(Device):
         return RemoteDevice, (self.platform, self._process)
 
 
-_discoverers: dict[str, Callable[[], list[Device]]] = {}
+class Platform(Protocol):
+    """What finds the devices of a platform: a module of its target."""
+
+    def discover(self) -> list[Device]:
+        """Return the devices; raise `DeviceError` if there is none."""
+
+
+_platforms: dict[str, Platform] = {}
 _devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
 
 
-def register_platform(platform: str, discover: Callable[[], list[Device]]) -> None:
-    """Register a backend; `discover` is called once, when its devices are needed."""
-    _discoverers[platform] = discover
+def register_platform(name: str, platform: Platform) -> None:
+    """Register a platform, which is asked for its devices once, when they are needed."""
+    _platforms[name] = platform
 
 
 def devices(backend: str | None = None) -> list[Device]:
@@ -367,7 +392,7 @@ def devices(backend: str | None = None) -> list[Device]:
 def available_devices() -> tuple[Device, ...]:
     """Return the devices of all platforms that have any, those of the CPU first."""
     available: list[Device] = []
-    for platform in _discoverers:
+    for platform in _platforms:
         with contextlib.suppress(DeviceError):
             available += local_devices(backend=platform)
     return tuple(available)
@@ -421,10 +446,10 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     name = backend or current_default_device().platform
     with _lock:
         if name not in _devices_by_platform:
-            if name not in _discoverers:
+            if name not in _platforms:
                 remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
-                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}{remedy}")
-            _devices_by_platform[name] = _discoverers[name]()
+                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+            _devices_by_platform[name] = _platforms[name].discover()
         return list(_devices_by_platform[name])
 
 

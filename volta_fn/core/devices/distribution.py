@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.core.devices import device as process
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.named_axes import ProcessAxis
+from volta_fn.core.trace import ProcessAxis
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def set_current(world: World) -> None:
     """Replace the world."""
     global _world
     _world = world
-    process.set_process_rank(world.rank, world.size)
+    process.set_process_rank(world.rank, world.size, _check_collectives if world.size > 1 else None)
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
@@ -145,14 +145,13 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
-def same_in_all_processes(closed: ClosedJaxpr, device: process.Device) -> ClosedJaxpr:
-    """Return a program for a device.
+def _check_collectives(closed: ClosedJaxpr, driver: str) -> None:
+    """Raise `ProgramMismatchError` unless all processes compile a program.
 
-    Raises `ProgramMismatchError` unless all processes compile it.
+    A program without collectives between them is not checked.
     """
-    if _world.size > 1 and names_processes(closed):
-        _world.check_program(closed, device.backend.hardware().driver)
-    return closed
+    if names_processes(closed):
+        _world.check_program(closed, driver)
 
 
 @program_cache

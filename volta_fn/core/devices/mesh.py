@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.core.devices.device import Device, devices
 from volta_fn.core.devices.distribution import current
-from volta_fn.core.named_axes import ProcessGrid, current_mesh, read_mesh
+from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, DeviceError
 
 

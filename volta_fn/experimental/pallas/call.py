@@ -9,8 +9,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.functions import function_name
 from volta_fn.core.refs import Ref, discharged, write_all
+from volta_fn.core.staging import function_name
 from volta_fn.errors import ArgumentError
 from volta_fn.experimental.pallas.parallel import parallel_axes
 from volta_fn.experimental.pallas.specs import CompilerParams, CostEstimate, GridSpec, allocated, memory_aval, no_block_spec, uninitialized

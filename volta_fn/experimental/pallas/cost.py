@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.experimental.pallas.specs import CostEstimate
-from volta_fn.jit.traced import operations_of
+from volta_fn.jit.compile import operations_of
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 _ARITHMETIC = frozenset("add mul sub div min max or and xor neg floor ceil round not dot_general".split())

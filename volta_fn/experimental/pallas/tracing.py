@@ -12,11 +12,10 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.named_axes import StepAxis, bound_axis
 from volta_fn.core.refs import Ref, bound, read_all
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import function_name, trace_to_jaxpr
+from volta_fn.core.trace import StepAxis, bound_axis
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError, UnsupportedError
 from volta_fn.experimental.pallas.grid import Blocks, KernelProgram
 from volta_fn.experimental.pallas.kernels import running_step

@@ -15,9 +15,8 @@ from volta_fn import lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import Equation, interpret_jaxpr
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import UnsupportedError
 from volta_fn.experimental.sparse.bcoo import BCOO, over_batches

@@ -17,7 +17,7 @@ from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantization.quantized_array import WeightArray
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax
 
 __all__ = ["MLP", "AdaptiveLogSoftmaxOutput", "AdaptiveLogSoftmaxWithLoss", "Bilinear", "Embedding", "Linear"]

@@ -21,7 +21,7 @@ from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, check_dtyp
 from volta_fn.nn.layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, apply, split_state, static
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.convolution import Ints
 
 __all__ = [

@@ -18,7 +18,7 @@ from volta_fn.nn.activations import relu
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.array_operations.array_indexing import check_indices
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_pads
 from volta_fn.primitives.reduction import lowest
 

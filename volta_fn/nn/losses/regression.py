@@ -23,7 +23,7 @@ from volta_fn.nn.losses.classification import (
     real_operands,
     reduced,
 )
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special import xlogy
 
 __all__ = [

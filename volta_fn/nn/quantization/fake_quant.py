@@ -8,7 +8,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.declare import to_dtype
 
 __all__ = ["fake_quant"]

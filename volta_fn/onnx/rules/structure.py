@@ -14,7 +14,7 @@ from volta_fn.dtypes import bfloat16
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
 from volta_fn.onnx.tensors import number_of
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode
+from volta_fn.primitives.data_movement.gather import GatherScatterMode
 
 # Shapes, slices and padding.
 

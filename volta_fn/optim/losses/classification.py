@@ -15,7 +15,7 @@ from volta_fn.nn.activations import one_hot, sparse_plus
 from volta_fn.nn.losses.classification import class_labels, forward_probabilities, pick, real_operands
 from volta_fn.optim.losses.regression import Axes, broadcast, same_shapes, with_last_axis
 from volta_fn.optim.projections import simplex_rows
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax, logsumexp, softmax
 
 __all__ = [

@@ -20,10 +20,10 @@ from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, normalised
-from volta_fn.primitives.data_movement.gather import gather, gather_p
+from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, canonical_index, gather, gather_p
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, expand_dims, iota, reshape, rev
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate
+from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -240,7 +240,7 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
             item = as_value(item)
         elif strict:
             check_traced_indices(item, dim, shape, wrap)
-        traced = normalised(item, shape[dim], wrap)
+        traced = canonical_index(item, shape[dim], wrap)
         yield Indices(dim, traced) if item.ndim else Point(dim, traced)
 
 

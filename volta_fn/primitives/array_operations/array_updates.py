@@ -33,9 +33,16 @@ from volta_fn.primitives.array_operations.array_indexing import (
 )
 from volta_fn.primitives.array_operations.operators import power, stack, true_divide
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_update_slice
-from volta_fn.primitives.data_movement.gather import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
+from volta_fn.primitives.data_movement.gather import (
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    scatter,
+    scatter_add,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+)
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select

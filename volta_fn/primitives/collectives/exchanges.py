@@ -14,10 +14,9 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.named_axes import ProcessAxis, StepAxis, bound_axes
-from volta_fn.core.named_axes import axis_size as bound_axis_size
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
-from volta_fn.core.trace import bind
+from volta_fn.core.trace import ProcessAxis, StepAxis, bind, bound_axes
+from volta_fn.core.trace import axis_size as bound_axis_size
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host

@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.named_axes import ProcessAxis, axis_size, bound_axes
+from volta_fn.core.trace import ProcessAxis, axis_size, bound_axes
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim

@@ -16,10 +16,9 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.devices.device import current_default_device
-from volta_fn.core.functions import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
-from volta_fn.core.named_axes import axis_environment
-from volta_fn.core.staging import hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
+from volta_fn.core.trace import axis_environment
 from volta_fn.errors import ArgumentTypeError, ConcretizationError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate

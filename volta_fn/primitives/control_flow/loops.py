@@ -12,10 +12,10 @@ from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.functions import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
+from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import Tracer, bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (

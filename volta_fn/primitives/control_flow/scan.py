@@ -8,10 +8,10 @@ from typing import Any, TypeVar, overload
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
-from volta_fn.core.functions import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_refs_at, write_all
+from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Body, check_carry, promote_weak, scan_in_python, trace_body

@@ -13,11 +13,17 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.dimension import fits, is_symbolic_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.gather import gather_p, scatter_p
+from volta_fn.primitives.data_movement.gather import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    canonical_index,
+    gather_p,
+    scatter_p,
+)
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
     canonical_axis,
@@ -29,11 +35,9 @@ from volta_fn.primitives.data_movement.movement import (
     squeeze,
     stacked_in_front,
 )
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, concatenate
+from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.primitives.elementwise.selection import select
 
 
 def ds(start: Any, size: int, stride: int = 1) -> slice | Array:
@@ -163,34 +167,13 @@ def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name:
         starts = list(start_indices)
     if len(starts) != len(shape):
         raise ShapeError(f"{name} needs one start index per dimension of an operand of shape {shape}, got {len(starts)}")
-    return [normalised(start, size, allow_negative) for start, size in zip(starts, shape, strict=True)]
+    return [canonical_index(start, size, allow_negative) for start, size in zip(starts, shape, strict=True)]
 
 
 def slice_of(vector: Array, i: int) -> Array:
     """Return the i-th element of a vector, as an array of one."""
     from_i = as_value(np.asarray(i, np.int32))
     return bind(dynamic_slice_p, vector, from_i, slice_sizes=(1,))
-
-
-def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
-    """Return an index along a dimension of `size` as a strong array.
-
-    A negative one counts from the end if allowed.
-    """
-    if isinstance(index, (int, np.integer)):
-        constant = int(index) + size if allow_negative and index < 0 else int(index)
-        return as_value(np.asarray(constant, np.int32 if -(2**31) <= constant < 2**31 else np.int64))
-    value = as_value(index)
-    if value.weak_type or value.dtype.itemsize < 4:  # `size` must fit too.
-        value = convert_element_type(value, value.dtype if value.dtype.itemsize >= 4 else np.int32)
-    if allow_negative and value.dtype in dtypes.SIGNED:
-        value = convert_element_type(value, dtypes.index_dtype(size, value.dtype))
-    if value.dtype == np.uint32 and fits(size, 2**31 - 1):  # an index beyond int32 is outside, too, and not every device has int64
-        return convert_element_type(arithmetic.min(value, as_value(np.uint32(2**31 - 1))), np.int32)
-    if not allow_negative or value.dtype not in dtypes.SIGNED:
-        return value
-    from_end = arithmetic.add(value, convert_element_type(size if is_symbolic_dim(size) else np.asarray(size), value.dtype))
-    return select(selection.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
 
 
 def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], *, allow_negative_indices: bool = True) -> Array:

@@ -1,22 +1,25 @@
 """Gather and scatter: many windows of an array, read and updated by index.
 
-The indices are known only at run time. Dimension numbers and modes, which both share, are in `slicing`.
+The indices are known only at run time. Both have the same dimension numbers and modes.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
+from volta_fn.core.dimension import fits, is_symbolic_dim, surely_less
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
     canonical_axes,
@@ -31,10 +34,6 @@ from volta_fn.primitives.data_movement.movement import (
     to_front,
 )
 from volta_fn.primitives.data_movement.slicing import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    ScatterDimensionNumbers,
-    check_numbers,
     concatenate,
 )
 from volta_fn.primitives.declare import weakly_promoted
@@ -42,6 +41,162 @@ from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
+
+# Dimension numbers, modes and default fill values of gather and scatter.
+#
+# A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
+# out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
+# dimension holds the vector of coordinates of one window; its other dimensions are the *batch*. Dimensions named in
+# ``operand_batching_dims`` and their partners in the indices run in step: example i of the indices reads example i of the operand.
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """The correspondence of a gather's dimensions: operand, start indices, result.
+
+    The names are XLA's.
+
+    Attributes:
+        offset_dims: the result's dimensions that run within a window, in the order of the operand's dimensions.
+        collapsed_slice_dims: operand dimensions of window size 1 that the result lacks.
+        start_index_map: for each entry of an index vector, the operand dimension that it addresses.
+        operand_batching_dims: operand dimensions (window size 1, absent from the windows) that run in step with the indices.
+        start_indices_batching_dims: the matching dimensions of the indices.
+    """
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    start_indices_batching_dims: tuple[int, ...] = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """The correspondence of a scatter's dimensions: operand, indices, updates.
+
+    The names are XLA's.
+
+    Attributes:
+        update_window_dims: the updates' dimensions that run within a window, in the order of the operand's dimensions.
+        inserted_window_dims: operand dimensions of window size 1 that the updates lack.
+        scatter_dims_to_operand_dims: for each entry of an index vector, the operand dimension that it addresses.
+        operand_batching_dims: operand dimensions (window size 1, absent from the windows) that run in step with the indices.
+        scatter_indices_batching_dims: the matching dimensions of the indices.
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+
+
+class GatherScatterMode(enum.Enum):
+    """The treatment of windows that do not lie wholly inside the operand."""
+
+    #: The window moves to the nearest index inside.
+    CLIP = "clip"
+    #: A gather fills all of the window with a fill value; a scatter leaves the window out.
+    FILL_OR_DROP = "fill_or_drop"
+    #: The caller promises that there is none. A broken promise reads as CLIP and writes as FILL_OR_DROP.
+    PROMISE_IN_BOUNDS = "promise_in_bounds"
+
+    @staticmethod
+    def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
+        """Return a mode by its name.
+
+        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP. Raises `ArgumentError` if there is no mode
+        of that name.
+
+        >>> GatherScatterMode.from_any("drop").name
+        'FILL_OR_DROP'
+        """
+        if isinstance(mode, GatherScatterMode):
+            return mode
+        if mode not in _MODES:
+            raise ArgumentError(f"mode must be 'clip', 'fill', 'drop', 'promise_in_bounds', a GatherScatterMode or None, got {mode!r}")
+        return _MODES[mode]
+
+
+_MODES: dict[str | None, GatherScatterMode] = {
+    None: GatherScatterMode.FILL_OR_DROP,
+    "clip": GatherScatterMode.CLIP,
+    "fill": GatherScatterMode.FILL_OR_DROP,
+    "drop": GatherScatterMode.FILL_OR_DROP,
+    "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+}
+
+
+def check_numbers(
+    name: str, operand: ShapedArray, indices: ShapedArray, numbers: GatherDimensionNumbers, slice_sizes: Shape, index_name: str
+) -> None:
+    """Raise unless the numbers describe windows found by `indices`.
+
+    The error is a `ShapeError` or `DTypeError`; windows are of `slice_sizes` of the operand.
+    """
+    arguments = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
+
+    def require(condition: bool, demand: str) -> None:
+        if not condition:
+            raise ShapeError(f"{name}: {demand}; got {arguments}")
+
+    if indices.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"{name}: {index_name} must be integers, got {indices}; convert them with lax.convert_element_type")
+    require(indices.ndim > 0, f"{index_name} needs a last dimension that holds the index vectors (reshape to (…, 1) for scalar indices)")
+    collapsed, addressed, batching = numbers.collapsed_slice_dims, numbers.start_index_map, numbers.operand_batching_dims
+    partners = numbers.start_indices_batching_dims
+    require(_increase(collapsed, operand.ndim), "collapsed (inserted) dims must increase and be dimensions of the operand")
+    require(_increase(batching, operand.ndim), "operand_batching_dims must increase and be dimensions of the operand")
+    require(_increase(sorted(addressed), operand.ndim), "the dimensions that index vectors address must differ and be the operand's")
+    require(indices.shape[-1] == len(addressed), f"the last dimension of {index_name} must have one entry per addressed dimension")
+    require(not {*collapsed, *addressed} & {*batching}, "a batching dimension can be neither addressed nor collapsed (inserted)")
+    require(_increase(sorted(partners), indices.ndim - 1), f"the batching dims of {index_name} must differ and exclude its last dimension")
+    require(
+        [operand.shape[d] for d in batching] == [indices.shape[d] for d in partners],
+        f"operand_batching_dims and the batching dims of {index_name} must pair up and have equal sizes",
+    )
+    require(len(slice_sizes) == operand.ndim, "a window needs one size per dimension of the operand")
+    fits = not any(surely_less(s, 0) or surely_less(n, s) for s, n in zip(slice_sizes, operand.shape, strict=True))
+    require(fits, "a window must fit into the operand")
+    require(all(slice_sizes[d] == 1 for d in collapsed), "windows must have size 1 along collapsed (inserted) dimensions")
+    require(all(slice_sizes[d] == min(1, operand.shape[d]) for d in batching), "windows must have size 1 along batching dimensions")
+
+
+def _increase(dims: Sequence[int], limit: int) -> bool:
+    """Return True if the dims are different, in order, and lie in [0, limit)."""
+    return all(a < b for a, b in pairwise((-1, *dims, limit)))
+
+
+def default_fill(dtype: np.dtype) -> Any:
+    """Return the default fill value of a gather's invalid windows.
+
+    It is the least signed integer, the greatest unsigned one, True, or NaN.
+    """
+    if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
+        info = dtypes.iinfo(dtype)
+        return info.min if info.min < 0 else info.max
+    return True if dtype.kind == "b" else np.nan
+
+
+def canonical_index(index: Any, size: int, allow_negative: bool = True) -> Array:
+    """Return an index along a dimension of `size` as a strong array.
+
+    A negative one counts from the end if allowed.
+    """
+    if isinstance(index, (int, np.integer)):
+        constant = int(index) + size if allow_negative and index < 0 else int(index)
+        return as_value(np.asarray(constant, np.int32 if -(2**31) <= constant < 2**31 else np.int64))
+    value = as_value(index)
+    if value.weak_type or value.dtype.itemsize < 4:  # `size` must fit too.
+        value = convert_element_type(value, value.dtype if value.dtype.itemsize >= 4 else np.int32)
+    if allow_negative and value.dtype in dtypes.SIGNED:
+        value = convert_element_type(value, dtypes.index_dtype(size, value.dtype))
+    if value.dtype == np.uint32 and fits(size, 2**31 - 1):  # an index beyond int32 is outside, too, and not every device has int64
+        return convert_element_type(arithmetic.min(value, as_value(np.uint32(2**31 - 1))), np.int32)
+    if not allow_negative or value.dtype not in dtypes.SIGNED:
+        return value
+    from_end = arithmetic.add(value, convert_element_type(size if is_symbolic_dim(size) else np.asarray(size), value.dtype))
+    return select(selection.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
+
 
 # Gather: reading many windows of an array at indices known at run time.
 #

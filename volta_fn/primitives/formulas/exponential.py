@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.primitives.formulas.numpy_values import of_numpy
-from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values, exact_product, exact_sum_ordered, in_float64
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values, exact_product, exact_sum_ordered, in_float64, of_numpy
 
 # Exponentials and hyperbolic functions.
 #

@@ -338,21 +338,6 @@ def blockwise(function: Callable[..., np.ndarray], *operands: np.ndarray) -> np.
     return out
 
 
-def of_numpy(function: Callable[..., Any]) -> Callable[[Formula], Formula]:
-    """Decorate a formula to be replaced by NumPy's function for NumPy arrays."""
-
-    def decorate(formula: Formula) -> Formula:
-        @functools.wraps(formula)
-        def applied(x: Any, *others: Any) -> Any:
-            if isinstance(x, NumpyValues):
-                return x.new(function(x.x, *[x.like(y).x for y in others]))
-            return formula(x, *others)
-
-        return applied
-
-    return decorate
-
-
 def fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
     """Return x y + z rounded once, in float64."""
     # In it products of float32 are exact, and those of float64 must not overflow.
@@ -388,6 +373,7 @@ class NumpyValues(Values):
     __slots__ = ("x",)
 
     fuses = False
+    is_numpy = True
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -404,6 +390,10 @@ class NumpyValues(Values):
     def like(self, value: Scalar | NumpyValues) -> NumpyValues:
         """Return a Python number as one of this type; values are as they are."""
         return value if isinstance(value, NumpyValues) else NumpyValues(self.x.dtype.type(value))
+
+    def by_numpy(self, function: Callable[..., Any], others: Sequence[NumpyValues | Scalar]) -> NumpyValues:
+        """Call a function of NumPy arrays with these values and others."""
+        return NumpyValues(function(self.x, *[self.like(y).x for y in others]))
 
     # arithmetic
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from volta_fn.primitives.formulas.numpy_values import of_numpy
-from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, V, Values, exact_product, exact_sum, exact_sum_ordered
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, V, Values, exact_product, exact_sum, exact_sum_ordered, of_numpy
 
 # Reduction of large angles by the method of Payne and Hanek (1983).
 #

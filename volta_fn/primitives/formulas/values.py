@@ -40,6 +40,9 @@ class Values:
     #: Whether it is a sum of two float32, which stands for a float64 where there is none. Its own rounding errors are neglected.
     is_pair = False
 
+    #: Whether these are NumPy arrays, which have `by_numpy`: some formulas are functions of NumPy (`of_numpy`).
+    is_numpy = False
+
     @property
     def range(self) -> int:
         """The width of the float that has the same exponents."""
@@ -432,6 +435,19 @@ def rounded_to_odd(x: V, near: V, back: V) -> V:
 
 
 Formula = Callable[..., Values]
+
+
+def of_numpy(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a formula to be replaced by NumPy's function for NumPy arrays."""
+
+    def decorate(formula: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(formula)
+        def applied(x: Any, *others: Any) -> Any:
+            return x.by_numpy(function, others) if x.is_numpy else formula(x, *others)
+
+        return applied
+
+    return decorate
 
 
 def in_float64(formula: Formula) -> Formula:

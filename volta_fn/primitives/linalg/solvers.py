@@ -16,7 +16,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
 from volta_fn.primitives.contraction import batch_matmul
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.data_movement.gather import gather
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, gather
 from volta_fn.primitives.data_movement.movement import (
     batch_in_front,
     broadcast,
@@ -31,7 +31,7 @@ from volta_fn.primitives.data_movement.movement import (
     squeeze,
     transpose,
 )
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate, pad, slice_in_dim
+from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice_in_dim
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import max as maximum

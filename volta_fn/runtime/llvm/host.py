@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn.errors import ArgumentError
-from volta_fn.lazy_imports import is_installed, load
+from volta_fn.lazy_imports import load
 
 # The CPU that code is compiled for: its name, features and vector width.
 
@@ -57,21 +56,6 @@ class Host(NamedTuple):
     def converts_float16(self) -> bool:
         """Whether instructions convert float16."""
         return self.has("f16c") or self.triple.startswith(("aarch64", "arm64"))
-
-
-def may_compile() -> bool:
-    """Return True if llvmlite is installed and VOLTA_NATIVE is not 0."""
-    return _is_enabled() and is_installed("llvmlite")
-
-
-def lacks_compiler() -> bool:
-    """Return True if only llvmlite is missing for machine code."""
-    return _is_enabled() and not is_installed("llvmlite")
-
-
-def _is_enabled() -> bool:
-    # Windows of other processors than x86 has another calling convention, loader and table of symbols.
-    return os.environ.get("VOLTA_NATIVE", "1") != "0" and sysconfig.get_platform() not in ("win32", "win-arm64")
 
 
 def llvm() -> Any:

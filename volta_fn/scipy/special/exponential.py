@@ -18,7 +18,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import narrowed, wide
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
 from volta_fn.primitives.elementwise.special import normal_pdf
@@ -38,7 +38,8 @@ def _static_axis(axis: Axis) -> int | tuple[int, ...] | None:
 
 def _shift(values: Array, axis: Axis, where: Any) -> Array:
     """Return the largest element (0 if infinite) as a constant to differentiation."""
-    largest = stop_gradient(vnp.max(values.real, axis, keepdims=True, where=where, initial=-math.inf))
+    real = values.real if values.dtype in dtypes.COMPLEX else values
+    largest = stop_gradient(vnp.max(real, axis, keepdims=True, where=where, initial=-math.inf))
     return vnp.where(vnp.isfinite(largest), largest, 0)
 
 

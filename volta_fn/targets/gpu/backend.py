@@ -15,11 +15,11 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import Adapter
 from volta_fn.targets.gpu.device.gpu import Counters, Gpu, GpuHandle
 from volta_fn.targets.gpu.device.memory import Buffer, exclusive
-from volta_fn.targets.gpu.program import Program
+from volta_fn.targets.gpu.program import Program, TimedProgram
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class GpuBackend:
     """One GPU, which is opened when it is first needed."""
 
     def __init__(self, adapter: Adapter) -> None:
-        #: The compiled functions, each with one that drops its program.
-        self._programs: WeakIdentityDict[Callable[..., Any], Callable[[], None]] = WeakIdentityDict()
+        #: The compiled programs that are in use.
+        self._programs: WeakIdentityDict[CompiledProgram, None] = WeakIdentityDict()
         self.handle = GpuHandle(adapter, self._drop_programs)
         #: The policy for the loss of the device, if `set_recovery` set one.
         self.recovery: Recovery | None = None
@@ -47,9 +47,7 @@ class GpuBackend:
     def _drop_programs(self) -> None:
         """Free the lost device's programs, which would keep it; calls compile them again."""
         for compiled in self._programs:
-            drop = self._programs.get(compiled)
-            if drop is not None:
-                drop()
+            compiled.program = None
 
     def recover(self, every: int | None) -> None:
         """Survive the loss of the device, with copies to the host after some calls.
@@ -59,7 +57,7 @@ class GpuBackend:
         self.recovery = None if every is None else load("volta_fn.targets.gpu.device.recovery").Recovery(self.handle, every)
         self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
-    def _surviving(self, operation: Callable[[], _T]) -> _T:
+    def surviving(self, operation: Callable[[], _T]) -> _T:
         """Return the result of an operation, which the recovery policy may repeat."""
         recovery = self.recovery
         return operation() if recovery is None else recovery.surviving(operation)
@@ -71,7 +69,7 @@ class GpuBackend:
 
     def put(self, values: np.ndarray) -> Buffer:
         """Return a buffer with the elements of an array."""
-        buffer = self._surviving(lambda: self.gpu.put(values))
+        buffer = self.surviving(lambda: self.gpu.put(values))
         if self.recovery is not None:
             self.recovery.put(buffer, values)
         return buffer
@@ -82,7 +80,7 @@ class GpuBackend:
 
     def wait(self, buffer: Buffer) -> None:
         """Wait until a buffer's elements are computed."""
-        self._surviving(lambda: self.gpu.wait(buffer))
+        self.surviving(lambda: self.gpu.wait(buffer))
 
     def host_elements(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
@@ -102,60 +100,30 @@ class GpuBackend:
         out_avals = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]
         eqn = Equation(primitive, [*invars], outvars, params)
-        program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), pipeline, reads_ahead=False)
+        program = self._compile(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), pipeline, reads_ahead=False)
         if primitive.multiple_results:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
         """Compile a program to commands of the device."""
-        return Executable(self._compiled(closed, donated, pipeline, reads_ahead=True))
+        return Executable(self._compile(closed, donated, pipeline, reads_ahead=True))
 
-    def _compiled(
-        self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool
-    ) -> Callable[..., tuple[Any, ...]]:
-        #: The policy that has recorded the program's constants; another one has to do so again.
-        recorded_by = self.recovery
-        if recorded_by is not None:
-            recorded_by.keep_constants(closed)
-        program: Program | None = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
-        effects = bool(closed.effects)
-
-        def call_program(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
-            nonlocal program
-            current = program
-            if current is None or current.gpu.errors.device_lost:
-                current = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
-            return current(donate, *buffers)
-
-        def drop() -> None:
-            nonlocal program
-            program = None
-
-        self._programs.set(call_program, drop)
-
-        def call_with_recovery(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
-            nonlocal recorded_by
-            recovery = self.recovery
-            if recovery is None:
-                return call_program(donate, *buffers)
-            if recovery is not recorded_by:
-                recovery.keep_constants(closed)
-                recorded_by = recovery
-            return recovery.call_recorded(call_program, effects, donate, buffers)
-
-        return call_with_recovery
+    def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool) -> CompiledProgram:
+        compiled = CompiledProgram(self, closed, donated, pipeline, reads_ahead=reads_ahead)
+        self._programs.set(compiled, None)
+        return compiled
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
-        return self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, allocate=False)).temporary_bytes
+        return self.surviving(lambda: Program(self.gpu, closed, donated, pipeline, allocate=False)).temporary_bytes
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return a program that notes the time of each dispatch.
 
         Raises `DeviceError` if the device has no timestamp queries.
         """
-        return load("volta_fn.targets.gpu.program").TimedProgram(self.gpu, closed, donated, pipeline)
+        return TimedProgram(self.gpu, closed, donated, pipeline)
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""
@@ -174,7 +142,7 @@ class GpuBackend:
 
     def synchronize(self, timeout: float | None) -> None:
         """Wait until all work is done."""
-        self._surviving(lambda: self.gpu.queue.wait(timeout=timeout))
+        self.surviving(lambda: self.gpu.queue.wait(timeout=timeout))
 
     def limit_memory(self, most: int | None) -> None:
         """Limit the memory to `most` bytes (None: no limit)."""
@@ -190,6 +158,42 @@ class GpuBackend:
         return self.gpu.counters
 
 
+class CompiledProgram:
+    """A compiled program as a function ``(donate, *buffers) -> buffers``.
+
+    After a loss of the device it is compiled again by the next call. If the backend has a recovery policy, its calls are recorded.
+    """
+
+    def __init__(self, backend: GpuBackend, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool) -> None:
+        self._backend = backend
+        self._closed = closed
+        self._effects = bool(closed.effects)
+        self._make = lambda: Program(backend.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
+        #: The policy that has recorded the program's constants; another one has to do so again.
+        self._recorded_by = backend.recovery
+        if self._recorded_by is not None:
+            self._recorded_by.keep_constants(closed)
+        #: The program on the device; None if that was lost, and the program dropped.
+        self.program: Program | None = backend.surviving(self._make)
+
+    def __call__(self, donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        """Run the program."""
+        recovery = self._backend.recovery
+        if recovery is None:
+            return self._run(donate, *buffers)
+        if recovery is not self._recorded_by:
+            recovery.keep_constants(self._closed)
+            self._recorded_by = recovery
+        return recovery.call_recorded(self._run, self._effects, donate, buffers)
+
+    def _run(self, donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        """Run the program on the device as it is now."""
+        program = self.program
+        if program is None or program.gpu.errors.device_lost:
+            program = self.program = self._make()
+        return program(donate, *buffers)
+
+
 #: The modules that list the GPUs of a driver, the preferred driver first.
 _DRIVERS = {"nvidia": "volta_fn.targets.nvidia.adapters", "wgpu": "volta_fn.targets.wgpu.adapters"}
 
@@ -201,7 +205,7 @@ def adapters() -> tuple[Adapter, ...]:
     It is NVIDIA's own driver if it has a GPU, else wgpu, unless VOLTA_GPU_DRIVER selects one. VOLTA_GPU_ADAPTER selects a GPU by a part of
     its name, through the first driver that has it. Raises `DeviceError` if there is none.
     """
-    selected, name = threads.value_of("VOLTA_GPU_DRIVER"), os.environ.get("VOLTA_GPU_ADAPTER", "")
+    selected, name = value_of("VOLTA_GPU_DRIVER"), os.environ.get("VOLTA_GPU_ADAPTER", "")
     drivers = [selected] if selected else [*_DRIVERS]
     available: list[Adapter] = []
     for driver in drivers:

@@ -164,6 +164,7 @@ class CommandList:
         self.commands = commands
         #: By the blocks of a call and the iterations of the loops around the list.
         self.recordings: dict[Any, Recording] = {}
+        #: The epoch of the device's memory that the recordings are of: it changes when blocks are released.
         self.epoch = -1
 
     def recording(self, key: tuple[Any, ...], epoch: int) -> Recording | None:
@@ -186,7 +187,8 @@ class CommandList:
 def command_lists(commands: Sequence[Command], repeats: Callable[[While], bool]) -> list[Any]:
     """Group consecutive commands that need no host into command lists.
 
-    `repeats` says whether the device repeats the dispatches of a `while` by itself.
+    Steps of the host stay as they are, and so do loops around them, whose bodies are grouped. `repeats` says whether the device repeats the
+    dispatches of a `while` by itself.
     """
     groups: list[Any] = []
     pending: list[Command] = []

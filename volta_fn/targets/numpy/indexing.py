@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from volta_fn import dtypes
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
 from volta_fn.primitives.formulas.ciphers import FEW, encipher, encipher_one
 
 # Gather, scatter and dynamic slices in NumPy.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import Description
 from volta_fn.targets.nvidia.compilation import missing_compiler
 from volta_fn.targets.nvidia.driver import NvidiaDriver, destroy_unused
@@ -29,7 +29,7 @@ def matrix_units_of(capability: tuple[int, int]) -> str:
 
 def describe(model: GpuModel) -> Description:
     """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
-    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
+    least = value_of("VOLTA_GPU_LIMITS") == "webgpu"
     capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
     if not least:
         capabilities = capabilities._replace(

@@ -15,7 +15,7 @@ from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import FORKED, Description
 from volta_fn.targets.wgpu.driver import WgpuDriver
 from volta_fn.targets.wgpu.library import native, wgpu
@@ -62,7 +62,7 @@ class WgpuAdapter:
         if native().process != os.getpid():
             raise DeviceError(FORKED)
         adapter, info = self.adapter, self.adapter.info
-        least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
+        least = value_of("VOLTA_GPU_LIMITS") == "webgpu"
         features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
         limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
         try:

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.runtime.compiling import compile_uninterrupted
-from volta_fn.runtime.llvm.host import may_compile
+from volta_fn.runtime.compiling import compile_uninterrupted, may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.gpu.device.driver import Step
 from volta_fn.targets.wgpu.library import native

@@ -29,7 +29,7 @@ from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramP
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
-from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.call import optimization_barrier_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import cholesky_p

@@ -16,8 +16,7 @@ from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import GradientError
-from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.primitives.call import jit_p
+from volta_fn.primitives.call import jit_p, stop_gradient
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instantiate, moveaxis, reshape, stacked_in_front, to_front

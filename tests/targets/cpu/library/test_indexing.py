@@ -18,7 +18,7 @@ from tests.targets.reference import assert_same, reference
 from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.cpu.library import IN_PLACE, ROUTINES
 from volta_fn.targets.cpu.target import TARGET
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -82,7 +83,7 @@ def test_integers_of_8_bits_are_summed_in_32() -> None:
     assert integers.name == "s8 NT 1x128x96x64"
     assert (integers.lhs.is_copy, integers.rhs.is_copy) == (False, True)
     assert integers.lhs.tensor_map(64).box == (128, 64)
-    assert matrix_product(problem._replace(dtype=INT8), 0, 1, {INT8}) is None
+    assert matrix_product(replace(problem, dtype=INT8), 0, 1, {INT8}) is None
 
 
 def test_pairs_are_copies_with_three_times_as_many_terms() -> None:

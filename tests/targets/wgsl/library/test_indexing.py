@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import reference
 from tests.targets.wgsl.library.checking import check, least_capabilities, results
-from volta_fn.primitives.data_movement.slicing import GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.gather import GatherScatterMode, ScatterDimensionNumbers
 
 
 @given(gathers())

@@ -13,8 +13,7 @@ from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.dtypes import accumulator
-from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.primitives.data_movement.slicing import default_fill
+from volta_fn.primitives.data_movement.gather import default_fill, gather_p
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64, lanes_of, least, nest, rounded_down, vector_of, widened
 from volta_fn.targets.cpu.library.emission import (
     TASK_BYTES,

@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn.compiler.ir.axes import KernelAnalysis, simplified
 from volta_fn.compiler.ir.index import Affine, along, row_major
-from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
-from volta_fn.compiler.ir.subkernels import NodeBuilder, closure
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, NodeBuilder, PendingStores, closure, operands
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, rounded_down
 from volta_fn.targets.cpu.loops.emit import nest_of, over_tasks, plain_walk, rows_in, streams_of, write
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope

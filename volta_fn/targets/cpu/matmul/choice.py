@@ -53,7 +53,7 @@ def computes_product(kernel: Kernel) -> bool:
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
     kinds = {d.kind for d in dtypes} - {"V"}
     same_kind = len(kinds) == 1 or kinds == {"i", "u"}
-    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem[:2]))
+    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem.operands))
 
 
 def _is_packable(operand: Operand) -> bool:

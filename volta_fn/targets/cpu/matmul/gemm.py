@@ -47,7 +47,7 @@ _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
 
 def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOptions]:
     """Yield the options that `Gemm` takes for a problem."""
-    lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem[:2])]
+    lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem.operands)]
     sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
     transposed, apart = lhs.chunk is not None, lhs.rows_apart()
     yield from legal_blockings(work, sizes, lhs.in_place(), _columns_in_place(work, rhs), transposed=transposed, rows_apart=apart)
@@ -87,7 +87,7 @@ class Gemm:
         options: BlockingOptions = CHOSEN,
     ) -> None:
         """Take a problem whose operands are these buffers."""
-        lhs, rhs = [StridedOperand(work.packed(side), problem[:2][side], buffer) for side, buffer in enumerate(operands)]
+        lhs, rhs = [StridedOperand(work.packed(side), problem.operands[side], buffer) for side, buffer in enumerate(operands)]
         sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
         transposed, apart = lhs.chunk is not None, lhs.rows_apart()
         in_place = lhs.in_place(), _columns_in_place(work, rhs)

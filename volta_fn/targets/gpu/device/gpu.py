@@ -15,7 +15,7 @@ from volta_fn.core.caches import Finalized, LruCache
 from volta_fn.core.devices.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.lazy_imports import load
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
@@ -48,7 +48,7 @@ class Gpu:
         self.driver = driver = adapter.open()
         self.description, self.errors = driver.description, driver.errors
         self.capabilities = self.description.capabilities
-        self.pool = Pool(driver, threads.value_of("VOLTA_GPU_MEMORY"))
+        self.pool = Pool(driver, value_of("VOLTA_GPU_MEMORY"))
         self.queue = Queue(driver, self.pool)
         #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
@@ -66,7 +66,7 @@ class Gpu:
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.add(self, (driver, self.pool, self.grids, self.pipelines))
-        if threads.value_of("VOLTA_GPU_CHECKS") != "1":
+        if value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
 
     def _test(self, capabilities: TargetCapabilities) -> TargetCapabilities:
@@ -248,7 +248,7 @@ def _lost(buffer: Buffer) -> DeviceError:
 def open_gpu(adapter: Adapter) -> Gpu:
     """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
     gpu = Gpu(adapter)
-    if threads.value_of("VOLTA_GPU_TUNE") == "1":
+    if value_of("VOLTA_GPU_TUNE") == "1":
         set_finder(gpu.capabilities.adapter, load("volta_fn.targets.gpu.device.tuning").Trials(gpu))
     return gpu
 

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
-from volta_fn.runtime import threads
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
 from volta_fn.targets.gpu.device.memory import Block, Pool
 
@@ -87,7 +87,7 @@ class Queue:
         self.polling = threading.RLock()
         self.process = os.getpid()
         _OPEN.set(self, None)
-        timeout = threads.value_of("VOLTA_GPU_TIMEOUT")
+        timeout = value_of("VOLTA_GPU_TIMEOUT")
         self.timeout = _TIMEOUT if timeout is None else timeout
 
     # writing commands

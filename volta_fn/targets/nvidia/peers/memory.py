@@ -20,7 +20,7 @@ import numpy as np
 
 from volta_fn.core.devices import distribution
 from volta_fn.errors import DeviceError, DistributedError, VoltaError
-from volta_fn.runtime.threads import value_of
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import log
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, IpcHandle
 

@@ -13,8 +13,8 @@ from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_o
 from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.primitives.data_movement.slicing import default_fill, pad_p
+from volta_fn.primitives.data_movement.gather import default_fill, gather_p
+from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import Number, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times

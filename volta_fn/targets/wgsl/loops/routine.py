@@ -18,8 +18,7 @@ import numpy as np
 from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, coefficient, rewritten, simplified
 from volta_fn.compiler.ir.index import along
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel
-from volta_fn.compiler.ir.subkernels import renumbered, restricted, without_empty_axes, without_unused_inputs
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, renumbered, restricted, without_empty_axes, without_unused_inputs
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened

@@ -16,8 +16,7 @@ from volta_fn import dtypes
 from volta_fn.codegen.loops import RowPass, reductions, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
-from volta_fn.compiler.ir.subkernels import NodeBuilder, closure, restricted
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, NodeBuilder, Reduce, Store, closure, restricted
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team

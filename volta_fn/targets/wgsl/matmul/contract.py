@@ -282,7 +282,9 @@ def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
         return False
     problem = product.problem()
     dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
-    return all(is_supported(d, capabilities) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
+    return (
+        all(is_supported(d, capabilities) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem.operands))
+    )
 
 
 def is_small_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
@@ -350,7 +352,7 @@ def _indexed_contraction(product: Contraction, epilogue: KernelEpilogue) -> cont
     inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
         contractions.OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
-        for side, load in zip(problem[:2], (product.lhs, product.rhs), strict=True)
+        for side, load in zip(problem.operands, (product.lhs, product.rhs), strict=True)
     ]
     return contractions.IndexedContraction(lhs, rhs, epilogue.target())
 

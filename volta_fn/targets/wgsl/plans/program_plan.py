@@ -147,10 +147,10 @@ def plan_program(
 
     Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.
     """
-    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), start_compiling)
+    _compile_long_shaders(routines, pipeline.early_routine_keys(closed, target), start_compiling)
     program = pipeline.lower(closed, target)
     reuse = dict(reusable(program, donated))
-    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
+    _compile_long_shaders(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
     most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
     writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)
     writer.write(program, reuse)
@@ -186,7 +186,9 @@ def plan_program(
     )
 
 
-def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], start_compiling: StartCompiling) -> None:
+def _compile_long_shaders(
+    routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], start_compiling: StartCompiling
+) -> None:
     """Start compiling the shaders that stand alone, which take longest to compile."""
     for key in keys:
         routine = routines(key)

@@ -6,7 +6,7 @@ It needs no device. Drivers validate the text of shaders when their pipelines ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.program import KernelCall
@@ -16,9 +16,6 @@ from volta_fn.compiler.verification import describe
 from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
-
-if TYPE_CHECKING:
-    pass
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:

@@ -22,7 +22,7 @@ from volta_fn.compiler.target import Item, RoutineKey, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.call import optimization_barrier_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.emit_values import Buffers

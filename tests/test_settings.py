@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from volta_fn import settings
 from volta_fn.errors import ArgumentError
-from volta_fn.runtime import threads
 from volta_fn.runtime.threads import thread_count
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 #: Names and paths, of which any text may be one.
 TEXTS = {"VOLTA_CACHE_DIR", "VOLTA_DEVICE", "VOLTA_GPU_ADAPTER", "VOLTA_LAUNCH_REPORTS"}
 WRONG = {
@@ -48,21 +48,21 @@ RIGHT = {
 
 def test_every_variable_is_checked() -> None:
     page = (ROOT / "SECURITY.md").read_text()
-    assert set(re.findall(r"`(VOLTA_[A-Z_]+)`", page)) == threads._KINDS.keys() | TEXTS
-    assert WRONG.keys() == threads._KINDS.keys()
+    assert set(re.findall(r"`(VOLTA_[A-Z_]+)`", page)) == settings._KINDS.keys() | TEXTS
+    assert WRONG.keys() == settings._KINDS.keys()
 
 
 @pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in WRONG.items() for text in texts])
 def test_a_wrong_value_is_a_typed_error(variable: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, text)
     with pytest.raises(ArgumentError, match=f"{variable} is '{text[:40]}.*, but must be "):
-        threads.check_all()
+        settings.check_variables()
 
 
 @pytest.mark.parametrize(("variable", "text"), [(name, text) for name, texts in RIGHT.items() for text in texts])
 def test_a_right_value_is_taken(variable: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, text)
-    threads.check_all()
+    settings.check_variables()
 
 
 def test_threads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_threads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="VOLTA_NUM_THREADS is '1000000', but must be a number of threads, from 1 to 1024"):
         thread_count()
     with pytest.raises(ArgumentError, match="VOLTA_CPU_DEVICES is '257', but must be a number of devices, from 1 to 256"):
-        threads.check_device_count(257)
+        settings.check_device_count(257)
 
 
 @pytest.mark.parametrize("variable", ["VOLTA_CACHE_BYTES", "VOLTA_NUMPY_DTYPE_PROMOTION", "VOLTA_CPU_DEVICES", "VOLTA_NUM_THREADS"])

@@ -10,8 +10,8 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.jit import traced
-from volta_fn.jit.traced import gc_paused
+from volta_fn.jit import compile as compilation
+from volta_fn.jit.compile import gc_paused
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -49,7 +49,7 @@ def test_a_pause_that_begins_as_another_ends_leaves_it_as_it_was(monkeypatch: py
             self.enabled = True
 
     collector = Collector()
-    monkeypatch.setattr(traced, "gc", collector)
+    monkeypatch.setattr(compilation, "gc", collector)
 
     def pause() -> None:
         with gc_paused():

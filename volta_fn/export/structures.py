@@ -1,23 +1,15 @@
-"""From a program to a file's JSON, with the types and structures of its arguments."""
+"""Structures of pytrees in files, and how files store the nodes of users' classes."""
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, ConcreteArray, host_buffer
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dimension import Dimension, Size, divided
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, TreeError
-from volta_fn.export.reading import UnstorableError, dimension_of, dtype_named, encode, encode_aval
-from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, TreeError
+from volta_fn.export.values import damaged
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of, registry_entry
 
@@ -127,7 +119,7 @@ register_pytree_node_serialization(
 
 
 def describe(treedef: tree.TreeDef) -> Any:
-    """Return the JSON of a structure."""
+    """Return a structure as JSON."""
     level = treedef.one_level()
     if level is None:
         return LEAF
@@ -151,9 +143,9 @@ def _name(key: Any) -> Any:
     return key.key if isinstance(key, DictKey | FlattenedIndexKey) else key.name if isinstance(key, GetAttrKey) else key.idx
 
 
-def check_keys(form: Any) -> None:
+def check_keys(structure: Any) -> None:
     """Raise `ArgumentTypeError` if a file cannot hold a dictionary's keys."""
-    for key, child in [] if form == LEAF else _children(form):
+    for key, child in [] if structure == LEAF else _children(structure):
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise ArgumentTypeError(
                 f"a dictionary in an exported function's arguments or results has the key {key!r:.40}. Serialization is supported only for "
@@ -162,17 +154,17 @@ def check_keys(form: Any) -> None:
         check_keys(child)
 
 
-def leaf_count(form: Any) -> int:
+def leaf_count(structure: Any) -> int:
     """Return the number of leaves of a structure."""
-    return 1 if form == LEAF else sum([leaf_count(child) for _, child in _children(form)])
+    return 1 if structure == LEAF else sum([leaf_count(child) for _, child in _children(structure)])
 
 
-def _children(form: Any) -> list[tuple[Any, Any]]:
-    if form is None:
+def _children(structure: Any) -> list[tuple[Any, Any]]:
+    if structure is None:
         return []
-    if form == LEAF or not isinstance(form, dict):
-        raise CorruptFileError(f"{form!r:.40} is no structure of a pytree")
-    ((kind, content),) = form.items()
+    if structure == LEAF or not isinstance(structure, dict):
+        raise CorruptFileError(f"{structure!r:.40} is no structure of a pytree")
+    ((kind, content),) = structure.items()
     if kind in ("list", "tuple"):
         return list(enumerate(content))
     if kind not in ("dict", "node"):
@@ -180,14 +172,14 @@ def _children(form: Any) -> list[tuple[Any, Any]]:
     return [(key, child) for key, child in (content if kind == "dict" else content[2])]
 
 
-def unflatten(form: Any, leaves: Iterator[Any]) -> Any:
+def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
     """Return the tree of a structure with these leaves."""
-    if form == LEAF:
+    if structure == LEAF:
         return next(leaves)
-    children = [(key, unflatten(child, leaves)) for key, child in _children(form)]
-    if form is None:
+    children = [(key, unflatten(child, leaves)) for key, child in _children(structure)]
+    if structure is None:
         return None
-    ((kind, content),) = form.items()
+    ((kind, content),) = structure.items()
     values = [child for _, child in children]
     if kind in ("list", "tuple"):
         return values if kind == "list" else tuple(values)
@@ -195,38 +187,38 @@ def unflatten(form: Any, leaves: Iterator[Any]) -> Any:
     return dict(children) if node_form is None else node_form.from_children(node_form.deserialize(bytes.fromhex(content[1])), values)
 
 
-def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
+def flatten(structure: Any, value: Any, path: str = "") -> list[Any]:
     """Return a tree's leaves; raise `TreeError` if it has another structure."""
-    if form == LEAF:
+    if structure == LEAF:
         if not tree.all_leaves([value]):
             raise TreeError(f"the exported function takes an array at {path or 'its root'}, got a {type(value).__name__}")
         return [value]
-    expected = _children(form)
+    expected = _children(structure)
     children = _named_children(value)
-    if form is None:
+    if structure is None:
         fits = value is None
-    elif "node" in form and isinstance(value, dict):
+    elif "node" in structure and isinstance(value, dict):
         fits = children.keys() == {key for key, _ in expected}
     else:
         actual = describe(tree.structure(value, lambda node: node is not value))
-        fits = _kind(form) == _kind(actual) and [*children] == [key for key, _ in expected]
+        fits = _kind(structure) == _kind(actual) and [*children] == [key for key, _ in expected]
     if not fits:
         names, where = [key for key, _ in expected], path or "its root"
         raise TreeError(
-            f"the exported function takes {_in_words(form)} of {names} at {where}, got a {type(value).__name__} of {[*children]}"
+            f"the exported function takes {_in_words(structure)} of {names} at {where}, got a {type(value).__name__} of {[*children]}"
         )
     return [leaf for key, child in expected for leaf in flatten(child, children[key], f"{path}[{key!r}]")]
 
 
-def _kind(form: Any) -> Any:
-    if not isinstance(form, dict):
-        return form
-    ((kind, content),) = form.items()
+def _kind(structure: Any) -> Any:
+    if not isinstance(structure, dict):
+        return structure
+    ((kind, content),) = structure.items()
     return (kind, *content[:2]) if kind == "node" else kind
 
 
-def _in_words(form: Any) -> str:
-    kind = _kind(form)
+def _in_words(structure: Any) -> str:
+    kind = _kind(structure)
     return f"a {kind[1]}, or a dictionary," if isinstance(kind, tuple) else "None, a tree" if kind is None else f"a {kind}"
 
 
@@ -239,138 +231,11 @@ def _named_children(value: Any) -> dict[Any, Any]:
     return dict(zip(names, [child for _, child in pairs], strict=True))
 
 
-# Types of an exported function, and the conversion of arguments to them.
-
-
-def structure_of(form: Any, leaves: Sequence[Any]) -> tree.TreeDef:
-    """Return the structure that a file describes, given leaves.
+def treedef_of(structure: Any, leaves: Sequence[Any]) -> tree.TreeDef:
+    """Return a structure in JSON as one of pytrees, whose leaves these may be.
 
     Constructors of nodes may look at their shapes and dtypes.
     """
-    if leaf_count(form) != len(leaves):
-        raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
-    return tree.structure(unflatten(form, iter(leaves)))
-
-
-def struct_of(kind: Sequence[Any]) -> ShapedArray:
-    """Return the type that a file describes, with symbolic sizes."""
-    dtype, shape, *weak = kind
-    sizes: Any = tuple([dimension_of(size["dim"]) if isinstance(size, dict) else size for size in shape])
-    return ShapedArray(sizes, dtype_named(dtype), bool(weak))
-
-
-def output_types(program: Mapping[str, Any], constants: Sequence[Any]) -> list[Any]:
-    """Return the types of a program's results."""
-    bound = [constants[i] for i in program["constants"]] + program["inputs"]
-    for _, _, types, _ in program["equations"]:
-        bound += types
-    return [output["literal"][0] if isinstance(output, dict) else bound[output] for output in program["outputs"]]
-
-
-def converted(value: Array, target: ShapedArray, name: str) -> Array:
-    """Return an argument in its wanted type; Python numbers take any dtype of a kind."""
-    if value.dtype == target.dtype and value.aval.weak_type == target.weak_type:
-        return value
-    if value.dtype != target.dtype and not value.aval.weak_type:
-        raise ArgumentTypeError(
-            f"{name} must be {ShapedArray((), target.dtype)} of shape {target.shape}, got {value.aval}; convert it by astype"
-        )
-    return convert_element_type(value, target.dtype, weak_type=target.weak_type)
-
-
-def solution(dimension: Dimension, size: Size, sizes: Mapping[str, Size]) -> dict[str, Size]:
-    """Return the variable that a size, maybe symbolic, determines."""
-    unknown = [name for name in dimension.variables if name not in sizes]
-    if len(unknown) != 1:
-        return {}
-    (name,) = unknown
-    at = [dimension.substitute({**sizes, name: n}) for n in (0, 1, 2)]
-    slope = at[1] - at[0]
-    if at[2] - at[1] != slope or slope == 0:
-        return {}
-    value, remainder = divided(size - at[0], slope)
-    return {name: value} if remainder == 0 else {}
-
-
-# From a program to the JSON of a manifest.
-#
-# Derivative rules are Python functions and are not written: of a call with rules, only the called program is.
-
-#: Calls that targets have routines for, which recognise them by name.
-_KEPT = frozenset({"attention", "attention_tangent", "attention_gradient", "jit"})
-
-
-class ProgramWriter:
-    """Writes programs, each once, those that a program calls before it."""
-
-    def __init__(self) -> None:
-        self.programs: list[dict[str, Any]] = []
-        self.constants: list[np.ndarray] = []
-        self.types: list[Any] = []
-        self._written: dict[ClosedJaxpr, int] = {}
-        self._stored: dict[int, int] = {}
-
-    def write(self, closed: ClosedJaxpr) -> int:
-        """Write a program, unless it has been, and return its number."""
-        if closed not in self._written:
-            program = self._program(closed)
-            self._written[closed] = len(self.programs)
-            self.programs.append(program)
-        return self._written[closed]
-
-    def _program(self, closed: ClosedJaxpr) -> dict[str, Any]:
-        jaxpr = closed.jaxpr
-        numbers: dict[Atom, int] = {}
-
-        def bind(variables: Sequence[Var]) -> list[Any]:
-            for variable in variables:
-                numbers[variable] = len(numbers)
-            return [encode_aval(v.aval) for v in variables]
-
-        def read(atoms: Sequence[Atom]) -> list[Any]:
-            return [_literal(a) if isinstance(a, Literal) else numbers[a] for a in atoms]
-
-        bind(jaxpr.constvars)
-        constants, inputs = [self._constant(c) for c in closed.consts], bind(jaxpr.invars)
-        equations = []
-        for eqn in map(without_rules, jaxpr.eqns):
-            operands, params = read(eqn.invars), self._params(eqn)
-            equations.append([eqn.primitive.name, operands, bind(eqn.outvars), params])
-        return {"constants": constants, "inputs": inputs, "equations": equations, "outputs": read(jaxpr.outvars)}
-
-    def _params(self, eqn: Equation) -> dict[str, Any]:
-        if eqn.primitive.effectful or "callback" in eqn.params:
-            raise ExportError(f"{_where(eqn)} calls a Python function, which a file cannot hold; leave it out of the exported function")
-        try:
-            return {name: encode(value, self.write) for name, value in sorted(eqn.params.items())}
-        except UnstorableError as error:
-            raise ExportError(f"{_where(eqn)} holds {error}, which a file cannot") from error
-
-    def _constant(self, value: Any) -> int:
-        if id(value) not in self._stored:
-            if not isinstance(value, ConcreteArray):
-                raise ExportError("an exported function cannot depend on traced arrays; export it outside of transforms")
-            self._stored[id(value)] = len(self.constants)
-            self.constants.append(np.asarray(host_buffer(value)))
-            self.types.append(encode_aval(value.aval))
-        return self._stored[id(value)]
-
-
-def without_rules(eqn: Equation) -> Equation:
-    """Replace a call that has rules in Python by a plain call of its program."""
-    if eqn.primitive.name in _KEPT:
-        return eqn
-    called = called_program(eqn)
-    if called is None:
-        return eqn
-    operands = eqn.invars[len(eqn.invars) - len(called.invars) :]
-    return Equation(jit_p, operands, eqn.outvars, call_params(called, eqn.primitive.name), eqn.position)
-
-
-def _literal(literal: Literal) -> dict[str, Any]:
-    buffer = np.asarray(host_buffer(literal.val))
-    return {"literal": [encode_aval(literal.aval), buffer.tobytes().hex()]}
-
-
-def _where(eqn: Equation) -> str:
-    return f"{eqn.primitive.name}{'' if eqn.source is None else f' (from {eqn.source})'}"
+    if leaf_count(structure) != len(leaves):
+        raise damaged("its program does not fit its structures")
+    return tree.structure(unflatten(structure, iter(leaves)))
