@@ -8,6 +8,7 @@ import struct
 import sysconfig
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,27 @@ def test_machine_code_runs_where_its_calling_convention_is_known(platform: str, 
     assert may_compile() == compiles
     monkeypatch.setattr(machines, "is_installed", lambda name: False)
     assert machines.lacks_compiler() == compiles and not may_compile()
+
+
+def test_routines_tell_whether_they_have_float16() -> None:
+    """Also of numbers in the functions that they share, and of lanes of vectors; sorting them by their bits takes none."""
+    functions: dict[str, Callable[..., Any]] = {
+        "sum": lambda x: x.sum(0),
+        "round": lambda x: x + x.astype("float16").astype(x.dtype),
+        "product": lambda x: x @ x,
+        "one row": lambda x: x[0] @ x,
+        "sort": lambda x: vf.numpy.sort(x, 0),
+        "cumulative": lambda x: vf.numpy.cumsum(x, 1),
+        "copy": lambda x: vf.numpy.roll(x, 3, 0),
+        "convolution": lambda x: vf.lax.conv(x[None, :16, :8].reshape(1, 16, 8), x[:8, :48].reshape(8, 16, 3), (1,), "SAME"),
+    }
+    for name, function in functions.items():
+        for dtype in ("float16", "bfloat16", "float32"):
+            lowered = pipeline.lower(vf.jit(function).lower(vf.ShapeDtypeStruct((64, 64), dtype)).jaxpr, TARGET)
+            routines = [routine for key in lowered.routine_keys() if (routine := routine_of(key)) is not None]
+            texts = ["".join([routine.text, *[shared.text for shared in routine.shared]]) for routine in routines]
+            assert any(routine.has_float16 for routine in routines) == (name == "round" or (dtype == "float16" and name != "sort"))
+            assert [routine.has_float16 for routine in routines] == [" half" in text for text in texts], (name, dtype)
 
 
 def test_half_needs_conversions() -> None:
