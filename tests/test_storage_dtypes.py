@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
-from volta_fn.errors import DTypeError, GradientError
+from volta_fn.errors import DTypeError
 
 NAMES = sorted(dtype.name for dtype in dtypes.STORAGE)
 NUMBERS = np.float32([1.5, 2.7, -3, 0.1, 300, -300, 7.6, 8.4, -8.4, np.nan, np.inf, -np.inf, 0.0])
@@ -98,11 +100,77 @@ def test_no_promotion() -> None:
     assert vnp.result_type("int4", 1) == dtypes.as_dtype("int4")
 
 
-def test_there_are_no_tangents() -> None:
-    rounded = lambda x: x.astype("float8_e5m2").astype("float32")
-    with pytest.raises(GradientError, match="stop_gradient"):
-        vf.grad(rounded)(1.0)
-    assert vf.grad(lambda x: x * rounded(lax.stop_gradient(x)))(3.0) == 3.0
+def _stored(xnp: Any, x: Any) -> Any:
+    return x.astype(xnp.float8_e4m3fn)
+
+
+def _last_stored(xnp: Any, xlax: Any, x: Any) -> Any:
+    """Carry float8 numbers through a loop, one of which each step replaces."""
+
+    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+        carry = xlax.dynamic_update_slice(carry, _stored(xnp, 2 * row)[None], (1,))
+        return carry, carry.astype(xnp.float32).sum()
+
+    last, sums = xlax.scan(step, _stored(xnp, x[:3]), x)
+    return (last.astype(xnp.float32) * xnp.float32([1, 2, 4])).sum() + sums.sum()
+
+
+#: Functions whose derivatives float8 does not round, by what they do with the numbers: JAX rounds cotangents to float8.
+DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
+    "straight-through": lambda xnp, xlax, x: (x + xlax.stop_gradient(_stored(xnp, x).astype(x.dtype) - x)) ** 2,
+    "round": lambda xnp, xlax, x: _stored(xnp, x).astype(x.dtype) * 2,
+    "use twice": lambda xnp, xlax, x: (lambda y: y.astype(x.dtype) + 2 * y[::-1].astype(x.dtype))(_stored(xnp, x)),
+    "select": lambda xnp, xlax, x: xnp.where(x > 1, _stored(xnp, x), _stored(xnp, xnp.zeros_like(x))).astype(x.dtype),
+    "gather": lambda xnp, xlax, x: _stored(xnp, x)[np.array([0, 0, 2])].astype(x.dtype),
+    "update": lambda xnp, xlax, x: _stored(xnp, xnp.ones(9)).at[np.array([1, 4, 2, 0])].set(_stored(xnp, x)).astype(xnp.float32),
+    "join": lambda xnp, xlax, x: xnp.concatenate([_stored(xnp, x), _stored(xnp, x)]).reshape(2, 4)[:, :2].T.astype(x.dtype),
+    "pad": lambda xnp, xlax, x: xnp.pad(_stored(xnp, x), 1).astype(x.dtype),
+    "choose": lambda xnp, xlax, x: xlax.cond(x[0] > 1, lambda x: _stored(xnp, x), lambda x: _stored(xnp, 2 * x), x).astype(x.dtype),
+    "carry": _last_stored,
+    "narrow twice": lambda xnp, xlax, x: _stored(xnp, x).astype(xnp.float8_e5m2).astype(x.dtype),
+    "count": lambda xnp, xlax, x: _stored(xnp, x).astype(xnp.int4).astype(x.dtype),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_derivatives_pass_through(kind: str, dtype: str) -> None:
+    function, x = DIFFERENTIABLE[kind], np.float32([1.03, 2.2, -3.7, 0.3])
+    loss = lambda xnp, xlax: lambda x: function(xnp, xlax, x.astype(dtype)).astype("float32").sum()
+    wanted = jax.grad(loss(jnp, jax.lax))(jnp.asarray(x))
+    for gradient in (vf.grad(loss(vnp, lax)), vf.jit(vf.grad(loss(vnp, lax))), vf.grad(vf.checkpoint(loss(vnp, lax)))):
+        np.testing.assert_array_equal(gradient(vnp.asarray(x)), wanted)
+    _, tangent = vf.jvp(loss(vnp, lax), (vnp.asarray(x),), (vnp.ones_like(x),))
+    np.testing.assert_allclose(tangent, np.asarray(wanted, np.float32).sum(), rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+    batched = vf.vmap(vf.grad(loss(vnp, lax)))(vnp.stack([x, x]))
+    np.testing.assert_array_equal(batched[1], wanted)
+
+
+def test_tangents_are_float32() -> None:
+    x = vnp.array([1.03, 2.2])
+    rounded = lambda x: x.astype("float8_e5m2")
+    cotangent = vnp.array([1.1, 0.3])  # which float8 would round
+    assert vf.vjp(rounded, x)[1](cotangent)[0].tolist() == cotangent.tolist()
+    assert vf.vjp(rounded, x)[1](rounded(cotangent))[0].tolist() == rounded(cotangent).tolist()
+    for tangent in (vf.jvp(rounded, (x,), (cotangent,))[1], vf.linearize(rounded, x)[1](cotangent)):
+        assert tangent.dtype == np.float32 and tangent.tolist() == cotangent.tolist()
+    widened = lambda x: (x.astype("float32") * cotangent).sum()
+    gradient = vf.grad(widened)(rounded(x))
+    assert gradient.dtype == np.float32 and gradient.tolist() == cotangent.tolist()
+    with pytest.raises(DTypeError, match="int32"):
+        vf.vjp(rounded, x)[1](vnp.arange(2))
+
+
+def test_rules_of_users_have_tangents_of_either_dtype() -> None:
+    """Programs for JAX give those of float8."""
+    narrow = lambda x: x.astype("float8_e5m2")
+    double = vf.custom_vjp(lambda x: x.astype("float32") * 2)
+    for convert in (lambda g, x: g, lambda g, x: g.astype(x.dtype)):
+        double.defvjp(lambda x: (x.astype("float32") * 2, x), lambda x, g, convert=convert: (convert(g * 2, x),))
+        assert vf.grad(lambda x: double(narrow(x)))(3.0) == 2.0
+        rounded = vf.custom_jvp(narrow)
+        rounded.defjvp(lambda primals, tangents, convert=convert: (narrow(*primals), convert(tangents[0], narrow(*primals))))
+        assert vf.grad(lambda x: rounded(x).astype("float32"))(3.0) == 1.0
 
 
 def test_kinds_and_limits() -> None:

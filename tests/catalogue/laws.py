@@ -118,6 +118,13 @@ def check_other_dtypes(path: str, call: Call) -> None:
             function(*tree.unflatten(tree.structure(call.args), leaves), **call.kwargs)
 
 
+def dtypes_of(library: str, path: str, call: Call, dtype: str) -> list[np.dtype]:
+    """Return the dtypes of the results of a library's function, for arrays of another dtype."""
+    jax = resolve(library, "")
+    run, arrays = traced(call.through(resolve(library, path)), Call(tree.map(lambda leaf: convert(leaf, dtype), call.args), call.kwargs))
+    return [result.dtype for result in tree.leaves(jax.eval_shape(run, *arrays) if call.jit else run(*arrays))]
+
+
 def convert(leaf: Any, dtype: str) -> Any:
     """Return an array of float32 in another dtype, and all else as it is."""
     if not isinstance(leaf, np.ndarray) or leaf.dtype != np.float32:

@@ -6,8 +6,11 @@ import pytest
 
 import volta_fn as vf
 from tests.catalogue.calls import CALLS
-from tests.catalogue.laws import check_batch, check_derivatives, check_other_dtypes, check_repeated, check_values
+from tests.catalogue.laws import check_batch, check_derivatives, check_other_dtypes, check_repeated, check_values, dtypes_of, ours, traced
+from volta_fn import tree
+from volta_fn.config import enable_x64
 from volta_fn.jit import fused
+from volta_fn.settings import current as settings
 
 pytest.importorskip("jax")
 
@@ -32,6 +35,44 @@ def test_derivatives(path):
 @pytest.mark.filterwarnings("ignore")  # of numbers out of range, and of imaginary parts that are dropped
 def test_other_dtypes(path):
     check_other_dtypes(path, CALLS[path])
+
+
+@pytest.mark.parametrize("path", [path for path, call in CALLS.items() if call.jit])
+@pytest.mark.filterwarnings("ignore")
+def test_programs_for_jax_trace_what_they_trace_here(path, monkeypatch):
+    """Arrays that they make while tracing are traced, too, so that their values decide nothing."""
+    run, arrays = traced(ours(path, CALLS[path]), CALLS[path])
+    wanted = [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))]
+    monkeypatch.setattr(settings, "permissive", True)
+    assert [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))] == wanted
+
+
+#: Functions whose dtypes are not JAX's where 64 bits are set, and why.
+OTHER_DTYPES = {
+    "numpy.cumulative_prod": "NumPy's is as wide as that of cumulative_sum, and so is JAX's there",
+    "numpy.histogram2d": "counts are floating-point numbers, as NumPy's are",
+    "numpy.histogramdd": "counts are floating-point numbers, as NumPy's are",
+    "numpy.tri": "has the default dtype, as zeros has",
+    **dict.fromkeys(
+        ["scipy.signal." + name for name in ("convolve", "correlate", "convolve2d", "correlate2d")], "as SciPy's, keep integers"
+    ),
+    "scipy.linalg.pascal": "has the default dtype, as zeros has",
+    "scipy.special.owens_t": "has the arguments' dtype, as JAX's documentation says",
+    "scipy.special.sph_harm_y": "has the angles' precision",
+}
+
+
+@pytest.mark.parametrize("path", [path for path in CALLS if path.split(".")[0] in ("numpy", "scipy")])
+@pytest.mark.filterwarnings("ignore")
+def test_dtypes_of_integers_are_jaxs_where_64_bits_are_set(path, monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(settings, "permissive", True)
+    with jax.enable_x64(True), enable_x64():
+        try:
+            wanted = dtypes_of("jax", path, CALLS[path], "int32")
+        except (TypeError, ValueError, AttributeError, NotImplementedError):
+            pytest.skip("not in JAX, or refused there")
+        assert (dtypes_of("volta_fn", path, CALLS[path], "int32") == wanted) is (path not in OTHER_DTYPES)
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -60,6 +60,11 @@ CALLS = """
     np.intersect1d(np.ones(2), np.ones(1), return_indices=True)[1]; np.unique(np.ones(2), size=2, fill_value=0)
     np.compress(np.ones(2), np.arange(2), size=1); np.setdiff1d(np.arange(3), np.arange(1), size=2)
     np.fft.fftfreq(4); np.fft.rfftfreq(4); np.diag_indices(3)[0]; np.diag_indices_from(np.ones((2, 2)))[0]
+    np.rint(np.ones(2, "int32")); np.angle(np.ones(2, "int32")); np.angle(np.ones(2, "int8"), deg=True); np.rint(np.ones(2, bool))
+    np.linalg.vector_norm(np.ones(2, "int32")); np.linalg.vector_norm(np.ones(2, "uint8")); np.linalg.norm(np.ones(2, "int32"))
+    np.linalg.lstsq(np.eye(2), np.ones(2))[2]; np.polyint(np.ones(2, "int32")); np.polyint(np.ones(2, "bfloat16"))
+    np.std(np.ones(2, "int32"))
+    np.quantile(np.arange(3).astype("int32"), 0.5); np.median(np.ones(2, "int32")); np.reciprocal(np.ones(2, "float16"))
     np.hanning(4); np.hamming(4); np.blackman(4); np.bartlett(4); np.kaiser(4, 2.0); np.kaiser(1, 2.0)
 """
 
@@ -70,6 +75,8 @@ OTHERS = [
     lambda ja: ja.random.choice(ja.random.key(0), 3),
     lambda ja: ja.random.categorical(ja.random.key(0), ja.numpy.ones(3)),
     lambda ja: ja.scipy.stats.mode(ja.numpy.arange(3))[1],
+    lambda ja: ja.scipy.stats.rankdata(ja.numpy.ones(3, "int32")),
+    lambda ja: ja.scipy.stats.rankdata(ja.numpy.ones(3, "float16"), method="min"),
     lambda ja: ja.nn.initializers.zeros(ja.random.key(0), (2,)),
     lambda ja: ja.nn.initializers.normal()(ja.random.key(0), (2,)),
     lambda ja: ja.nn.initializers.he_uniform()(ja.random.key(0), (2, 2)),

@@ -7,7 +7,7 @@ intermediate values for later blocks and for the results.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 ACTIVATIONS = (
@@ -364,6 +364,51 @@ def control(d: Draft) -> str:
     return d.emit(f"jax.jit(lambda x, w: jnp.tanh(x @ w) * x)({d.full(x)}, {w})")
 
 
+def loop(d: Draft) -> str:
+    """Draw a loop of two or three carries of one shape, which its steps exchange, add products to, update by parts, or leave as they are.
+
+    Some begin with the same value, and steps read values that carries begin with. Some loops have no steps, or as many as a number says.
+    """
+    x = d.pick(least=1)
+    shape = d.shape(x)
+    x, y, w = d.emit(d.full(x)), d.new(shape), _weights(d, shape[-1], shape[-1], fan=shape[-1])
+    kind = d.draw.choice(("scan", "scan", "fori", "while", "vmap"))
+    starts = [d.draw.choice((x, x, y, f"jnp.zeros_like({x})", f"0.5 * {x}")) for _ in range(d.draw.choice((2, 2, 3)))]
+    carries = [f"c[{number}]" for number in range(len(starts))]
+    if kind == "vmap" and (len(shape) < 2 or not shape[0]):
+        kind = "while"
+    constants = [f"{name}[0]" for name in (x, y)] if kind == "vmap" else [x, y]
+    forms = (
+        "{a}", "{b}", "{b}", "0.5 * {a} + 0.1 * {b}", "jnp.tanh({a} @ {w})", "{a} + 0.1 * ({b} @ {w})", "{a} + 0.1 * ({r} @ {w})", "{r}",
+        "{a}[..., ::-1]", "jnp.where(i % 2 == 0, {a}, {b})", "lax.cond(i % 2 == 0, lambda: {a}, lambda: jnp.sin({b}))",
+        "jnp.sin({r}) + {a}", "{a}.at[..., 0].add({b}[..., -1])", "lax.fori_loop(0, 2, lambda k, v: 0.5 * v + {b}, {a})",
+        "{a} - {b}.mean(-1, keepdims=True)",
+        "lax.cond(i > 1, lambda a, b: (b @ {w}, a), lambda a, b: (a, b), {a}, {b})[0]", "jnp.maximum({a}, {r})", "{a} * {a} * 0.1 + {r}",
+        "lax.scan(lambda v, u: (v + 0.1 * (u @ {w}), None), {a}, jnp.stack([{b}, {r}]))[0]",
+    )  # fmt: skip
+
+    def terms(numbers: Iterable[int], *rows: str) -> str:
+        others = [*constants, *rows]
+        drawn = [d.draw.choice(forms).format(a=carries[i], b=d.draw.choice(carries), r=d.draw.choice(others), w=w) for i in numbers]
+        return "(" + "".join([f"{term}, " for term in drawn]) + ")"
+
+    steps, begin = d.draw.choice((0, 1, 2, 3, 3, 4, 5)), f"({', '.join(starts)})"
+    if kind == "scan":
+        rows = d.emit(f"jnp.stack([{', '.join(d.draw.choices((x, y), k=steps))}])" if steps else f"{x}[None][:0]")
+        stacked = d.draw.sample(range(len(starts)), d.draw.choice((1, 2)))
+        step = f"lambda c, row: (lambda i, r: ({terms(range(len(starts)), 'r')}, {terms(stacked, 'r')}))(*row)"
+        reverse = d.draw.choice(("", ", reverse=True"))
+        results = d.emit(f"lax.scan({step}, {begin}, (jnp.arange({steps}), {rows}){reverse})", len(starts) + len(stacked))
+        return d.draw.choice(results)
+    step = f"lambda i, c: {terms(range(len(starts)))}"
+    if kind == "fori":
+        return d.draw.choice(d.emit(f"lax.fori_loop(0, {steps}, {step}, {begin})", len(starts)))
+    most = d.integers(shape[:1] if kind == "vmap" else (), 0, 5)
+    function = f"lambda most, *c: lax.while_loop(lambda s: s[0] < most, lambda s: (s[0] + 1, ({step})(*s)), (0, c))[1]"
+    function = f"jax.vmap({function})" if kind == "vmap" else f"({function})"
+    return d.draw.choice(d.emit(f"{function}({most}, *{begin})", len(starts)))
+
+
 def loss(d: Draft) -> str:
     """Draw a loss: cross-entropy, contrastive, CTC's sums over paths, Huber, and others."""
     form = d.draw.randrange(8)
@@ -578,6 +623,6 @@ def dropout(d: Draft) -> str:
 #: Blocks, and how often they are drawn.
 BLOCKS: dict[Callable[[Any], str], int] = {
     activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 4,
-    attention: 3, experts: 3, recurrence: 3, control: 2, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2, statistics: 3,
-    indexing: 4, cumulative: 2, view: 4, dropout: 1,
+    attention: 3, experts: 3, recurrence: 3, control: 2, loop: 3, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2,
+    statistics: 3, indexing: 4, cumulative: 2, view: 4, dropout: 1,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import volta_fn as vf
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 MATRIX = (((1,), (0,)), ((), ()))
@@ -44,6 +44,8 @@ class TestErrors:
             lax.dot_general(ones(2, 3), ones(3, 2), MATRIX, preferred_element_type="int32")
         with pytest.raises(DTypeError, match="no narrower"):
             lax.dot_general(ones(2, 3), ones(3, 2), MATRIX, preferred_element_type="float16")
+        with pytest.raises(DTypeError, match="no narrower"):
+            lax.dot_general(ones(2, 3, dtype=np.int32), ones(3, 2, dtype=np.int32), MATRIX, preferred_element_type="float16")
 
     def test_an_unknown_precision(self) -> None:
         with pytest.raises(ArgumentError, match="precision='lowest'"):
@@ -86,6 +88,45 @@ def test_the_gradient_of_a_widened_product_has_the_operands_dtypes() -> None:
     assert by_x.dtype == by_y.dtype == np.float16
     np.testing.assert_array_equal(by_x, np.full((2, 3), 4))
     np.testing.assert_array_equal(by_y, np.full((3, 4), 2))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16", "float32", "complex64"])
+@pytest.mark.parametrize("preferred", ["int8", "uint8", "int32", "uint32", "float16", "bfloat16", "float32", "complex64"])
+def test_sums_have_any_wider_dtype_with_the_numbers_of_the_operands(dtype: str, preferred: str) -> None:
+    """As in JAX, which also converts where numbers are lost."""
+    jax = pytest.importorskip("jax")
+    x, y = np.arange(6).reshape(2, 3) % 2, np.arange(12).reshape(3, 4) % 3
+
+    def product(api: Any, xnp: Any) -> Any:
+        return api.lax.dot(xnp.asarray(x).astype(dtype), xnp.asarray(y).astype(dtype), preferred_element_type=preferred)
+
+    kinds = [dtypes.BOOL, dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX]
+    rank = lambda name: next(number for number, kind in enumerate(kinds) if dtypes.as_dtype(name) in kind)
+    is_wider = dtypes.as_dtype(preferred).itemsize >= dtypes.as_dtype(dtype).itemsize and rank(preferred) >= rank(dtype)
+    if dtype != preferred and not is_wider:
+        with pytest.raises(DTypeError, match="preferred_element_type"):
+            product(vf, vf.numpy)
+        return
+    actual = product(vf, vf.numpy)
+    assert actual.dtype == dtypes.as_dtype(preferred)
+    np.testing.assert_array_equal(actual, x @ (y > 0 if dtype == "bool" else y))
+    np.testing.assert_array_equal(actual, product(jax, jax.numpy))
+
+
+def test_integers_have_sums_of_floats_in_every_product() -> None:
+    jax = pytest.importorskip("jax")
+    x, y = np.arange(6, dtype=np.int8).reshape(2, 3), np.arange(12, dtype=np.int8).reshape(3, 4)
+    for product in (
+        lambda api, xnp: xnp.matmul(x, y, preferred_element_type="float32"),
+        lambda api, xnp: xnp.einsum("ij,jk->ki", x, y, preferred_element_type="float32"),
+        lambda api, xnp: xnp.tensordot(x, y, 1, preferred_element_type="float32"),
+        lambda api, xnp: api.lax.ragged_dot(x, np.stack([y, -y]), np.int32([1, 1]), preferred_element_type=np.float32),
+        lambda api, xnp: api.lax.conv(x[None], y.T[:, :3, None][:, :2], (1,), "SAME", preferred_element_type=np.float32),
+    ):
+        wanted = product(jax, jax.numpy)
+        for actual in (product(vf, vf.numpy), vf.jit(lambda product=product: product(vf, vf.numpy))()):
+            assert actual.dtype == wanted.dtype == np.float32
+            np.testing.assert_array_equal(actual, wanted)
 
 
 @st.composite

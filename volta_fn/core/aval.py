@@ -234,10 +234,18 @@ class ShapedArray:
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def tangent_aval(self) -> ShapedArray:
-        """Return the aval of tangents: itself if inexact, else of dtype `float0`."""
+        """Return the aval of tangents.
+
+        It is the aval itself if inexact, and of dtype float32 for floats that are stored and not computed with. Others are `float0`.
+        """
         if self.is_float or self.dtype in dtypes.INEXACT:
             return self.strip_weak_type()
-        return ShapedArray(self.shape, dtypes.float0)
+        return ShapedArray(self.shape, np.dtype(np.float32) if self.dtype in dtypes.STORAGE_FLOATS else dtypes.float0)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether values have tangents."""
+        return self.is_float or self.dtype in dtypes.INEXACT or self.dtype in dtypes.STORAGE_FLOATS
 
     #: JAX's names for it.
     to_tangent_aval = at_least_vspace = tangent_aval

@@ -59,6 +59,14 @@ def promote_inexact(function: str, *values: Any) -> list[Array]:
     return _promoted(function, values, dtypes.to_inexact)
 
 
+def promote_default(function: str, *values: Any) -> list[Array]:
+    """Promote like `promote_inexact`, but integers to the default dtype of floats.
+
+    That is float64 where `jax_enable_x64` is set. Booleans count as integers.
+    """
+    return _promoted(function, values, lambda dtype: dtype if dtype in dtypes.INEXACT else dtypes.default(dtypes.to_inexact(dtype)))
+
+
 def promote_numeric(function: str, *values: Any) -> list[Array]:
     """Promote like `promote`, with booleans as int32."""
     return _promoted(function, values, lambda dtype: INDEX if dtype == BOOL else dtype)

@@ -137,8 +137,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
     Array([1., 1., 0.], dtype=float32)
     """
     order = _order("polyint", m)
-    constants = array(0.0 if k is None else k)
-    value, constants = promote_inexact("polyint", _coefficients("polyint", "p", p), constants)
+    value, constants = promote_inexact("polyint", _coefficients("polyint", "p", p), 0 if k is None else array(k))
     constants = broadcast_to(constants, (order,)) if constants.size == 1 else constants
     if constants.shape != (order,):
         raise ShapeError(f"polyint: k must be one constant or {order}, got shape {constants.shape}")

@@ -235,12 +235,12 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if isinstance(bins, str):
         raise ArgumentError(f"histogram: bins must be a number or the edges; choosing them by the rule {bins!r} is not supported")
     value, *_ = promote_inexact("histogram", a)
-    edges = array(bins, value.dtype) if isinstance(bins, (list, tuple)) else array(bins)
-    if edges.ndim == 1:
-        return lax.convert_element_type(edges, value.dtype)
-    if edges.ndim:
-        raise ShapeError(f"histogram: bins must be a number or a vector of edges, got shape {edges.shape}")
-    count = int(concrete("histogram", "bins", edges, "It decides the shape of the result."))
+    bins = array(bins) if isinstance(bins, (list, tuple)) else bins
+    if np.ndim(bins) == 1:
+        return lax.convert_element_type(bins, value.dtype)
+    if np.ndim(bins):
+        raise ShapeError(f"histogram: bins must be a number or a vector of edges, got shape {np.shape(bins)}")
+    count = int(concrete("histogram", "bins", bins, "It decides the shape of the result."))
     if count < 1:
         raise ArgumentError(f"histogram: the number of bins must be positive, got {count}")
     if range is not None:

@@ -121,10 +121,31 @@ def check_precision(name: str, precision: Any) -> None:
             raise ArgumentError(f"{name}: precision={precision!r} is none of {names}; leave it out, products are exact to the dtype")
 
 
+#: Kinds of numbers, each of which the next one has, too.
+_KINDS = (dtypes.BOOL, dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
+
+
+def _kind(dtype: np.dtype) -> int:
+    return next((number for number, kind in enumerate(_KINDS) if dtype in kind), len(_KINDS))
+
+
+def in_kind_of(preferred_element_type: np.dtype | None, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+    """Return the operands of a product, converted if its sums are of another kind.
+
+    That must be one with the operands' numbers, and no narrower: floats for integers, say. Otherwise they are returned as they are.
+    """
+    if preferred_element_type is None or {lhs.dtype, rhs.dtype} - dtypes.ALL:
+        return lhs, rhs
+    dtype = dtypes.promote_types(lhs.dtype, rhs.dtype)
+    if not _kind(dtype) < _kind(preferred_element_type) < len(_KINDS) or preferred_element_type.itemsize < dtype.itemsize:
+        return lhs, rhs
+    return convert_element_type(lhs, preferred_element_type), convert_element_type(rhs, preferred_element_type)
+
+
 def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: np.dtype | None) -> np.dtype:
     """Return the dtype of sums of products.
 
-    It is that of the operands, or `preferred_element_type`, which must be of its kind and no narrower.
+    It is that of the operands, or `preferred_element_type`, which must be of its kind and no narrower; `in_kind_of` converts operands.
     """
     for operand in (lhs, rhs):
         if operand.dtype not in dtypes.ALL:
@@ -133,11 +154,10 @@ def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_eleme
     if preferred_element_type is None or preferred_element_type == dtype:
         return dtype
     preferred = preferred_element_type
-    kinds = (dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
-    if not any(dtype in kind and preferred in kind for kind in kinds) or preferred.itemsize < dtype.itemsize:
+    if _kind(preferred) != _kind(dtype) or preferred.itemsize < dtype.itemsize:
         raise DTypeError(
-            f"{name}: preferred_element_type={preferred.name} must be of the kind of {dtype.name}, the operands' dtype, and no narrower. "
-            "Convert the operands first, or the result afterwards."
+            f"{name}: preferred_element_type={preferred.name} must be of the kind of {dtype.name}, the operands' dtype, or of one with "
+            "more numbers, and no narrower. Convert the operands first, or the result afterwards."
         )
     return preferred
 
@@ -282,11 +302,12 @@ def dot_general(
 
     `dimension_numbers` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch axes, then the
     remaining axes of `lhs`, then those of `rhs`. Its dtype is the operands' (of two dtypes, the one they promote to), or
-    `preferred_element_type`, a wider one of the same kind in which the products are then summed. float16 and bfloat16 sum in float32 and
-    are rounded once; integers wrap around; bools combine as "any of (a and b)". `precision` may let a GPU's matrix units round
-    operands of float32 (see `Precision`).
+    `preferred_element_type`, a wider one of the same kind, or one of floats for integers, in which the products are then summed.
+    float16 and bfloat16 sum in float32 and are rounded once; integers wrap around; bools combine as "any of (a and b)". `precision` may
+    let a GPU's matrix units round operands of float32 (see `Precision`).
 
-    Raises `ShapeError` for axes that do not pair up and `DTypeError` for a preferred dtype of another kind or a narrower one.
+    Raises `ShapeError` for axes that do not pair up, and `DTypeError` for a preferred dtype that is narrower, or of a kind without the
+    operands' numbers.
 
     >>> import volta_fn as vf
     >>> x, y = vf.numpy.ones((8, 2, 3)), vf.numpy.ones((8, 3, 5))
@@ -294,6 +315,8 @@ def dot_general(
     (8, 2, 5)
     """
     left, right = as_value(lhs), as_value(rhs)
+    if preferred_element_type is not None:
+        left, right = in_kind_of(dtypes.as_dtype(preferred_element_type), left, right)
     if left.dtype is not right.dtype and not settings.permissive:  # JAX's lax multiplies them in any mode
         check_promotion("dot_general", (left, right), dtypes.promote_types(left.dtype, right.dtype))
     if precision is None:

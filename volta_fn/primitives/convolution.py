@@ -17,7 +17,7 @@ from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
-from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, product_dtype, rounding
+from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, in_kind_of, product_dtype, rounding
 from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, moveaxis, reshape, rev, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -409,7 +409,7 @@ def conv_general_dilated(
     in `conv_dimension_numbers`. With `feature_group_count` G, the features of `lhs` and the out features of `rhs` fall into G groups that
     are convolved separately (G = features: a depthwise convolution); with `batch_group_count` the batch of `lhs` does. The dtype is as in
     `dot_general`: float16 and bfloat16 sum in float32, and `preferred_element_type` may be a wider dtype of the
-    same kind, or a float for integers. `precision` may let a GPU's matrix units round operands of float32, as in `dot_general`.
+    same kind, or one of floats for integers. `precision` may let a GPU's matrix units round operands of float32, as in `dot_general`.
 
     `algorithm` may ask for a way to compute it: "direct", "im2col", "igemm", "winograd" (windows of 3x3 or 5x5, no strides, no dilation) or
     "fft"; a gradient whose form it does not fit is computed as with "auto".
@@ -444,8 +444,7 @@ def conv_general_dilated(
     if dtype is None and x.dtype != w.dtype:
         dtype = dtypes.promote_types(x.dtype, w.dtype)
         check_promotion("conv_general_dilated", (x, w), dtype)
-    elif dtype in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
-        x, w = convert_element_type(x, dtype), convert_element_type(w, dtype)
+    x, w = in_kind_of(dtype, x, w)
     rounded = rounding(precision) if precision is not None and x.dtype == w.dtype == _FLOAT32 else ""
     groups = int(feature_group_count), int(batch_group_count)
     params = _Params(strides, pads, bases, dilations, numbers, *groups, dtype, algorithm, rounded or None)

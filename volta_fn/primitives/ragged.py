@@ -20,7 +20,7 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
-from volta_fn.primitives.contraction import TENSORFLOAT32, check_precision, dot_general, product_dtype, rounding
+from volta_fn.primitives.contraction import TENSORFLOAT32, check_precision, dot_general, in_kind_of, product_dtype, rounding
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.cumulative import cumsum
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_index_in_dim, dynamic_update_index_in_dim
@@ -210,7 +210,9 @@ ROWS, TRANSPOSED_ROWS, SUMS = "rows", "transposed rows", "sums"
 
 
 def _bind(x: Array, y: Array, sizes: Array, kind: str, precision: Any, dtype: Any) -> Array:
-    result = product_dtype("ragged_dot", x.aval, y.aval, dtype)
+    preferred = None if dtype is None else dtypes.as_dtype(dtype)
+    x, y = in_kind_of(preferred, x, y)
+    result = product_dtype("ragged_dot", x.aval, y.aval, preferred)
     if precision is not None:
         check_precision("ragged_dot", precision)
     precision = settings.matmul_precision if precision is None else precision

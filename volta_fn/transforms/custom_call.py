@@ -372,7 +372,7 @@ def as_tangent(tangent: Any, aval: ShapedArray, label: str, of: str, rounded: bo
     if tangent is None or type(tangent) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(tangent)
-    if value.shape != expected.shape or not _has_dtype(value, expected.dtype, rounded):
+    if value.shape != expected.shape or (value.dtype != aval.dtype and not _has_dtype(value, expected.dtype, rounded)):
         raise ShapeError(f"{label} of type {value.aval} for {of} of type {aval}")
     return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
 

@@ -477,7 +477,8 @@ def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: st
 def _cotangent_like(out: Any) -> Any:
     """Return a value of the type of a result's cotangent (float0 zeros for integers)."""
     value = as_value(out)
-    return value if value.dtype in dtypes.INEXACT else np.zeros(value.shape, dtypes.float0)
+    aval = value.aval.tangent_aval()
+    return value if value.dtype == aval.dtype else np.zeros(aval.shape, aval.dtype)
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:

@@ -216,7 +216,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        forced = [i and a.tangent_aval().dtype == a.dtype for i, a in zip(instantiates, closed.out_avals, strict=True)]
+        forced = [i and a.is_differentiable for i, a in zip(instantiates, closed.out_avals, strict=True)]
         out_nonzero = [f or nz for f, nz in zip(forced, nonzero_marks(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 

@@ -106,7 +106,7 @@ def value_and_grad(
         leaves, in_tree = tree.flatten((tuple(arguments), {}))
         _check_inputs(leaves, positions, arguments, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
-        differentiable = [v.dtype in dtypes.INEXACT for v in values]
+        differentiable = [v.aval.is_differentiable for v in values]
         function = DifferentiatedFunction(partial_function(fun, args, positions, kwargs), in_tree, has_aux, "grad")
 
         def check(outs: Sequence[Array]) -> None:  # called after the function, which sets `out_tree`
@@ -223,13 +223,13 @@ def _check_inputs(
     if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
         return  # the usual case, without the paths that only messages need
     for path, leaf in tree.leaves_with_path(list(arguments)):
-        dtype = as_value(leaf).dtype
+        aval = as_value(leaf).aval
         where = f"argument {positions[path[0].idx]}{tree.keystr(path[1:])} of {name}"
-        if holomorphic and dtype not in dtypes.COMPLEX:
-            raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
-        if dtype not in dtypes.INEXACT and not allow_int:
+        if holomorphic and aval.dtype not in dtypes.COMPLEX:
+            raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {aval.dtype.name}")
+        if not aval.is_differentiable and not allow_int:
             raise GradientError(
-                f"grad needs inputs of floating dtype, but {where} has dtype {dtype.name}. Convert it with .astype(float), "
+                f"grad needs inputs of floating dtype, but {where} has dtype {aval.dtype.name}. Convert it with .astype(float), "
                 "choose other arguments with argnums, or pass allow_int=True to get an empty gradient."
             )
 
@@ -399,14 +399,15 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
     """Return a tangent or cotangent as an array of its owner's type.
 
-    A weakly typed one is converted; if the owner `is_weak`, so is any other. In messages, it is `what`, and its owner is `owner`.
+    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. In messages, it is `what`,
+    and its owner is `owner`.
     """
-    array = as_value(value)
+    array, dtype = as_value(value), aval.tangent_aval().dtype
     if array.shape != aval.shape:
         raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
-    if array.dtype != aval.dtype and not array.weak_type and not is_weak:
+    if array.dtype not in (dtype, aval.dtype) and not array.weak_type and not is_weak:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
-    return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
+    return array if array.dtype == dtype else convert_element_type(array, dtype)
 
 
 # Destinations of cotangents, which `VJP.with_refs` adds to references or drops.
@@ -532,7 +533,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
     value, tangents_out, aux = with_tangents(*arguments)
     rest = iter(tangents_out)
-    tangent = tree.map(lambda v: next(rest) if v.dtype in dtypes.INEXACT else float0_zeros(v.shape), value)
+    tangent = tree.map(lambda v: next(rest) if v.aval.is_differentiable else float0_zeros(v.shape), value)
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
@@ -594,7 +595,7 @@ class PushForward:
         # A weakly typed integer was converted, as `jvp` does; but JAX refuses it here.
         for tangent, aval in zip(leaves, signature.in_avals, strict=True):
             dtype = aval_of(tangent).dtype
-            if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
+            if aval.is_differentiable and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
         out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.differentiable))
         results = with_zeros(out_tangents, signature.out_nonzero, signature.out_avals)
@@ -687,7 +688,7 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     values = [as_value(x) for x in leaves]
     function = DifferentiatedFunction(fun, in_tree, has_aux, transform)
     in_avals = tuple([v.aval for v in values])
-    differentiable = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
+    differentiable = tuple([a.is_differentiable for a in in_avals])
     linearization = linearize_eagerly(function, values, differentiable, function_name(fun))
     outs, aux = function.split(linearization.outs)
     program, out_nonzero = linearization.cut(len(outs))  # aux, which comes after the outputs, needs no derivative

@@ -399,7 +399,8 @@ class _Builder:
             compiled = _WASM.compile_programs(traced, pipeline)
         except CompilerError as error:
             raise ExportError(f"export_web: wasm=True: {error.message}; export without it, and the page needs WebGPU") from error
-        manifest["wasm"] = self.writer.data.add(np.frombuffer(compiled.code, np.uint8)) | {"length": len(compiled.code)}
+        module = self.writer.data.add(np.frombuffer(compiled.code, np.uint8))
+        manifest["wasm"] = module | {"length": len(compiled.code), "data": compiled.data_bytes}
         for name, program in compiled.programs.items():
             manifest["functions"][name]["wasm"] = self.writer.write_wasm(program)
 

@@ -99,6 +99,16 @@ def test_the_initial_value_counts_once_at_every_size(size: int) -> None:
         np.testing.assert_array_equal(lax.reduce(x, np.float32(2), function, (1,)), np.maximum(x.max(1), 2))
 
 
+@pytest.mark.parametrize("init", [0, 0.0, np.float32(0), np.float32(2), jnp.float32(0), jnp.float32(2)], ids=repr)
+@pytest.mark.parametrize("computation", [lax.add, lambda x, y: x + y])
+def test_initial_values_may_be_arrays_while_a_function_is_traced(init: Any, computation: Callable[[Any, Any], Any]) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for reduce in (lax.reduce, vf.jit(lax.reduce, static_argnums=(2, 3))):
+        np.testing.assert_array_equal(reduce(x, init, computation, (0,)), x.sum(0) + float(init))
+    np.testing.assert_array_equal(vf.jit(lambda x: lax.reduce(x, init, computation, (0,)))(x), x.sum(0) + float(init))
+    np.testing.assert_array_equal(vf.grad(lambda x: lax.reduce(x, init, computation, (0, 1)))(x), np.ones_like(x))
+
+
 def test_nothing_to_reduce() -> None:
     for computation in (lax.add, lambda a, b: a + b):
         assert float(lax.reduce(jnp.zeros((0,)), 2.0, computation, (0,))) == 2.0

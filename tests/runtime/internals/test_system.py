@@ -7,6 +7,7 @@ import re
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,27 @@ def test_memory_is_writable_and_freed(size: int) -> None:
 
     assert run(mapped) == 0, "pages are zero"
     assert run(lambda f: f.cast("ptrtoint", system.map_pages(f, i64(1 << 62)), "i64")) == 0, "null where there is no memory"
+
+
+def test_routines_tell_whether_they_have_float16() -> None:
+    """Also of numbers in the functions that they share, and of lanes of vectors; sorting them by their bits takes none."""
+    functions: dict[str, Callable[..., Any]] = {
+        "sum": lambda x: x.sum(0),
+        "round": lambda x: x + x.astype("float16").astype(x.dtype),
+        "product": lambda x: x @ x,
+        "one row": lambda x: x[0] @ x,
+        "sort": lambda x: vf.numpy.sort(x, 0),
+        "cumulative": lambda x: vf.numpy.cumsum(x, 1),
+        "copy": lambda x: vf.numpy.roll(x, 3, 0),
+        "convolution": lambda x: vf.lax.conv(x[None, :16, :8].reshape(1, 16, 8), x[:8, :48].reshape(8, 16, 3), (1,), "SAME"),
+    }
+    for name, function in functions.items():
+        for dtype in ("float16", "bfloat16", "float32"):
+            lowered = pipeline.lower(vf.jit(function).lower(vf.ShapeDtypeStruct((64, 64), dtype)).jaxpr, TARGET)
+            routines = [routine for key in lowered.routine_keys() if (routine := routine_of(key)) is not None]
+            texts = ["".join([routine.text, *[shared.text for shared in routine.shared]]) for routine in routines]
+            assert any(routine.has_float16 for routine in routines) == (name == "round" or (dtype == "float16" and name != "sort"))
+            assert [routine.has_float16 for routine in routines] == [" half" in text for text in texts], (name, dtype)
 
 
 def test_half_needs_conversions() -> None:

@@ -8,6 +8,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CompilerError, ExportError, MissingDependencyError
+from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.wasm.module import FEATURES, MACHINE, compile_module
 from volta_fn.targets.wasm.program import compile_programs
 
@@ -48,6 +49,15 @@ def test_without_llvmlite_an_error_says_what_to_install(monkeypatch: pytest.Monk
     functions = {"f": vf.web.Function(lambda x: x + 1, [vf.ShapeDtypeStruct((3,), "float32")], ["r"])}
     with pytest.raises(MissingDependencyError, match=r"wasm=True needs llvmlite.*pip install"):
         vf.export_web("unwritten.html", state={}, functions=functions, wasm=True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 65_536, 65_537, 3_000_000])
+def test_a_module_tells_how_many_pages_its_data_take(count: int) -> None:
+    table = f'@table = internal constant [{count} x i8] c"{"a" * count}"\n' if count else ""
+    address = "@table" if count else "null"
+    text = f"{table}define void @f(ptr %buffers, i64 %begin, i64 %end) {{\n  store ptr {address}, ptr %buffers, align 8\n  ret void\n}}"
+    module = compile_module([("", Routine(text, ()))])
+    assert module.data_bytes == -(-count // 65_536) * 65_536
 
 
 def test_a_module_exports_its_functions_and_needs_no_linker() -> None:

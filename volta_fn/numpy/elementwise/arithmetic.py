@@ -23,6 +23,7 @@ from volta_fn.numpy.arguments import (
     no_out,
     operand,
     promote,
+    promote_default,
     promote_inexact,
     promote_numeric,
     wide,
@@ -297,7 +298,7 @@ def trunc(x: Any, /) -> Array:
 @fused
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer, halves to even, as floating-point numbers."""
-    (value,) = promote_inexact("rint", x)
+    (value,) = promote_default("rint", x)
     return _to_even(value)
 
 
@@ -477,7 +478,7 @@ def conjugate(x: Any, /) -> Array:
 @fused
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the argument of numbers (0 or π for real ones), in degrees if `deg`."""
-    (value,) = promote_inexact("angle", z)
+    (value,) = promote_default("angle", z)
     result = lax.atan2(imag(value), real(value))
     return lax.mul(result, 180.0 / math.pi) if deg else result
 

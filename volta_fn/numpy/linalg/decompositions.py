@@ -379,7 +379,7 @@ def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
     counts = values > _relative(values, a, rtol, 1)
     inverse = safe_inverse(lax.select(counts, values, as_value(np.zeros((), values.dtype))))
     scaled = adjoint(vt) * lax.expand_dims(inverse, (values.ndim - 1,))
-    return matmul(scaled, adjoint(u)), values, lax.reduce_sum(lax.convert_element_type(counts, np.int32), (values.ndim - 1,))
+    return matmul(scaled, adjoint(u)), values, lax.reduce_sum(as_index(counts), (values.ndim - 1,))
 
 
 @_pseudo_inverse.defjvp

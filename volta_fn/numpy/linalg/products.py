@@ -14,7 +14,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import indexing, products, reductions
-from volta_fn.numpy.arguments import axes_of, axis_of, narrowed, operand, promote, promote_inexact, wide
+from volta_fn.numpy.arguments import axes_of, axis_of, narrowed, operand, promote, promote_default, promote_inexact, wide
 from volta_fn.numpy.linalg.decompositions import identity_like, inv, last_axis, matrices, safe_root, squared, svdvals
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.linalg.solvers import lu_solve, permute_rows
@@ -196,7 +196,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     >>> jnp.linalg.vector_norm(jnp.array([3.0, -4.0]), ord=1)
     Array(7., dtype=float32)
     """
-    (value,) = promote_inexact("vector_norm", x)
+    (value,) = promote_default("vector_norm", x)
     if isinstance(ord, str) or not isinstance(ord, (int, float, np.number)):
         raise ArgumentError(f"norm: the order of a vector norm must be a number, got {ord!r}")
     axes = axes_of("vector_norm", axis, value.ndim)

@@ -16,7 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
 from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
-from volta_fn.core.trace import Tracer, bind, is_concrete
+from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
     UNKNOWN,
@@ -456,7 +456,8 @@ def _initial(init_value: Any, operand: Array) -> Array:
 
 def _with_start(primitive: Primitive, start: Array, reduced: Array, computation: Callable[..., Any]) -> Array:
     identity = reduction_of(primitive.name).start(reduced.dtype)
-    return reduced if not isinstance(start, Tracer) and start == as_value(identity) else computation(start, reduced)
+    # Compared on the host: while a function is traced, a comparison of arrays is traced, too.
+    return reduced if is_concrete(start) and np.asarray(start) == identity else computation(start, reduced)
 
 
 def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combine, axes: Sequence[int]) -> list[Array]:

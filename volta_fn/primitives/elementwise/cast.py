@@ -14,7 +14,7 @@ from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprTrace, JaxprTracer
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, GradientError, ShapeError
+from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement import movement
 
 # Dtype changes that keep values or bits.
@@ -84,14 +84,9 @@ def _saturate_to_bits(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
 def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:
     (operand,), (tangent,) = primals, tangents
     out = convert_element_type(operand, new_dtype, weak_type)
-    if type(tangent) is not Zero and new_dtype in dtypes.STORAGE_FLOATS:
-        raise GradientError(
-            f"convert_element_type: there are no tangents of dtype {new_dtype.name}, which only stores numbers; "
-            "convert lax.stop_gradient(x), or give the rounding a derivative with custom_jvp"
-        )
-    if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
+    if type(tangent) is Zero or not out.aval.is_differentiable:
         return movement.no_tangents(out)
-    return out, convert_element_type(tangent, new_dtype)
+    return out, convert_element_type(tangent, out.aval.tangent_aval().dtype)
 
 
 convert_element_type_p: Primitive = Primitive(
@@ -109,7 +104,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     """Convert the elements of `operand` to `new_dtype`.
 
     Floats become integers by rounding toward zero (NaN becomes 0, values out of range the nearest bound); complex numbers become
-    real ones by dropping the imaginary part. Dtypes of fewer than 8 bits and 8-bit floats only store numbers, and have no tangents.
+    real ones by dropping the imaginary part. Floats of 8 bits and fewer only store numbers; their tangents are of dtype float32.
 
     Raises `DTypeError` for a dtype that arrays cannot have.
 

@@ -203,7 +203,7 @@ def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Arra
     case_tangents = tangents[1:]
     if all(type(t) is Zero for t in case_tangents):
         return no_tangents(out)
-    zero = as_value(np.zeros((), out.dtype))
+    zero = as_value(np.zeros((), out.aval.tangent_aval().dtype))
     out_tangent = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
     return out, broadcast_to(out_tangent, out.shape)
 

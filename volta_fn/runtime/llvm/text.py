@@ -57,6 +57,8 @@ class SharedFunction(NamedTuple):
     name: str
     declaration: str
     text: str
+    #: The types of the results of its instructions.
+    types: frozenset[str]
 
 
 class Module:
@@ -66,6 +68,8 @@ class Module:
         self._definitions: dict[str, str] = {}
         #: The functions of other modules that are called here, by their names.
         self.shared: dict[str, SharedFunction] = {}
+        #: The types of the results of instructions, those of the shared functions included.
+        self.types: set[str] = set()
 
     def declare(self, name: str, declaration: str) -> None:
         """Add an external declaration or a global, by name."""
@@ -84,6 +88,7 @@ class Module:
     def share(self, function: SharedFunction) -> None:
         """Declare a function that is shared."""
         self.shared[function.name] = function
+        self.types |= function.types
         self.declare(function.name, function.declaration)
 
     def __str__(self) -> str:
@@ -117,6 +122,7 @@ class Function(IndexArithmetic[Value]):
         self._count += 1
         name = f"%v{self._count}"
         self._text_lines.append(f"  {name} = {expression}")
+        self.module.types.add(type_)
         return Value(type_, name)
 
     def do(self, instruction: str) -> None:
@@ -321,7 +327,7 @@ def shared_function(name: str, parameters: Sequence[Value], write: Callable[[Fun
     f = Function(module, name, parameters)
     write(f)
     f.finish()
-    return SharedFunction(name, f"declare void @{name}({', '.join([p.type for p in parameters])})", str(module))
+    return SharedFunction(name, f"declare void @{name}({', '.join([p.type for p in parameters])})", str(module), frozenset(module.types))
 
 
 def lanes_of(type_: str) -> int:

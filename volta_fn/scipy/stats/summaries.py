@@ -73,7 +73,8 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
         axis: rank along this axis, by default among all elements, whose ranks are a vector.
         nan_policy: "propagate": all ranks along an axis with a NaN are NaN. "omit": only that of NaN is.
 
-    Returns float32, float64 for dtypes of 64 bits. Raises `ArgumentError` for other methods or policies.
+    Returns float32, or float64 for dtypes of 64 bits and where `jax_enable_x64` is set. Raises `ArgumentError` for other methods or
+    policies.
 
     >>> vf.scipy.stats.rankdata(vf.numpy.array([10, 30, 20, 30]))
     Array([1. , 3.5, 2. , 3.5], dtype=float32)
@@ -83,7 +84,7 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
         raise ArgumentError(f"rankdata: method must be 'average', 'min', 'max', 'dense' or 'ordinal', got {method!r}")
     values = operand("rankdata", "a", a)
     values = vnp.ravel(values) if axis is None else vnp.moveaxis(values, axis_of("rankdata", axis, values.ndim), -1)
-    dtype = dtypes.accumulator(dtypes.to_inexact(values.dtype))
+    dtype = dtypes.default(dtypes.accumulator(dtypes.to_inexact(values.dtype)))
     is_nan = _is_nan(values)
     if nan_policy == "propagate":
         is_nan = vnp.any(is_nan, -1, keepdims=True)

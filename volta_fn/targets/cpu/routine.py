@@ -10,12 +10,13 @@ call's `SignalWord` record, for tasks that may take long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, element_of, i64
 
 #: The parameters of an entry point.
 BUFFERS, BEGIN, END = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
@@ -83,6 +84,14 @@ class Routine:
     workspace: int = 0
     #: Functions that the text declares, and which other routines use, too.
     shared: tuple[SharedFunction, ...] = ()
+    #: Whether it has numbers of float16, which some machines cannot convert.
+    has_float16: bool = False
+
+    @classmethod
+    def of(cls, module: Module, launches: Sequence[Launch], workspace: int = 0) -> Routine:
+        """Return the routine of a module."""
+        has_float16 = any(element_of(type_) == "half" for type_ in module.types)
+        return cls(str(module), tuple(launches), workspace, tuple(module.shared.values()), has_float16)
 
 
 def routine_of(key: RoutineKey) -> Routine | None:
@@ -92,4 +101,4 @@ def routine_of(key: RoutineKey) -> Routine | None:
     """
     # LLVM would call functions that no library has, and never ends on WebAssembly's vectors of them.
     routine: Routine | None = key.make()
-    return routine if routine is None or host().converts_float16 or " half" not in routine.text else None
+    return routine if routine is None or host().converts_float16 or not routine.has_float16 else None

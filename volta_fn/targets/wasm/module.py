@@ -22,10 +22,13 @@ FEATURES = ("simd128", "bulk-memory", "nontrapping-fptoint", "sign-ext")
 MACHINE = Host("wasm32-unknown-unknown", "generic", ",".join(f"+{feature}" for feature in FEATURES), 16, 16)
 
 #: Numbers of sections, in the order in which they stand in a module.
-_CUSTOM, _EXPORT = 0, 7
+_CUSTOM, _IMPORT, _EXPORT = 0, 2, 7
 _ORDER = [1, 2, 3, 4, 5, 13, 6, 7, 8, 9, 12, 10, 11]
 _SYMBOL_TABLE, _FUNCTION, _DATA, _SECTION = 8, 0, 1, 3
 _UNDEFINED, _EXPLICIT_NAME = 0x10, 0x40
+
+#: Bytes of a page of memory.
+_PAGE = 1 << 16
 
 #: Pointers have four bytes there, which alignments in texts for 64-bit machines exceed.
 _POINTER_LOAD = re.compile(r"(load ptr, ptr [^,\n]+), align 8")
@@ -38,6 +41,8 @@ class WasmModule(NamedTuple):
     code: bytes
     #: Names of functions that it needs and that are not in it.
     missing: tuple[str, ...]
+    #: Bytes at the beginning of the memory that its data take, in whole pages.
+    data_bytes: int
 
 
 def compile_module(routines: Iterable[tuple[str, Routine]]) -> WasmModule:
@@ -67,7 +72,7 @@ def compile_module(routines: Iterable[tuple[str, Routine]]) -> WasmModule:
     passes.add_simplify_cfg_pass()
     passes.run(whole, builder)
     sections = list(_sections(machine.emit_object(whole)))
-    return WasmModule(*_with_exports(sections))
+    return _assembled(sections)
 
 
 def _machine() -> Any:
@@ -167,9 +172,9 @@ def _functions(linking: bytes) -> list[tuple[str, int]]:
     return functions
 
 
-def _imported_functions(content: bytes) -> list[str]:
-    """Return the names of the functions that a section of imports has."""
-    reader, names = _Reader(content), []
+def _imports(content: bytes) -> tuple[list[str], int]:
+    """Return the functions and the pages of memory that a section imports."""
+    reader, names, pages = _Reader(content), [], 0
     for _ in range(reader.number()):
         reader.name()
         name, kind = reader.name(), reader.byte()
@@ -181,17 +186,18 @@ def _imported_functions(content: bytes) -> list[str]:
         else:  # a table, which has the type of its elements, or a memory
             reader.take(1 if kind == 1 else 0)
             flags = reader.byte()
-            for _ in range(1 + (flags & 1)):
-                reader.number()
-    return names
+            limits = [reader.number() for _ in range(1 + (flags & 1))]
+            pages = limits[0] if kind == 2 else pages
+    return names, pages
 
 
-def _with_exports(sections: Sequence[_Section]) -> tuple[bytes, tuple[str, ...]]:
+def _assembled(sections: Sequence[_Section]) -> WasmModule:
+    """Return the module of an object's sections, which exports its functions."""
     linking = next(s.content for s in sections if s.kind == _CUSTOM and _Reader(s.content).name() == "linking")
     functions = _functions(linking)
     entries = b"".join(_written(len(name)) + name.encode() + b"\0" + _written(number) for name, number in functions)
     remaining = [s for s in sections if s.kind != _CUSTOM] + [_Section(_EXPORT, _written(len(functions)) + entries)]
     remaining.sort(key=lambda section: _ORDER.index(section.kind))
     code = b"\0asm\1\0\0\0" + b"".join(bytes([s.kind]) + _written(len(s.content)) + s.content for s in remaining)
-    missing = [name for s in remaining if s.kind == 2 for name in _imported_functions(s.content)]
-    return code, tuple(missing)
+    missing, pages = _imports(next(s.content for s in remaining if s.kind == _IMPORT))
+    return WasmModule(code, tuple(missing), pages * _PAGE)

@@ -81,6 +81,8 @@ class WasmPrograms(NamedTuple):
 
     programs: Mapping[str, WasmProgram]
     code: bytes
+    #: Bytes at the beginning of the memory that the module's data take.
+    data_bytes: int
 
 
 def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], pipeline: Pipeline) -> WasmPrograms:
@@ -95,7 +97,7 @@ def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], p
         module = compile_module(routines.values())
     if missing := [name for name in module.missing if name not in LIBRARY]:
         raise CompilerError.of("code generation", f"WebAssembly has no {', '.join(missing)}")
-    return WasmPrograms(programs, module.code)
+    return WasmPrograms(programs, module.code, module.data_bytes)
 
 
 def _program(

@@ -2,8 +2,8 @@
 
 import {Memory} from './memory.js';
 
-/** Where a module's constants begin and end, and its stack after them, which grows downwards. */
-const DATA_BYTES = 1 << 20, STACK_BYTES = 1 << 20, PAGE = 1 << 16, LINE = 64;
+/** The bytes of the stack, which begins after a module's data and grows downwards. */
+const STACK_BYTES = 1 << 20, PAGE = 1 << 16, LINE = 64;
 
 /** The number if the other one is NaN, as C's fmax and fmin have it. */
 const number = choose => (x, y) => Number.isNaN(x) ? y : Number.isNaN(y) ? x : choose(x, y);
@@ -20,24 +20,25 @@ for (const name of Object.keys(LIBRARY)) LIBRARY[`${name}f`] = LIBRARY[name];
 
 /** Opens a module of functions, and its memory. */
 export async function openWasm({wasm}, data) {
-  const memory = new WebAssembly.Memory({initial: (DATA_BYTES + STACK_BYTES) / PAGE});
+  const end = wasm.data + STACK_BYTES;
+  const memory = new WebAssembly.Memory({initial: end / PAGE});
   const environment = {
     ...LIBRARY,
     __linear_memory: memory,
-    __stack_pointer: new WebAssembly.Global({value: 'i32', mutable: true}, DATA_BYTES + STACK_BYTES),
+    __stack_pointer: new WebAssembly.Global({value: 'i32', mutable: true}, end),
     __indirect_function_table: new WebAssembly.Table({initial: 64, element: 'anyfunc'}),
   };
   const code = data.slice(wasm.offset, wasm.offset + wasm.length);
   const {instance} = await WebAssembly.instantiate(code, {env: environment});
-  return {memory, functions: instance.exports, name: 'the CPU, without WebGPU'};
+  return {memory, end, functions: instance.exports, name: 'the CPU, without WebGPU'};
 }
 
-/** Arrays in the module's memory, instead of buffers of the GPU. */
+/** Arrays in the module's memory, instead of buffers of the GPU: after its data and its stack, which are before `end`. */
 export class WasmMemory extends Memory {
-  constructor({memory}, data) {
+  constructor({memory, end}, data) {
     super(null, data);
     this.memory = memory;
-    this.end = DATA_BYTES + STACK_BYTES;
+    this.end = end;
     this.arena = {address: 0, size: 0};
   }
 

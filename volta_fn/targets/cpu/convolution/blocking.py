@@ -186,7 +186,7 @@ def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace:
             symbol = f"convolution_{stage}"
             _entry(module, symbol, jobs, workspace > 0)
             launches.append(Launch(symbol, sum(job.tasks for job in jobs), sum(job.cost for job in jobs)))
-    return Routine(str(module), tuple(launches), workspace)
+    return Routine.of(module, launches, workspace)
 
 
 def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:

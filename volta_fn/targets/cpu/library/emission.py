@@ -46,7 +46,7 @@ class RoutineWriter:
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""
-        return Routine(str(self.module), tuple(self._launches), workspace, tuple(self.module.shared.values()))
+        return Routine.of(self.module, self._launches, workspace)
 
 
 def empty_routine() -> Routine:

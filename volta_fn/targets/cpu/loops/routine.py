@@ -92,7 +92,7 @@ class SplitReduction:
         """Return the routine of both launches."""
         module = Module()
         launches = (self.reduce_chunks(module), self.combine_chunks(module))
-        return Routine(str(module), launches, self.workspace)
+        return Routine.of(module, launches, self.workspace)
 
     def workspace_pointer(self, f: Function) -> Value:
         """Emit the address of the workspace."""
@@ -258,7 +258,7 @@ def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
         return SplitReduction(schedule).routine()
     module = Module()
     launch = write(nest_of(entry_point(module, "kernel"), analysis), schedule)
-    return Routine(str(module), (launch,))
+    return Routine.of(module, (launch,))
 
 
 def options_of(kernel: Kernel) -> Iterator[LoopOptions]:

@@ -122,7 +122,7 @@ class Gemm:
         launches.append(Launch(self.name, blocking.tasks, steps * _STEP))
         if blocking.splits > 1:
             launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
-        return Routine(str(self.module), tuple(launches), self.workspace, tuple(self.module.shared.values()))
+        return Routine.of(self.module, launches, self.workspace)
 
     # the workspace
 

@@ -112,10 +112,10 @@ class DotProducts:
         read_once = problem.batch * max(problem.m, problem.n) * problem.k * matrix.dtype.itemsize
         launches = [Launch(self.name, tasks, vectors * (_DOT_STEP if read_once <= _NEAR else _FAR_STEP))]
         if blocking.splits == 1:
-            return Routine(str(self.module), tuple(launches))
+            return Routine.of(self.module, launches)
         launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
         size = blocking.splits * problem.batch * problem.m * problem.n * self.work.itemsize
-        return Routine(str(self.module), tuple(launches), size)
+        return Routine.of(self.module, launches, size)
 
     def _write(self, chunks: int) -> None:
         blocking = self.blocking
@@ -381,10 +381,10 @@ class ScaledRows:
         vectors = tasks * self.split_steps * (self.run // self.work.lanes)
         launches = [Launch(self.name, tasks, vectors * _ROW_STEP)]
         if blocking.splits == 1:
-            return Routine(str(self.module), tuple(launches))
+            return Routine.of(self.module, launches)
         launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
         size = blocking.splits * problem.batch * problem.m * problem.n * self.work.itemsize
-        return Routine(str(self.module), tuple(launches), size)
+        return Routine.of(self.module, launches, size)
 
     def _task(self, number: Value) -> None:
         f, problem, run = self.f, self.problem, self.run
