@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.devices.device import Device, Executable
-from volta_fn.core.devices.distribution import same_in_all_processes
+from volta_fn.core.devices.distribution import compiled, same_in_all_processes
 from volta_fn.core.functions import leaf_structure
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.jit.eager import PIPELINE, as_buffer
@@ -58,8 +58,11 @@ def set_compile_hook(function: Callable[[TracedProgram, Device], Callable[..., A
 def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     """Compile a program as a function of all its inputs, those in 64 bits included."""
     with gc_paused():
-        hook, closed = compile_hook, same_in_all_processes(traced.jaxpr, device)
-        executable = device.backend.compile(closed, traced.donated, PIPELINE) if hook is None else Executable(hook(traced, device))
+        if (hook := compile_hook) is None:
+            executable = compiled(traced.jaxpr, device, traced.donated, PIPELINE)
+        else:
+            same_in_all_processes(traced.jaxpr, device)
+            executable = Executable(hook(traced, device))
     run_flat = executable.run
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree

@@ -36,7 +36,7 @@ from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray,
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
 from volta_fn.core.devices.device import Device, current_default_device, default_device
-from volta_fn.core.devices.distribution import same_in_all_processes
+from volta_fn.core.devices.distribution import compiled
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux
@@ -464,7 +464,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(same_in_all_processes(program, trace.device), (False,) * len(avals), _PIPELINE).run, False)
+    return partial(compiled(program, trace.device, (False,) * len(avals), _PIPELINE).run, False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

@@ -295,7 +295,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
     `sums` says whether devices compute a sum.
     """
     world = distribution.current()
-    if world.size == 1 or not distribution.names_processes(closed):
+    if world.size == 1 or not distribution.process_axes(closed):
         return closed
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     starts: dict[int, list[Equation]] = {}
