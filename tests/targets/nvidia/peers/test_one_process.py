@@ -12,6 +12,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from benchmarks.gpu import collectives as benchmark
 from tests.distributed import law_cases
 from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda
 from tests.targets.nvidia.peers.one_process import install
@@ -128,6 +129,12 @@ def test_every_collective_of_every_dtype_is_a_kernel(machine: Machine) -> None:
 
 #: Without large arrays, which take an emulated GPU a minute.
 LAWS = [law for law in itertools.product(law_cases.contexts(), law_cases.collectives(2)) if "large" not in law[1]]
+
+
+@counts(3)
+def test_the_benchmark_finds_no_wrong_result(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.check(benchmark.Gpus(3, range(3)), ["bfloat16", "bool"], [37]) == 0
+    assert "108 results, 0 wrong; steps on the host: {}" in capsys.readouterr().out
 
 
 @counts(2, 4)
