@@ -85,7 +85,8 @@ def _sharding(split: tuple[tuple[ProcessAxis, ...], ...]) -> NamedSharding:
     """Return the sharding of shards."""
     (grid,) = {axis.grid for axes in split for axis in axes}
     mesh = Mesh(np.array(grid.devices, object).reshape(grid.shape), grid.names)
-    return NamedSharding(mesh, PartitionSpec(*[tuple([axis.name for axis in axes]) for axes in split]))
+    length = max([i + 1 for i, axes in enumerate(split) if axes])
+    return NamedSharding(mesh, PartitionSpec(*[tuple([axis.name for axis in axes]) for axes in split[:length]]))
 
 
 class _Localisation:

@@ -249,11 +249,11 @@ class _Worker:
 
     def __init__(self, device: Device) -> None:
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._device = device
+        self._world = DeviceWorld(device)
         threading.Thread(target=self._work, name=f"volta_fn {device}", daemon=True).start()
 
     def _work(self) -> None:
-        distribution.set_current_in_thread(DeviceWorld(self._device))
+        distribution.set_current_in_thread(self._world)
         while True:
             self.calls.get()()
 
@@ -282,9 +282,9 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
         task.run(number, device, lambda: context.run(in_context))
 
     with _giving:
+        workers = [_workers.get(device) or _workers.setdefault(device, _Worker(device)) for device in devices]
         try:
-            for number, device in enumerate(devices):
-                worker = _workers.get(device) or _workers.setdefault(device, _Worker(device))
+            for number, (device, worker) in enumerate(zip(devices, workers, strict=True)):
                 worker.calls.put(partial(call, number, device, contextvars.copy_context()))
             task.wait()
         except BaseException:  # Ctrl-C
@@ -367,3 +367,13 @@ def executable_at_home(closed: ClosedJaxpr, home: Device, pipeline: Any) -> Exec
         return [moved(result, home).buffer() for result in results]
 
     return Executable(run)
+
+
+def first_described(closed: ClosedJaxpr, pipeline: Any, describe: Callable[[ClosedJaxpr, Device], T]) -> T:
+    """Return what a function says of the program of the first device.
+
+    It is called for all devices, as compilers may let these meet.
+    """
+    devices = distribution.devices_of(closed)
+    local = pipeline.local_program(closed, devices, (None,) * len(closed.in_avals))
+    return on_all(devices, lambda device: describe(local.at(device), device))[0]

@@ -308,6 +308,15 @@ def test_pmap(machine: Machine) -> None:
         vf.pmap(lambda x: x)(np.ones((3, 2), np.float32))
 
 
+def test_a_lowered_program_tells_of_the_first_device(machine: Machine) -> None:
+    lowered = vf.jit(machine.by_rows(lambda x: lax.psum(vnp.sin(x) + lax.axis_index("i"), "i"))).lower(np.ones(8, np.float32))
+    assert lowered.host_steps() == []
+    assert "psum" in lowered.as_text()
+    assert "sin" in lowered.as_text("kernels")
+    assert lowered.memory().temporaries >= 0
+    np.testing.assert_allclose(lowered.compile()(np.ones(8, np.float32)), 2 * np.sin(1.0) + 1, rtol=1e-6)
+
+
 def test_without_jit_one_device_computes(machine: Machine) -> None:
     mapped = vf.shard_map(lambda x: lax.psum(x, "i"), mesh=machine.mesh((2,), "i"), in_specs=P("i"), out_specs=P())
     with vf.disable_jit():
