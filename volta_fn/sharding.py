@@ -1,7 +1,7 @@
-"""Meshes, shardings and maps over devices, for one process; JAX's `jax.sharding`.
+"""Meshes, shardings and maps over devices; JAX's `jax.sharding`.
 
-An array lies on one device. A mesh names axes to map over, and one device may stand at several positions
-of it, so that a program for many devices can be tried on one:
+A mesh names axes to map over. Where its devices have memories of their own, as GPUs have, each has its shard of an array and computes
+with that. One device may stand at several positions, so that a program for many devices can be tried on one:
 
 >>> import numpy as np, volta_fn as vf
 >>> mesh = vf.sharding.Mesh(np.full(4, vf.devices("cpu")[0]), "data")
@@ -316,8 +316,8 @@ def shard_map(
 ) -> Callable[..., Any]:
     """Map a function over the shards of its arguments.
 
-    The function gets one shard of each argument, and may use collectives over the axes of the mesh. All shards of a process are computed
-    together, as by `vmap`, on the device of the arguments.
+    The function gets one shard of each argument, and may use collectives over the axes of the mesh. Each of several GPUs computes with its
+    shards. Devices of one memory are one: all shards are computed together, as by `vmap`.
 
     With several processes, each holds only its shard of an array: it passes its shard of an argument that `in_specs` splits over
     processes, and gets its shard of such a result. Arguments that are not split must be equal in all processes.
@@ -542,7 +542,7 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """Map a function over the devices there are: `jit` of `vmap`.
+    """Map a function over the devices there are: `jit` of `vmap`, on all GPUs.
 
     Args:
         fun: the function of one device's share.

@@ -62,7 +62,7 @@ class Gpus(NamedTuple):
         return 0 in self.positions
 
     def put(self, rows: Any, spec: Any) -> Any:
-        """Return the rows of this process's GPUs, each on its own, or what all of them have."""
+        """Return the rows of this process's GPUs there, or what all have."""
         if len(self.positions) == 1:
             return map_arrays(vnp.asarray, rows)
         sharding = vf.NamedSharding(self.mesh, spec)
@@ -130,8 +130,7 @@ def check(gpus: Gpus, dtypes: Sequence[str], lengths: Sequence[int]) -> int:
         for length in lengths:
             parts = np.stack([drawn(dtype, position, length) for position in range(n)])
             program = on_gpus(lambda x: {name: value[None] for name, value in collectives(x[0]).items()}, gpus)
-            results = program(parts[gpus.positions])
-            again = program(parts[gpus.positions])
+            results, again = [program(parts[[*gpus.positions]]) for _ in range(2)]
             for (row, rank), (round_, result) in itertools.product(enumerate(gpus.positions), enumerate((results, again))):
                 for name, value in expected(parts, rank).items():
                     have, count = np.asarray(result[name])[row], count + 1
@@ -402,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_form(form: str, gpus: int, words: Sequence[str]) -> int:
-    """Run the command line with a process for each GPU, or with one; return the exit status."""
+    """Run the command line in one of the forms; return the exit status."""
     launcher = ["volta_fn.launch", "-n", str(gpus), "-m"] if form == "processes" else []
     print(f"{gpus} GPUs, {'a process for each' if form == 'processes' else 'one process'}:", flush=True)
     command = [sys.executable, "-m", *launcher, "benchmarks.gpu.collectives", *words, "--forms", form]
