@@ -261,6 +261,8 @@ class _Worker:
 _workers: dict[Device, _Worker] = {}
 #: Held while calls are given to several threads, so that all of them have them in the same order.
 _giving = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
+    os.register_at_fork(after_in_child=_workers.clear)
 
 
 def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T]:

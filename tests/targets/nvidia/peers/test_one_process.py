@@ -238,6 +238,14 @@ def test_a_program_mixes_whole_and_split_values(machine: Machine) -> None:
     same(function(x), expected)
 
 
+def test_examples_of_a_mapped_function(machine: Machine) -> None:
+    mapped = machine.by_rows(lambda x: x - lax.pmean(x, "i"))
+    x = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
+    expected = x - x.reshape(3, 2, 2, 2).mean(1)[:, None].repeat(2, 1).reshape(3, 4, 2)
+    same(vf.jit(vf.vmap(mapped))(x), expected)
+    same(vf.jvp(vf.vmap(mapped, 1, 1), (np.moveaxis(x, 0, 1),), (np.moveaxis(x, 0, 1),))[1], np.moveaxis(expected, 0, 1))
+
+
 @counts(4)
 def test_two_axes(machine: Machine) -> None:
     mesh = machine.mesh((2, 2), ("data", "model"))
