@@ -1,7 +1,7 @@
-"""Meshes, shardings and maps over devices, for one process; JAX's `jax.sharding`.
+"""Meshes, shardings and maps over devices; JAX's `jax.sharding`.
 
-An array lies on one device. A mesh names axes to map over, and one device may stand at several positions
-of it, so that a program for many devices can be tried on one:
+A mesh names axes to map over. Where its devices have memories of their own, as GPUs have, each has its shard of an array and computes
+with that. One device may stand at several positions, so that a program for many devices can be tried on one:
 
 >>> import numpy as np, volta_fn as vf
 >>> mesh = vf.sharding.Mesh(np.full(4, vf.devices("cpu")[0]), "data")
@@ -45,11 +45,12 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, tra
 from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
-from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum
+from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum, shard_of, whole_of
 from volta_fn.primitives.collectives.exchanges import border_cast as pcast
-from volta_fn.primitives.data_movement.movement import broadcast, reshape, to_front, transpose
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape, to_front, transpose
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import eq, select
+from volta_fn.settings import current as settings
 from volta_fn.transforms.vmap import vmap, vmap_flat
 
 __all__ = [
@@ -244,6 +245,8 @@ class OverProcesses:
 
     def __init__(self, grid: ProcessGrid, names: Sequence[Any]) -> None:
         self.axes = {name: ProcessAxis(name, grid) for name in names if name in grid.names}
+        #: Whether values outside are whole, not this process's shards.
+        self._is_whole = bool(grid.devices)
 
     def run(
         self, function: Flat, values: Sequence[Array], in_specs: Sequence[PartitionSpec], out_specs: Callable[[], Sequence[PartitionSpec]],
@@ -252,6 +255,8 @@ class OverProcesses:
         """Return the results: `out_specs` gives their specs, once the function has run."""
         varying = [self._named(spec) for spec in in_specs]
         inner = [pcast(x, self._others(axes), "varying") for x, axes in zip(values, varying, strict=True)]
+        if self._is_whole:
+            inner = [shard_of(x, self._split(spec, x.ndim)) for x, spec in zip(inner, in_specs, strict=True)]
         with contextlib.ExitStack() as stack:
             for name, axis in self.axes.items():
                 stack.enter_context(bound_axis(name, axis))
@@ -259,7 +264,14 @@ class OverProcesses:
             outs = eval_jaxpr(closed, *inner)
             differs = variance_of(closed, varying)
             specs = [self._named(spec) for spec in out_specs()]
-            return [self._to_outside(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
+            results = [self._to_outside(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
+        if self._is_whole:
+            results = [whole_of(x, self._split(spec, x.ndim)) for x, spec in zip(results, out_specs(), strict=True)]
+        return results
+
+    def _split(self, spec: PartitionSpec, ndim: int) -> tuple[tuple[ProcessAxis, ...], ...]:
+        """Return the axes that split each dimension."""
+        return tuple([tuple([self.axes[name] for name in spec.axes_of(i) if name in self.axes]) for i in range(ndim)])
 
     def _named(self, spec: PartitionSpec) -> Variance:
         return frozenset([self.axes[name] for name in spec.names() if name in self.axes])
@@ -303,8 +315,8 @@ def shard_map(
 ) -> Callable[..., Any]:
     """Map a function over the shards of its arguments.
 
-    The function gets one shard of each argument, and may use collectives over the axes of the mesh. All shards of a process are computed
-    together, as by `vmap`, on the device of the arguments.
+    The function gets one shard of each argument, and may use collectives over the axes of the mesh. Each of several GPUs computes with its
+    shards. Devices of one memory are one: all shards are computed together, as by `vmap`.
 
     With several processes, each holds only its shard of an array: it passes its shard of an argument that `in_specs` splits over
     processes, and gets its shard of such a result. Arguments that are not split must be equal in all processes.
@@ -341,10 +353,10 @@ def shard_map(
     @functools.wraps(f)
     def mapped(*args: Any) -> Any:
         over = get_mesh() if mesh is None else mesh
-        if over.processes is None:
-            return shards.map(over, *args)
+        if over.grid is None or (over.grid.devices and (settings.disable_jit or settings.sees_results)):
+            return shards.map(over, None, *args)
         if over not in jitted:
-            jitted[over] = jit(functools.wraps(f)(functools.partial(shards.map, over)))
+            jitted[over] = jit(functools.wraps(f)(functools.partial(shards.map, over, over.grid)))
         return jitted[over](*args)
 
     return mapped
@@ -390,13 +402,16 @@ class _OverShards(NamedTuple):
     axis_names: Any
     check: bool
 
-    def map(self, mesh: Mesh, *args: Any) -> Any:
-        """Return the results of the function over all shards of this process."""
+    def map(self, mesh: Mesh, grid: ProcessGrid | None, *args: Any) -> Any:
+        """Return the results of the function over all shards of this process.
+
+        Each device of the `grid`, or each of its processes, computes its own; without a grid one device computes all.
+        """
         names = [n for n in mesh.axis_names if not self.axis_names or n in self.axis_names]
         leaves, structure = tree.flatten(args)
         inferred = self.in_specs is INFERRED
         specs = _specs([sharding_spec(x) for x in leaves], leaves, mesh) if inferred else _specs(self.in_specs, args, mesh)
-        values, grid = [on_home_device(as_value(x)) for x in leaves], mesh.processes
+        values = [on_home_device(as_value(x)) for x in leaves]
         flat = _FlatShards(self, mesh, structure)
         local = functools.partial(self._local, mesh, names, flat, specs)
         if grid is None:
@@ -405,6 +420,8 @@ class _OverShards(NamedTuple):
         else:
             processes = OverProcesses(grid, names)
             results = processes.run(functools.partial(local, grid), values, specs, lambda: flat.out_specs, self.check)
+            if grid.devices:
+                results = [split(r, NamedSharding(mesh, s)) for r, s in zip(results, flat.out_specs, strict=True)]
         return tree.unflatten(flat.out_tree, results)
 
     def _local(
@@ -524,7 +541,7 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """Map a function over the devices there are: `jit` of `vmap`.
+    """Map a function over the devices there are: `jit` of `vmap`, on all GPUs.
 
     Args:
         fun: the function of one device's share.
@@ -548,8 +565,11 @@ def pmap(
         axes = (in_axes,) * len(args) if isinstance(in_axes, int) else tuple(in_axes)
         axes = tuple([None if i in static else axis for i, axis in enumerate(axes)])
         device_count = len(local_devices(backend=backend) if devices is None else devices)
-        _check_size(args, kwargs, axes, axis_size, device_count)
+        size = _checked_size(args, kwargs, axes, axis_size, device_count)
         if process_count() == 1:
+            mesh = _mesh_over((devices or local_devices(backend=backend))[:size], axis_name)
+            if mesh.grid is not None and not (settings.disable_jit or settings.sees_results):
+                return _pmap_over_devices(fun, mesh, axes, out_axes)(args, kwargs)
             args, kwargs = tree.map(on_home_device, (tuple(args), kwargs))
             result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
             return _over_devices(result, out_axes, devices or local_devices(backend=backend), axis_name)
@@ -564,10 +584,41 @@ def _over_devices(result: Any, out_axes: Any, devices: Sequence[Device], name: A
     axes = tree.broadcast_prefix(out_axes, result, is_leaf=lambda x: x is None)
     if len(devices) == 1 or None in axes or not leaves:
         return result
-    count = leaves[0].shape[axes[0]]
-    mesh = Mesh(np.array(devices[:count], object), (_UNNAMED if name is None else name,))
+    mesh = _mesh_over(devices[: leaves[0].shape[axes[0]]], name)
     specs = [PartitionSpec(*[None] * (axis % leaf.ndim), mesh.axis_names[0]) for leaf, axis in zip(leaves, axes, strict=True)]
     return tree.unflatten(structure, [split(leaf, NamedSharding(mesh, s)) for leaf, s in zip(leaves, specs, strict=True)])
+
+
+def _mesh_over(devices: Sequence[Device], name: Any) -> Mesh:
+    return Mesh(np.array(devices, object), (_UNNAMED if name is None else name,))
+
+
+def _pmap_over_devices(fun: Callable[..., Any], mesh: Mesh, axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """Map over the devices of a mesh, one example on each."""
+    (name,) = mesh.axis_names
+    is_none = lambda x: x is None  # noqa: E731
+    to_first = lambda axis: None if axis is None else 0  # noqa: E731
+    first, out_first = tree.map(to_first, axes, is_leaf=is_none), tree.map(to_first, out_axes, is_leaf=is_none)
+    spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731
+
+    def along(values: Any, prefix: Any, move: Callable[[Any, int], Any]) -> Any:
+        leaves, structure = tree.flatten(values)
+        axes_of_leaves = tree.broadcast_prefix(prefix, values, is_leaf=is_none)
+        return tree.unflatten(
+            structure, [x if axis is None else move(x, axis % np.ndim(x)) for x, axis in zip(leaves, axes_of_leaves, strict=True)]
+        )
+
+    def run(args: Any, kwargs: Any) -> Any:
+        over_shards = shard_map(
+            lambda args, kwargs: vmap(fun, first, out_first)(*args, **kwargs),
+            mesh=mesh,
+            in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
+            out_specs=tree.map(spec, out_axes, is_leaf=is_none),
+        )
+        result = over_shards(along(tuple(args), axes, lambda x, axis: moveaxis(x, axis, 0)), kwargs)
+        return along(result, out_axes, lambda x, axis: moveaxis(x, 0, axis))
+
+    return run
 
 
 def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out_axes: Any) -> Callable[..., Any]:
@@ -590,8 +641,11 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
 _UNNAMED = "the processes"
 
 
-def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, axis_size: int | None, device_count: int) -> None:
-    """Raise `DeviceError` if the mapped axis is longer than there are devices."""
+def _checked_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, axis_size: int | None, device_count: int) -> int:
+    """Return the size of the mapped axis.
+
+    Raises `DeviceError` if it is longer than there are devices.
+    """
     leaves = tree.leaves((tuple(args), kwargs))
     dims = tree.broadcast_prefix((axes, dict.fromkeys(kwargs, 0)), (tuple(args), kwargs), is_leaf=lambda x: x is None)
     sizes = [np.shape(leaf)[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and np.ndim(leaf)]
@@ -601,3 +655,4 @@ def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, axis_siz
             f"pmap over an axis of size {size} needs as many devices, but there are {device_count}. Use vmap, or shard_map over a mesh "
             "in which one device stands at all positions"
         )
+    return size

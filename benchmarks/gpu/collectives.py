@@ -1,32 +1,38 @@
 """Collectives between GPUs: `python -m benchmarks.gpu.collectives`.
 
-It checks and times them on one machine, with a process for each GPU.
+It checks and times them on one machine: first with a process for each GPU, then with one process that has all of them (`--forms`).
 `check` compares every collective of every dtype with NumPy. `speed` times them beside NCCL (`torch.distributed`), by turns in the same
 processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. `train` trains a GPT by data
-parallelism, on one process and on all, with as many examples for each, and compares losses with those of one process with all examples.
+parallelism, on one GPU and on all, with as many examples for each, and compares losses with those of one GPU with all examples. Times of
+one process are beside those of NCCL with several.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import Library, arrays_in, library, map_arrays
 from volta_fn import P, lax
+from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.nvidia.peers import kernels
 
 Call = Callable[[], Any]
@@ -36,12 +42,36 @@ SIZES = tuple(1 << bits for bits in (12, 16, 20, 22, 24, 26, 28, 30))
 MOVED_SIZES = tuple(1 << bits for bits in (16, 20, 24, 28, 30))
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ppermute")
 SAMPLES = 7
+FORMS = ("processes", "one")
 
 
-def on_processes(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return a jitted function of each process's array."""
-    mesh = vf.make_mesh({"i": vf.process_count()})
-    return vf.jit(vf.shard_map(function, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False), **options)
+class Gpus(NamedTuple):
+    """The GPUs of a run, and which of them belong to this process."""
+
+    size: int
+    positions: Sequence[int]
+
+    @property
+    def mesh(self) -> Any:
+        """All GPUs along the axis "i"."""
+        return vf.make_mesh({"i": self.size})
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process prints."""
+        return 0 in self.positions
+
+    def put(self, rows: Any, spec: Any) -> Any:
+        """Return the rows of this process's GPUs there, or what all have."""
+        if len(self.positions) == 1:
+            return map_arrays(vnp.asarray, rows)
+        sharding = vf.NamedSharding(self.mesh, spec)
+        return map_arrays(lambda x: vf.device_put(x, sharding), rows)
+
+
+def on_gpus(function: Callable[..., Any], gpus: Gpus) -> Callable[..., Any]:
+    """Return a jitted function of each GPU's array."""
+    return vf.jit(vf.shard_map(function, mesh=gpus.mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False))
 
 
 # Checks.
@@ -63,9 +93,9 @@ def drawn(dtype: str, rank: int, *shape: int) -> np.ndarray:
     return np.asarray(vnp.asarray(np.abs(numbers) if dtype[0] == "u" else numbers).astype(dtype))
 
 
-def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
+def check(gpus: Gpus, dtypes: Sequence[str], lengths: Sequence[int]) -> int:
     """Compare collectives with NumPy; return how many results are wrong."""
-    n, rank = vf.process_count(), vf.process_index()
+    n = gpus.size
     wrong = count = 0
     ring = [(i, (i + 1) % n) for i in range(n)]
 
@@ -85,7 +115,7 @@ def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
             results |= {"pmax": lax.pmax(x, "i"), "pmin": lax.pmin(x, "i")}
         return results
 
-    def expected(parts: np.ndarray) -> dict[str, np.ndarray]:
+    def expected(parts: np.ndarray, rank: int) -> dict[str, np.ndarray]:
         total = np.asarray(parts.astype(np.int64 if parts.dtype.kind == "b" else parts.dtype).sum(0)).astype(
             np.int32 if parts.dtype.kind == "b" else parts.dtype
         )
@@ -99,16 +129,16 @@ def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
     for dtype in dtypes:
         for length in lengths:
             parts = np.stack([drawn(dtype, position, length) for position in range(n)])
-            program = on_processes(lambda x: {name: value[None] for name, value in collectives(x[0]).items()})
-            results = program(parts[rank : rank + 1])
-            again = program(parts[rank : rank + 1])
-            for name, value in expected(parts).items():
-                for round_, result in enumerate((results, again)):
-                    have, count = np.asarray(result[name])[0], count + 1
+            program = on_gpus(lambda x: {name: value[None] for name, value in collectives(x[0]).items()}, gpus)
+            results, again = [program(parts[[*gpus.positions]]) for _ in range(2)]
+            for (row, rank), (round_, result) in itertools.product(enumerate(gpus.positions), enumerate((results, again))):
+                for name, value in expected(parts, rank).items():
+                    have, count = np.asarray(result[name])[row], count + 1
                     if have.dtype != value.dtype or have.tobytes() != np.ascontiguousarray(value).tobytes():
                         wrong += 1
                         print(
-                            f"WRONG: {name} of {length} {dtype} in round {round_}: {have.ravel()[:5]} instead of {value.ravel()[:5]}",
+                            f"WRONG: {name} of {length} {dtype} on GPU {rank} in round {round_}: {have.ravel()[:5]} instead of "
+                            f"{value.ravel()[:5]}",
                             flush=True,
                         )
     steps = host_steps()
@@ -118,15 +148,20 @@ def check(dtypes: Sequence[str], lengths: Sequence[int]) -> int:
 
 def host_steps() -> dict[str, int]:
     """Return how many steps of programs ran on the host."""
-    return dict(opened_gpu().counters.host_steps)
+    steps: Counter[str] = Counter()
+    for device in vf.local_devices(backend="gpu"):
+        assert isinstance(device.backend, GpuBackend), "devices of the platform 'gpu' have this backend"
+        if (gpu := device.backend.handle.current) is not None:
+            steps.update(gpu.counters.host_steps)
+    return dict(steps)
 
 
 # Speed.
 
 
-def ours(kind: str, size: int, dtype: str, chain: int) -> Call:
+def ours(gpus: Gpus, kind: str, size: int, dtype: str, chain: int) -> Call:
     """Return a chain of collectives as a program."""
-    n = vf.process_count()
+    n = gpus.size
     count = size // np.dtype(np.float32).itemsize if dtype == "float32" else size // 2
     ring = [(i, (i + 1) % n) for i in range(n)]
     one: dict[str, Callable[[Any], Any]] = {
@@ -136,9 +171,9 @@ def ours(kind: str, size: int, dtype: str, chain: int) -> Call:
         "all-to-all": lambda x: lax.all_to_all(x, "i", 0, 0, tiled=True),
         "ppermute": lambda x: lax.ppermute(x, "i", ring),
     }
-    x = vnp.ones((1, count // n if kind == "all-gather" else count), dtype)
+    x = gpus.put(vnp.ones((len(gpus.positions), count // n if kind == "all-gather" else count), dtype), P("i"))
     if kind in ("all-gather", "reduce-scatter"):  # whose results have other shapes
-        program = on_processes(lambda x: [one[kind](x[0])[None] for _ in range(chain)])
+        program = on_gpus(lambda x: [one[kind](x[0])[None] for _ in range(chain)], gpus)
     else:
 
         def chained(x: Any) -> Any:
@@ -146,7 +181,7 @@ def ours(kind: str, size: int, dtype: str, chain: int) -> Call:
                 x = one[kind](x)
             return x
 
-        program = on_processes(lambda x: chained(x[0])[None])
+        program = on_gpus(lambda x: chained(x[0])[None], gpus)
     return lambda: vf.block_until_ready(program(x))
 
 
@@ -228,31 +263,43 @@ def bus(kind: str, size: int, n: int, seconds: float) -> float:
     return share * size / seconds / 1e9
 
 
-def speed(kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str]) -> None:
-    """Time collectives beside NCCL, and print a table."""
-    peer, n, first = has_torch(), vf.process_count(), vf.process_index() == 0
+def speed(gpus: Gpus, kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], file: Path) -> None:
+    """Time collectives beside NCCL, and print a table.
+
+    The file has NCCL's times, which processes write there, and one process reads.
+    """
+    n, first, is_alone = gpus.size, gpus.is_first, len(gpus.positions) > 1
+    peer = not is_alone and has_torch()
+    others: dict[str, float] = json.loads(file.read_text()) if is_alone and file.exists() else {}
     if first:
         print(f"{n} GPUs: {vf.local_devices(backend='gpu')[0].name}; µs, GB/s of the bus, and our time as a share of NCCL's")
     for dtype in dtypes:
         for kind in kinds:
             for size in sizes if kind == "all-reduce" else [s for s in MOVED_SIZES if s in sizes or len(sizes) == len(SIZES)]:
                 chain = 20 if size <= 1 << 24 else 4
-                calls = [ours(kind, size, dtype, chain), *([nccl(kind, size, dtype, chain)] if peer else [])]
-                results = medians(calls, chain)
+                calls = [ours(gpus, kind, size, dtype, chain), *([nccl(kind, size, dtype, chain)] if peer else [])]
+                results, key = medians(calls, chain), f"{n} {kind} {dtype} {size}"
+                if peer:
+                    others[key] = results[1]
+                elif key in others:
+                    results.append(others[key])
                 if first:
                     columns = [f"{s * 1e6:9.1f} {bus(kind, size, n, s):7.1f}" for s in results]
-                    ratio = f"{results[0] / results[1]:6.2f}" if peer else ""
+                    ratio = f"{results[0] / results[1]:6.2f}" if len(results) > 1 else ""
                     print(f"{kind:15s} {dtype:9s} {size:>11d} {'  '.join(columns)} {ratio}", flush=True)
+    if peer and first:
+        file.write_text(json.dumps(others))
 
 
 # Training by data parallelism.
 
 
-def training_call(name: str, n: int, examples: int) -> Callable[[], Any]:
-    """Return the training step of a process that has a share of the examples.
+def training_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
+    """Return the training step of a process whose GPUs have a share of the examples.
 
-    Its loss is that of all `n * examples`.
+    Its loss is that of the examples of all GPUs.
     """
+    n = gpus.size
     workload = named(name)
     case = lambda batch: _in(workload.precision, workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch})))
     local, whole = case(examples), case(n * examples)
@@ -262,12 +309,11 @@ def training_call(name: str, n: int, examples: int) -> Callable[[], Any]:
         return lambda params: lax.pmean(vf.value_and_grad(function)(params), "i") if n > 1 else vf.value_and_grad(function)(params)
 
     step = local.functional(_with(lib, averaged))
-    begin = vf.process_index() * examples if n > 1 else 0
-    data = map_arrays(lambda x: vnp.asarray(x[begin : begin + examples]), whole.inputs[1:])
-    state = map_arrays(vnp.asarray, whole.inputs[0])
+    begin, end = gpus.positions[0] * examples, (gpus.positions[-1] + 1) * examples
+    data = gpus.put(map_arrays(lambda x: x[begin:end], whole.inputs[1:]), P("i"))
+    state = gpus.put(whole.inputs[0], P())
     if n > 1:
-        mesh = vf.make_mesh({"i": n})
-        step = vf.shard_map(step, mesh=mesh, in_specs=(P(), *[P("i")] * len(data)), out_specs=P())
+        step = vf.shard_map(step, mesh=gpus.mesh, in_specs=(P(), *[P("i")] * len(data)), out_specs=P())
     program = vf.jit(step, donate_argnums=0)
 
     def call() -> Any:
@@ -286,20 +332,20 @@ def _in(precision: str, case: Any) -> Any:
     return case.in_precision(precision) if precision else case
 
 
-def train(names: Sequence[str]) -> None:
-    """Train on one process and on all, and print losses and times."""
-    n, first = vf.process_count(), vf.process_index() == 0
+def train(gpus: Gpus, names: Sequence[str]) -> None:
+    """Train on one GPU and on all, and print losses and times."""
+    n, first, one = gpus.size, gpus.is_first, Gpus(1, (0,))
     for name in names:
         examples = named(name).size["batch"]
         rows = {}
-        for label, count, each in (("one", 1, examples), ("all", n, examples), ("one with all examples", 1, n * examples)):
-            call = training_call(name, count, each)
+        for label, those, each in (("one", one, examples), ("all", gpus, examples), ("one with all examples", one, n * examples)):
+            call = training_call(name, those, each)
             losses = [float(arrays_in(call())[0]) for _ in range(6)]
             for _ in range(20):
                 call()
             samples = []
             for _ in range(5):
-                vf.synchronize()
+                vf.block_until_ready(call())
                 start = time.perf_counter()
                 for _ in range(30):
                     loss = call()
@@ -317,7 +363,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 1 if a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.collectives", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("modes", nargs="*", default=[], help="check, speed, train (default: all)")
-    parser.add_argument("-n", "--processes", type=int, default=2, help="GPUs (default %(default)s)")
+    parser.add_argument("-n", "--gpus", type=int, default=2, help="GPUs (default %(default)s)")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS], help="a process for each GPU, one process (default: both)")
+    parser.add_argument("--nccl", type=Path, help="a file for NCCL's times, which one process compares with")
     parser.add_argument("--kinds", nargs="+", default=[*KINDS])
     parser.add_argument("--dtypes", nargs="+")
     parser.add_argument("--bytes", nargs="+", type=int, default=[*SIZES])
@@ -328,10 +376,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=int, help=f"{name} of the kernels, to try others")
     options, words = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
     use_gpu()
-    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
-        command = [sys.executable, "-m", "volta_fn.launch", "-n", str(options.processes), "-m", "benchmarks.gpu.collectives", *words]
-        return subprocess.run(command, check=False).returncode
-    vf.distributed.initialize()
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        vf.distributed.initialize()
+        gpus = Gpus(vf.process_count(), (vf.process_index(),))
+    elif options.forms == ["one"]:
+        gpus = Gpus(options.gpus, range(options.gpus))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            file = options.nccl or Path(folder) / "nccl.json"
+            return max([_run_form(form, options.gpus, [*words, "--nccl", str(file)]) for form in options.forms])
     chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}
     kernels.SCHEDULE = kernels.SCHEDULE._replace(**chosen)
     if options.shares:
@@ -339,12 +392,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modes = options.modes or ["check", "speed", "train"]
     status = 0
     if "check" in modes:
-        status = int(check(options.dtypes or DTYPES, options.lengths) > 0)
+        status = int(check(gpus, options.dtypes or DTYPES, options.lengths) > 0)
     if "speed" in modes:
-        speed(options.kinds, options.bytes, options.dtypes or ["float32"])
+        speed(gpus, options.kinds, options.bytes, options.dtypes or ["float32"], options.nccl or Path("nccl.json"))
     if "train" in modes:
-        train(options.workloads)
+        train(gpus, options.workloads)
     return status
+
+
+def _run_form(form: str, gpus: int, words: Sequence[str]) -> int:
+    """Run the command line in one of the forms; return the exit status."""
+    launcher = ["volta_fn.launch", "-n", str(gpus), "-m"] if form == "processes" else []
+    print(f"{gpus} GPUs, {'a process for each' if form == 'processes' else 'one process'}:", flush=True)
+    command = [sys.executable, "-m", *launcher, "benchmarks.gpu.collectives", *words, "--forms", form]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

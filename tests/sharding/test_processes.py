@@ -14,8 +14,7 @@ from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
 from volta_fn.core.devices import device, distribution
 from volta_fn.core.devices.device import RemoteDevice
-from volta_fn.core.devices.distribution import names_processes
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, process_axes
 from volta_fn.errors import ArgumentError, DeviceError
 
 Mesh = vf.sharding.Mesh
@@ -67,9 +66,9 @@ def test_each_process_keeps_its_part_of_an_array(mesh: Any) -> None:
 
 def test_collectives_stay_in_programs_of_processes(mesh: Any) -> None:
     result = program(mesh, lambda x: lax.psum(x, "data"), P("data"), P(), np.ones(3, np.float32))
-    assert names_processes(result)
+    assert process_axes(result)
     assert "axis_names=(data:2,)" in str(result)
-    assert not names_processes(vf.make_jaxpr(lambda x: x + 1)(1.0))
+    assert not process_axes(vf.make_jaxpr(lambda x: x + 1)(1.0))
 
 
 VARYING: list[Any] = [

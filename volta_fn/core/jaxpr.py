@@ -12,7 +12,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import JaxprError, VoltaError
+from volta_fn.core.trace import ProcessAxis
+from volta_fn.errors import DeviceError, JaxprError, VoltaError
 from volta_fn.lazy_imports import deferred
 from volta_fn.source import Position, SourceLocation, portable
 
@@ -297,6 +298,28 @@ def has_effects(eqn: Equation) -> bool:
         for sub in sub_jaxprs(current.params):
             pending.extend(e for e in sub.eqns if e.primitive.effectful or sub_jaxprs(e.params))
     return False
+
+
+@program_cache
+def process_axes(closed: ClosedJaxpr) -> frozenset[ProcessAxis]:
+    """Return the axes of processes or devices that a program names."""
+    axes = [axis for eqn in closed.eqns for axis in eqn.params.get("axis_names", ()) if isinstance(axis, ProcessAxis)]
+    return frozenset(axes).union(*[process_axes(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)])
+
+
+@program_cache
+def devices_of(closed: ClosedJaxpr) -> tuple[Any, ...]:
+    """Return the devices between which a program has collectives.
+
+    They are in the order of their mesh. There are none if it has none, or between processes.
+
+    Raises `DeviceError` if it names meshes of different devices.
+    """
+    orders = {axis.grid.devices for axis in process_axes(closed)} - {()}
+    if len({frozenset(order) for order in orders}) > 1:
+        named = " and ".join(sorted([str([str(d) for d in order]) for order in orders]))
+        raise DeviceError(f"a program has collectives between the devices {named}: jit the functions of each mesh by themselves")
+    return min(orders, key=lambda order: [d.id for d in order], default=())
 
 
 class _Names:

@@ -336,11 +336,14 @@ def _describe(holder: Any) -> str:
 
 @dataclass(frozen=True)
 class ProcessGrid:
-    """Processes at the positions of named axes, row-major."""
+    """Processes at the positions of named axes, row-major, or devices of one."""
 
     names: tuple[Any, ...]
     shape: tuple[int, ...]
+    #: The ranks of the processes, or the numbers of the devices.
     ranks: tuple[int, ...]
+    #: The devices of one process, each with a memory of its own; none if the positions are processes.
+    devices: tuple[Any, ...] = ()
 
     @functools.cache  # noqa: B019  # grids are few, and compared by value
     def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
@@ -354,7 +357,7 @@ class ProcessGrid:
 
 @dataclass(frozen=True, repr=False)
 class ProcessAxis:
-    """A named axis whose positions are processes."""
+    """A named axis whose positions are processes, or devices of one."""
 
     name: Any
     grid: ProcessGrid

@@ -28,6 +28,8 @@ T = TypeVar("T")
 class MpiWorld:
     """All processes of an MPI program."""
 
+    member = "process"
+
     def __init__(self, comm: Any, limit: float, address: str | None = None) -> None:
         self.comm = comm
         self.rank: int = comm.rank
@@ -94,9 +96,9 @@ class MpiWorld:
         """Count a collective of some processes that a device is about to run."""
         self.calls.begin(ranks, DEVICE)
 
-    def watch_device(self, waiting: Callable[[], list[distribution.DeviceCall]]) -> None:
-        """Watch over the collectives of a device: `waiting` gives those that wait."""
-        self.calls.devices.append(waiting)
+    def watch_device(self, memory: distribution.SharedMemory) -> None:
+        """Watch over the collectives of a device through memory that it shares."""
+        self.calls.devices.append(memory.waiting)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""

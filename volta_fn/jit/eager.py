@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import ArraySpec, ConcreteArray, alias, array_sp
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache, clear_all
 from volta_fn.core.devices.device import Device, current_default_device, find_device
-from volta_fn.core.jaxpr import sub_jaxprs
+from volta_fn.core.jaxpr import devices_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
@@ -105,6 +105,9 @@ def eager_kernel(
     If there is a faster one later, it is replaced in the cache.
     """
     check_usable(args)
+    if primitive.holds_programs and any(map(devices_of, sub_jaxprs(params))):
+        on_all: Callable[..., Any] = SHARDED.kernel_on_all_devices(primitive, args, params)
+        return on_all
     if any(a.device.sharding is not None for a in args):
         sharded: Callable[..., Any] = SHARDED.sharded_kernel(primitive, args, params)
         return sharded

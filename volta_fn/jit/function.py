@@ -13,6 +13,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
+from volta_fn.core.jaxpr import devices_of
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
@@ -310,7 +311,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _run(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
         """Run a program, and let the next call like this one find it by its types."""
         check_usable(values)
-        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values) or devices_of(traced.jaxpr):
             run = SHARDED.sharded_program(traced, values)
         else:
             device = common_device(values)

@@ -1,22 +1,25 @@
 """Calls with arrays that are split between devices.
 
-One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.core.devices.placement`).
+Where devices share a memory, one of them computes. Where each has its own, all run a program that has collectives between them; one of
+them runs other programs, with all elements. How the results are split follows from the program (`volta_fn.core.devices.placement`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, Array, ConcreteArray, array_spec
-from volta_fn.core.devices.placement import group_of, on_home_device, split, with_device
+from volta_fn.core.devices.device_world import DeviceProgram
+from volta_fn.core.devices.placement import on_home_device, split
 from volta_fn.core.devices.sharding import Sharding
 from volta_fn.core.devices.sharding_propagation import equation_shardings, program_shardings
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, devices_of
 from volta_fn.core.primitive import Primitive
-from volta_fn.jit.compile import TracedProgram, compiled_once
-from volta_fn.jit.eager import common_device, eager_kernel, on_device
+from volta_fn.jit.compile import TracedProgram, compiled_once, gc_paused, with_wide_inputs
+from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:
@@ -26,10 +29,7 @@ def shardings_of(arrays: Sequence[Any]) -> list[Any]:
 
 def with_sharding(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
     """Return a result with its sharding, if it has one."""
-    if sharding is None:
-        return array
-    group = group_of(sharding)
-    return with_device(array, group) if group.backend is array.device.backend else array
+    return array if sharding is None else cast("ConcreteArray", split(array, sharding))
 
 
 def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
@@ -66,6 +66,9 @@ def with_argument_shardings(function: Callable[..., Any], shardings: Sequence[An
 
 def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
     """Return a program as a function of arrays with the shardings of these values."""
+    if devices_of(traced.jaxpr):
+        on_all = program_on_all_devices(traced.jaxpr, with_wide_inputs(values, traced), traced.donated)
+        return lambda args: tree.unflatten(traced.out_tree, on_all(with_wide_inputs(args, traced)))
     device = common_device([on_home_device(v) for v in values])
     run = compiled_once(traced, device)
     out_shardings = program_shardings(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
@@ -79,3 +82,26 @@ def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[S
         return tree.unflatten(structure, [with_sharding(leaf, t) for leaf, t in zip(leaves, out_shardings, strict=True)])
 
     return call
+
+
+def program_on_all_devices(closed: ClosedJaxpr, values: Sequence[Any], donated: Sequence[bool] = ()) -> DeviceProgram:
+    """Return a program with collectives between devices.
+
+    It is a function of a list of arrays like the values.
+    """
+    on_these = {*devices_of(closed)}
+    shardings = [s if s is not None and s.device_set == on_these else None for s in shardings_of(values)]
+    with gc_paused():
+        return DeviceProgram(closed, shardings, donated, PIPELINE)
+
+
+def kernel_on_all_devices(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """Make a function that runs a primitive with programs on arrays like these.
+
+    The programs have collectives between devices.
+    """
+    invars = [Var(a.aval) for a in args]
+    outvars = [Var(aval) for aval in primitive.abstract(*[a.aval for a in args], **params)]
+    closed = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
+    program = program_on_all_devices(closed, args)
+    return lambda *args: tuple(program(args))

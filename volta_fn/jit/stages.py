@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
@@ -14,8 +14,9 @@ from volta_fn.compiler.target import HostStep
 from volta_fn.core.arrays.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device
+from volta_fn.core.devices.device_world import first_described
 from volta_fn.core.dimension import is_symbolic_dim
-from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, devices_of, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
 from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
@@ -23,6 +24,8 @@ from volta_fn.jit.device_plan import DevicePlan, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.program_text import code_of
 from volta_fn.settings import current as settings
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -161,9 +164,9 @@ class Lowered(_Stage):
         >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
         1024
         """
-        program = self._traced.jaxpr
+        program, donated = self._traced.jaxpr, self._traced.donated
         arguments, results = (sum(a.nbytes for a in avals) for avals in (program.in_avals, program.out_avals))
-        return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
+        return Memory(arguments, results, self._of_device(lambda closed, device: device.backend.temporaries(closed, donated, PIPELINE)))
 
     def plan(self, limits: str | Mapping[str, int] | Device = "webgpu") -> DevicePlan:
         """Return what the program needs of a GPU, and whether it fits these limits.
@@ -196,8 +199,20 @@ class Lowered(_Stage):
         >>> {step.reason for step in steps} <= {"it calls a Python function"}
         True
         """
-        target = self._device.backend.target
-        return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())
+
+        def steps(closed: ClosedJaxpr, device: Device) -> list[HostStep]:
+            target = device.backend.target
+            return [] if target is None else list(pipeline.lower(closed, target).host_steps())
+
+        return self._of_device(steps)
+
+    def _of_device(self, describe: Callable[[ClosedJaxpr, Device], T]) -> T:
+        """Return what a function says of the device's program.
+
+        The device is the first of those between which the program has collectives, if it has any.
+        """
+        program = self._traced.jaxpr
+        return first_described(program, PIPELINE, describe) if devices_of(program) else describe(program, self._device)
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """Return the program as text.
@@ -225,7 +240,7 @@ class Lowered(_Stage):
         if dialect in _XLA_DIALECTS and settings.permissive:
             dialect = "jaxpr"
         if dialect is not None and dialect != "jaxpr":
-            return code_of(self._traced.jaxpr, dialect, self._device)
+            return self._of_device(lambda closed, device: code_of(closed, dialect, device))
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compiler_ir(self, dialect: str | None = None) -> Any:

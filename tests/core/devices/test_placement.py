@@ -238,9 +238,11 @@ def test_axes_of_another_type_for_a_while(eight: list[vf.Device], capsys: pytest
 def test_groups_of_several_memories_are_refused() -> None:
     one, other = (core_device.Device("cpu", i, "cpu", vf.devices("cpu")[0].backend) for i in range(2))
     other.backend = object()  # type: ignore[assignment]
-    mesh = vf.sharding.Mesh(np.array([one, other], object), "data")
-    with pytest.raises(DeviceError, match="several memories"):
-        vf.device_put(vnp.ones(2), vf.NamedSharding(mesh, P("data")))
+    elsewhere = core_device.Device("gpu", 0, "gpu", other.backend)
+    for devices in ([one, other, one, other], [one, elsewhere]):
+        mesh = vf.sharding.Mesh(np.array(devices, object), "data")
+        with pytest.raises(DeviceError, match="several memories"):
+            vf.device_put(vnp.ones(4), vf.NamedSharding(mesh, P("data")))
 
 
 def test_an_array_tells_the_mesh_of_one_device_that_it_was_put_on() -> None:

@@ -19,6 +19,7 @@ from volta_fn.targets.nvidia import library
 from volta_fn.targets.nvidia.graphs import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
+PEER_ACCESS_ALREADY_ENABLED = 704
 
 #: Functions that need no current context.
 _WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError")
@@ -41,6 +42,8 @@ class FakeContext:
         self.memory: dict[int, Any] = {}
         self.host_memory: dict[int, Any] = {}
         self.destroyed = False
+        #: The contexts whose memory it may access.
+        self.peers: set[int] = set()
 
 
 class FakeCuda:
@@ -137,9 +140,11 @@ class FakeCuda:
             if not context.status and not context.destroyed:
                 piece()
 
-        self.work.append(run)
-        if self.eager:
-            self.run()
+        if self.eager:  # at once, in this thread: others may launch work that this one waits for
+            self.clock += 1.0
+            run()
+        else:
+            self.work.append(run)
 
     def _make(self, result: int, value: Any) -> None:
         handle = next(self._handles)
@@ -193,6 +198,13 @@ class FakeCuda:
         assert not self.contexts[context].destroyed
         self.contexts[context].destroyed = True
         self.work.clear()
+
+    def do_cuCtxEnablePeerAccess(self, context: int, flags: int) -> int:
+        assert context != self.stack[-1] and not self.contexts[context].destroyed and not flags
+        if context in self.context.peers:
+            return PEER_ACCESS_ALREADY_ENABLED
+        self.context.peers.add(context)
+        return 0
 
     def do_cuCtxPushCurrent_v2(self, context: int) -> None:
         assert not self.contexts[context].destroyed

@@ -6,5 +6,6 @@ selection, merging of equal equations), `dce` (which equations may be dropped or
 processes that start early), `loops` (known branches, carries that no iteration
 changes, invariant code), `loop_fission` (matrix products move out of scans), `expansions` (Fourier transforms, random bits, one-hot
 indexing, outer products, negative indices; and the primitives that only passes introduce), `layouts` (of convolutions' operands),
-`attention`, which recognises attention, and `wide_rows` (softmaxes of large products by chunks of rows).
+`attention`, which recognises attention, and `wide_rows` (softmaxes of large products by chunks of rows). Before all of these, `shards`
+makes of a program for several devices that of each.
 """

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, process_axes, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
@@ -294,7 +294,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
     `sums` says whether devices compute a sum.
     """
     world = distribution.current()
-    if world.size == 1 or not distribution.names_processes(closed):
+    if world.size == 1 or not process_axes(closed):
         return closed
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     starts: dict[int, list[Equation]] = {}

@@ -23,6 +23,8 @@ from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 _rank, _size = 0, 1
 #: Raises unless all processes compile the same program, for a device of a driver; None for one process, which has no others to ask.
 _check_program: Callable[[Any, str], None] | None = None
+#: Compiles programs with collectives between devices of this process; None until a mesh has devices with memories of their own.
+_compile_for_mesh: Callable[[Any, Device, Any], Executable | None] | None = None
 
 
 def process_rank() -> int:
@@ -42,6 +44,15 @@ def set_process_rank(rank: int, size: int, check_program: Callable[[Any, str], N
     """
     global _rank, _size, _check_program
     _rank, _size, _check_program = rank, size, check_program
+
+
+def set_mesh_compiler(compile_for_mesh: Callable[[Any, Device, Any], Executable | None]) -> None:
+    """Set what compiles programs with collectives between devices of this process.
+
+    It returns None for other programs.
+    """
+    global _compile_for_mesh
+    _compile_for_mesh = compile_for_mesh
 
 
 # Devices, where arrays live and programs run.
@@ -223,8 +234,12 @@ class Device:
     def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Executable:
         """Compile a program, as `Backend.compile` does.
 
+        One with collectives between the devices of a mesh is compiled for all of these.
+
         Raises `ProgramMismatchError` unless all processes compile it.
         """
+        if _compile_for_mesh is not None and (executable := _compile_for_mesh(closed, self, pipeline)) is not None:
+            return executable
         self.check_program(closed)
         return self.backend.compile(closed, donated, pipeline)
 

@@ -6,14 +6,14 @@ Without `distributed.initialize`, and with one process, the world is this proces
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from volta_fn.core.devices import device as process
-from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.trace import ProcessAxis
+from volta_fn.core.jaxpr import ClosedJaxpr, process_axes
 
 T = TypeVar("T")
 
@@ -66,8 +66,27 @@ class DeviceCall(NamedTuple):
     since: float
 
 
+class SharedMemory(Protocol):
+    """Memory through which a device's kernels wait for those of others."""
+
+    def waiting(self) -> list[DeviceCall]:
+        """Return the collectives that wait, and have for long."""
+
+    def interrupt(self) -> None:
+        """End all collectives that wait."""
+
+    def drain(self) -> None:
+        """Wait for the device."""
+
+    def reset(self) -> None:
+        """Forget what was announced before an interruption.
+
+        No device of a group runs a collective now.
+        """
+
+
 class World(Protocol):
-    """All processes."""
+    """All processes, or all devices of one process."""
 
     rank: int
     size: int
@@ -75,6 +94,8 @@ class World(Protocol):
     drivers: tuple[str, ...]
     #: Seconds that a collective waits for a process.
     limit: float
+    #: What its members are: "process", or "GPU" for the devices of one process.
+    member: str
 
     def communicator(self, ranks: tuple[int, ...]) -> Communicator:
         """Return the communicator of some processes, in this order."""
@@ -88,8 +109,8 @@ class World(Protocol):
     def launched(self, ranks: tuple[int, ...]) -> None:
         """Count a collective of some processes that a device is about to run."""
 
-    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
-        """Watch over the collectives of a device: `waiting` gives those that wait."""
+    def watch_device(self, memory: SharedMemory) -> None:
+        """Watch over the collectives of a device through memory that it shares."""
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
@@ -100,7 +121,7 @@ class _Alone:
 
     rank, size = 0, 1
     drivers: tuple[str, ...] = ("",)
-    limit = math.inf
+    limit, member = math.inf, "process"
 
     def communicator(self, ranks: tuple[int, ...]) -> Communicator:
         """Fail: meshes of one process have no axes of processes."""
@@ -112,7 +133,7 @@ class _Alone:
     def launched(self, ranks: tuple[int, ...]) -> None:
         """Do nothing: there is no watch."""
 
-    def watch_device(self, waiting: Callable[[], list[DeviceCall]]) -> None:
+    def watch_device(self, memory: SharedMemory) -> None:
         """Do nothing: there is no watch."""
 
     def run_once(self, function: Callable[[], T]) -> T:
@@ -121,11 +142,13 @@ class _Alone:
 
 ALONE: World = _Alone()
 _world: World = ALONE
+_of_thread = threading.local()
 
 
 def current() -> World:
-    """Return the world."""
-    return _world
+    """Return the world: that of the processes; of devices in their threads."""
+    world: World = getattr(_of_thread, "world", _world)
+    return world
 
 
 def set_current(world: World) -> None:
@@ -135,13 +158,19 @@ def set_current(world: World) -> None:
     process.set_process_rank(world.rank, world.size, _check_collectives if world.size > 1 else None)
 
 
+def set_current_in_thread(world: World) -> None:
+    """Replace the world in this thread, which works for one device alone."""
+    _of_thread.world = world
+
+
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
-    """Return the processes of this one's collective, in order."""
+    """Return the processes (or devices) of this one's collective, in order."""
     (grid,) = {axis.grid for axis in axis_names}
-    group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
+    rank = current().rank
+    group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), rank)
     if axis_index_groups is None:
         return group
-    index = group.index(_world.rank)
+    index = group.index(rank)
     return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
@@ -150,16 +179,5 @@ def _check_collectives(closed: ClosedJaxpr, driver: str) -> None:
 
     A program without collectives between them is not checked.
     """
-    if names_processes(closed):
+    if process_axes(closed):
         _world.check_program(closed, driver)
-
-
-@program_cache
-def names_processes(closed: ClosedJaxpr) -> bool:
-    """Return True if a program has collectives between processes."""
-    for eqn in closed.eqns:
-        if any(isinstance(name, ProcessAxis) for name in eqn.params.get("axis_names", ())):
-            return True
-        if any(names_processes(inner) for inner in sub_jaxprs(eqn.params)):
-            return True
-    return False

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.devices.device import Device, devices
-from volta_fn.core.devices.distribution import current
+from volta_fn.core.devices.device import Device, devices, process_rank, set_mesh_compiler
 from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, DeviceError
+from volta_fn.lazy_imports import load
 
 
 class AxisType(enum.Enum):
@@ -167,7 +167,7 @@ class Mesh(_Axes):
     @property
     def local_devices(self) -> list[Device]:
         """The devices in it that belong to this process."""
-        return [device for device in self.devices.flat if device.process_index == current().rank]
+        return [device for device in self.devices.flat if device.process_index == process_rank()]
 
     @functools.cached_property
     def processes(self) -> ProcessGrid | None:
@@ -186,9 +186,21 @@ class Mesh(_Axes):
             )
         names = tuple([name for name, a in zip(self.axis_names, across, strict=True) if a])
         ranks = tuple(first.ravel().tolist())
-        if current().rank not in ranks:
-            raise ArgumentError(f"{self} has no device of process {current().rank}, only of {sorted(ranks)}")
+        if process_rank() not in ranks:
+            raise ArgumentError(f"{self} has no device of process {process_rank()}, only of {sorted(ranks)}")
         return ProcessGrid(names, tuple([size for size in first.shape if size > 1]), ranks)
+
+    @functools.cached_property
+    def grid(self) -> ProcessGrid | None:
+        """The processes, or devices with memories of their own; None if one computes."""
+        if self.processes is not None or len({device.backend for device in self.devices.flat}) < 2:
+            return self.processes
+        devices = tuple(self.devices.flat)
+        if len(set(devices)) < len(devices) or len({device.platform for device in devices}) > 1:
+            return None
+        axes = {name: size for name, size in self.shape.items() if size > 1}
+        set_mesh_compiler(load("volta_fn.core.devices.device_world").executable_at_home)
+        return ProcessGrid(tuple(axes), tuple(axes.values()), tuple([device.id for device in devices]), devices)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, as_value, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, wrap
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.devices import distribution
-from volta_fn.core.devices.device import Device
+from volta_fn.core.devices.device import Device, process_rank
 from volta_fn.core.devices.mesh import AbstractMesh, AxisType, get_abstract_mesh, get_mesh
 from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from volta_fn.core.devices.sharding_propagation import tracer_sharding
@@ -156,13 +155,54 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
     return result
 
 
-# Arrays that are split between several devices of one memory.
+# Arrays that are split between several devices.
 #
-# These are the CPUs of `set_cpu_devices`.
-#
-# All elements are in one buffer, so that a shard is a view of it and no operation depends on where shards lie. What an array has in
-# place of a device is the *group* of its devices, with the sharding, so that types, and programs found by types, differ where shardings
-# do.
+# What an array has in place of a device is the *group* of its devices, with the sharding, so that types, and programs found by types,
+# differ where shardings do. The CPUs of `set_cpu_devices` have one memory: all elements are in one buffer, so that a shard is a view of it
+# and no operation depends on where shards lie. GPUs have a memory each, and a buffer for each shard.
+
+
+class Shards:
+    """The buffers of an array's shards, by their devices, and the array's shape."""
+
+    __slots__ = ("parts", "shape")
+
+    def __init__(self, parts: dict[Device, Any], shape: tuple[int, ...]) -> None:
+        self.parts, self.shape = parts, shape
+
+
+class ShardedMemory:
+    """The memories of several devices, as the backend of split arrays.
+
+    All but memory is that of the group's home.
+    """
+
+    def __init__(self, sharding: NamedSharding, home: Device) -> None:
+        self._sharding, self._home = sharding, home
+
+    def put(self, values: np.ndarray) -> Shards:
+        """Return the shards of an array."""
+        indices = indices_of(self._sharding, values.shape)
+        parts = {device: device.backend.put(np.array(values[index], order="C")) for device, index in indices.items()}
+        return Shards(parts, values.shape)
+
+    def get(self, buffer: Shards) -> np.ndarray:
+        """Return the elements of all shards."""
+        if self._sharding.is_fully_replicated:
+            return self._home.backend.get(buffer.parts[self._home])
+        by_device = {device: device.backend.get(part) for device, part in buffer.parts.items()}
+        return joined(buffer.shape, self._sharding, by_device)
+
+    def wait(self, buffer: Shards) -> None:
+        """Wait until all shards are computed."""
+        for device, part in buffer.parts.items():
+            device.backend.wait(part)
+
+    def host_elements(self, buffer: Shards) -> None:
+        """Return None: the elements are on the devices."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._home.backend, name)
 
 
 class DeviceGroup(Device):
@@ -172,9 +212,10 @@ class DeviceGroup(Device):
     sharding: NamedSharding  # type: ignore[misc]  # a class variable of single devices, which have none
 
     def __init__(self, sharding: NamedSharding, home: Device) -> None:
-        super().__init__(home.platform, home.id, home.device_kind, home.backend)
+        memory: Any = home.backend if sharding.mesh.grid is None else ShardedMemory(sharding, home)
+        super().__init__(home.platform, home.id, home.device_kind, memory)
         self.sharding = sharding
-        #: The device that computes for the group.
+        #: The device that computes for the group, where it has one memory or a program no collectives.
         self.home = home
 
     def members(self) -> set[Device]:
@@ -197,16 +238,18 @@ _lock = threading.Lock()
 def group_of(sharding: Sharding) -> Device:
     """Return the device of arrays with this sharding: a group, or the only device.
 
-    Raises `DeviceError` if the devices have no common memory.
+    Raises `DeviceError` if the devices have no common memory, unless each is at one position.
     """
-    local = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
+    local = [d for d in _devices_of(sharding) if d.process_index == process_rank()]
     distinct = list(dict.fromkeys(local))
     if not distinct:
         raise DeviceError(f"{sharding} has no device of this process")
     if len(distinct) == 1 or not isinstance(sharding, NamedSharding):
         return distinct[0]
-    if any(d.backend is not distinct[0].backend for d in distinct):
-        raise DeviceError(f"{sharding} has devices of several memories, but an array lies in one")
+    if sharding.mesh.grid is None and any(d.backend is not distinct[0].backend for d in distinct):
+        raise DeviceError(
+            f"{sharding} has devices of several memories, of which an array is split between those of one platform, each at one position"
+        )
     with _lock:
         return _groups.setdefault(sharding, DeviceGroup(sharding, min(distinct, key=lambda d: d.id)))
 
@@ -234,8 +277,29 @@ def with_named_sharding(array: ConcreteArray, sharding: Sharding) -> ConcreteArr
 def on_home_device(value: Any) -> Any:
     """Return a sharded array as one on a single device; pass other values through."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
-        return with_device(value, value.device.home)
+        return moved(value, value.device.home)
     return value
+
+
+def moved(array: ConcreteArray, device: Device) -> ConcreteArray:
+    """Return an array on another device, or split between those of another group."""
+    if array.device is device:
+        return array
+    buffer = array.buffer()
+    if not isinstance(buffer, Shards):
+        return with_device(array, device) if array.device.backend is device.backend else alias(array, device)
+    group = array.device
+    if isinstance(device, DeviceGroup):
+        is_there = same_placement(group.sharding, device.sharding, array.shape)
+    else:
+        is_there = group.sharding.is_fully_replicated and device in buffer.parts
+        buffer = buffer.parts[device] if is_there else buffer
+    return wrap(buffer, array_spec(array.aval, device)) if is_there else alias(array, device)
+
+
+def same_placement(first: Sharding, second: Sharding, shape: Sequence[int]) -> bool:
+    """Return whether every device holds the same elements of an array by both."""
+    return first == second or indices_of(first, shape) == indices_of(second, shape)
 
 
 def split(value: Array, sharding: Sharding) -> Array:
@@ -249,6 +313,8 @@ def split(value: Array, sharding: Sharding) -> Array:
     if not isinstance(value, ConcreteArray):
         return value
     device = group_of(sharding)
+    if isinstance(device.backend, ShardedMemory) or isinstance(value.device.backend, ShardedMemory):
+        return moved(value, device)
     if device is value.device or device.backend is not value.device.backend:
         return value
     return with_device(value, device)
@@ -258,8 +324,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Return `x`, a pytree of arrays, split between devices as `shardings` says.
 
     `shardings` is a `Sharding`, or a `PartitionSpec` of the current mesh, or a pytree of them that is a prefix of `x`. An `AbstractMesh`
-    stands for the current mesh with these axes. Values are not moved: where devices do not share a memory, this checks only that the
-    array can be split so.
+    stands for the current mesh with these axes.
 
     Raises `ShapeError` if the mesh's axes do not divide an array's dimensions, and `ArgumentError` if there is no such axis.
 
@@ -329,13 +394,19 @@ def shards_of(array: ConcreteArray) -> list[Shard]:
     group = array.device
     if not isinstance(group, DeviceGroup):
         return [Shard(group, (slice(None),) * array.ndim, 0, array)]
-    joined_array = on_home_device(array)
+    buffer = array.buffer()
+    joined_array = None if isinstance(buffer, Shards) else on_home_device(array)
     replicas: dict[Any, int] = {}
     shards = []
     for device, index in indices_of(group.sharding, array.shape).items():
         key = tuple([(s.start, s.stop) for s in index])
         replicas[key] = replicas.get(key, -1) + 1
-        shards.append(Shard(device, index, replicas[key], with_device(joined_array[index] if index else joined_array, device)))
+        if joined_array is None:
+            aval = ShapedArray(group.sharding.shard_shape(array.shape), array.dtype, array.weak_type)
+            data = wrap(buffer.parts[device], array_spec(aval, device))
+        else:
+            data = with_device(joined_array[index] if index else joined_array, device)
+        shards.append(Shard(device, index, replicas[key], data))
     return shards
 
 

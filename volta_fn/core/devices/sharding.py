@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from volta_fn.core.devices.device import Device, find_device
-from volta_fn.core.devices.distribution import current
+from volta_fn.core.devices.device import Device, find_device, process_rank
 from volta_fn.core.devices.mesh import AbstractMesh, Mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.lazy_imports import load
@@ -270,8 +269,8 @@ class NamedSharding(Sharding):
         slices = []
         for dimension, size in enumerate(x.shape):
             names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
-            group = grid.group(names, current().rank) if names else (current().rank,)
-            length, position = size // len(group), group.index(current().rank)
+            group = grid.group(names, process_rank()) if names else (process_rank(),)
+            length, position = size // len(group), group.index(process_rank())
             slices.append(slice(position * length, (position + 1) * length))
         return x[tuple(slices)]
 

@@ -14,13 +14,16 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
+from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import ProcessAxis, StepAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
 from volta_fn.primitives.collectives.groups import Groups, Names, checked_groups, from_groups, group_size, in_blocks, one_name, to_groups
+from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
     broadcasted_iota,
@@ -513,6 +516,74 @@ pcast_p: Primitive = Primitive(
 def border_cast(x: Array, axes: Names, to: str) -> Array:
     """Mark a value as "varying", on entering, or "replicated", on leaving."""
     return bind(pcast_p, x, axis_names=axes, to=to) if axes else x
+
+
+# The border of a program on several devices of one process. Outside, all devices have all elements of a value; inside, each its shard.
+
+#: For each dimension, the axes that split it.
+Split = tuple[tuple[ProcessAxis, ...], ...]
+
+
+def _shard_shape(operand: ShapedArray, *, axis_names: Names, split: Split) -> ShapedArray:
+    sizes = [size // bound_axis_size(axes) for size, axes in zip(operand.shape, split, strict=True)]
+    return operand.update(shape=tuple(sizes))
+
+
+def _whole_shape(operand: ShapedArray, *, axis_names: Names, split: Split) -> ShapedArray:
+    return operand.update(shape=tuple([size * bound_axis_size(axes) for size, axes in zip(operand.shape, split, strict=True)]))
+
+
+def _shard(avals: Sequence[ShapedArray], params: dict[str, Any]) -> ClosedJaxpr:
+    shape = _shard_shape(*avals, **params).shape
+
+    def program(operand: Array) -> list[Array]:
+        starts = [axis_index(axes) * size if axes else 0 for axes, size in zip(params["split"], shape, strict=True)]
+        return [dynamic_slice(operand, starts, shape, allow_negative_indices=False)]
+
+    return trace_to_jaxpr(program, avals, "shard")
+
+
+def _whole(avals: Sequence[ShapedArray], params: dict[str, Any]) -> ClosedJaxpr:
+    def program(shard: Array) -> list[Array]:
+        for dimension, axes in enumerate(params["split"]):
+            for axis in reversed(axes):
+                shard = all_gather(shard, axis, axis=dimension, tiled=True)
+        return [shard]
+
+    return trace_to_jaxpr(program, avals, "whole")
+
+
+def _border_batch(primitive: Primitive) -> Callable[..., tuple[Array, int | None]]:
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, split: Split) -> tuple[Array, int]:
+        return bind(primitive, *stacked_in_front(axis, args, dims), axis_names=axis_names, split=((), *split)), 0
+
+    return batch
+
+
+#: The shard of a value that all devices have, and the value of shards. Each is the other's transpose. Where an argument or a result of the
+#: program is a shard already, the compiler drops them (compiler/passes/shards.py).
+shard_p: Primitive = Primitive(
+    "shard", _shard_shape, expand=_shard, jvp=linear_jvp(), batch=RuleOf(_border_batch), listed=False,
+    transpose=lambda ct, operand, **params: [bind(whole_p, ct, **params)],
+)  # fmt: skip
+whole_p: Primitive = Primitive(
+    "whole", _whole_shape, expand=_whole, jvp=linear_jvp(), batch=RuleOf(_border_batch), listed=False,
+    transpose=lambda ct, operand, **params: [bind(shard_p, ct, **params)],
+)  # fmt: skip
+
+
+def shard_of(x: Array, split: Split) -> Array:
+    """Return a device's shard of a value that all have."""
+    axes = tuple([axis for axes in split for axis in axes])
+    result: Array = bind(shard_p, x, axis_names=axes, split=split) if axes else x
+    return result
+
+
+def whole_of(x: Array, split: Split) -> Array:
+    """Return the value of which each device has a shard."""
+    axes = tuple([axis for axes in split for axis in axes])
+    result: Array = bind(whole_p, x, axis_names=axes, split=split) if axes else x
+    return result
 
 
 # Casts between types that vary along named axes and types that do not.

@@ -46,6 +46,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (_RESULT, _INT, _INT),
     "cuCtxCreate_v2": (_RESULT, _UNSIGNED, _INT),
     "cuCtxDestroy_v2": (_HANDLE,),
+    "cuCtxEnablePeerAccess": (_HANDLE, _UNSIGNED),
     "cuCtxPushCurrent_v2": (_HANDLE,),
     "cuCtxPopCurrent_v2": (_RESULT,),
     "cuMemAlloc_v2": (_RESULT, _SIZE),

@@ -10,6 +10,7 @@ import mmap
 import os
 import runpy
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,7 @@ class _Machine(FakeCuda):
         at(result, ctypes.c_uint64).value = self._mapped(Path(bytes(handle).rstrip(b"\0").decode()))
 
 
-class _Compiler(emulated_gpu._Compiler):
+class Compiler(emulated_gpu._Compiler):
     """Kernels in LLVM IR are their own machine code, too."""
 
     def ask(self, request: list[bytes]) -> list[bytes]:
@@ -65,18 +66,27 @@ class _Compiler(emulated_gpu._Compiler):
         return [b"cubin", compilation._THREADS.pack(header.threads, 1, 1), request[0]]
 
 
-class _Kernels(emulated_gpu._Kernels):
+class Kernels(emulated_gpu._Kernels):
     """Those that talk to other processes are emulated thread by thread."""
 
     def __init__(self) -> None:
-        self.emulators: dict[str, PeerEmulator] = {}
+        self.emulators: dict[tuple[str, int], PeerEmulator] = {}
+        #: Held by kernels that wait for no other, whose emulation has memory of its own once only.
+        self._alone = threading.Lock()
 
     def __getitem__(self, source: str) -> Any:
         if header_of(source) is None:
-            return super().__getitem__(source)
-        emulator = self.emulators.get(source) or self.emulators.setdefault(source, PeerEmulator(source))
+            kernel = super().__getitem__(source)
+
+            def run_alone(words: list[int], grid: tuple[int, int, int]) -> None:
+                with self._alone:
+                    kernel(words, grid)
+
+            return run_alone
 
         def run(words: list[int], grid: tuple[int, int, int]) -> None:
+            key = source, threading.get_ident()  # the threads of several GPUs run it at once
+            emulator = self.emulators.get(key) or self.emulators.setdefault(key, PeerEmulator(source))
             arrays: Any = [SimpleNamespace(ctypes=SimpleNamespace(data=word)) for word in words[:-1]]
             emulator.run(arrays, grid[0])
 
@@ -86,12 +96,12 @@ class _Kernels(emulated_gpu._Kernels):
 def main(arguments: list[str]) -> None:
     """Run a script on an emulated GPU."""
     fake = _Machine()
-    fake.kernels = _Kernels()
+    fake.kernels = Kernels()
     patch = pytest.MonkeyPatch()
     patch.setenv("VOLTA_GPU_DRIVER", "nvidia")
     patch.setenv("VOLTA_DEVICE", "gpu")
     patch.setattr(library, "open_library", lambda: fake)
-    patch.setattr(compilation, "pool", _Compiler)
+    patch.setattr(compilation, "pool", Compiler)
     patch.setattr(compilation, "cache_dir", lambda: None)
     patch.setattr(kernels, "SCHEDULE", SCHEDULE)
     sys.argv = arguments

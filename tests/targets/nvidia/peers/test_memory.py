@@ -41,7 +41,7 @@ class Processes:
             self.peers.append(Peers(loaded, errors, Context(loaded, device, errors), 0, device))
         self.watched: list[Any] = []
         self.world: Any = SimpleNamespace(
-            rank=0, size=2, drivers=drivers, limit=7.5, communicator=lambda ranks: self, watch_device=self.watched.append
+            rank=0, size=2, drivers=drivers, limit=7.5, member="process", communicator=lambda ranks: self, watch_device=self.watched.append
         )
 
     @property
@@ -105,7 +105,7 @@ def test_a_kernel_that_waited_too_long_is_an_error_that_names_the_missing_proces
     peers.check()
     report = np.frombuffer(ctypes.string_at(peers.table((0, 1)), 64), np.uint64)[memory.REPORT // 8]
     words = (ctypes.c_uint32 * 3).from_address(int(report))
-    assert [waiting() for waiting in processes.watched] == [[], []]
+    assert [memory.waiting() for memory in processes.watched] == [[], []]
     words[:] = 0, 2, 9
     (first,), (again,) = peers.waiting(), peers.waiting()
     assert first == again

@@ -18,7 +18,9 @@ FOLDER = ROOT / "tests" / "distributed"
 
 
 def test_collectives_are_those_of_numpy() -> None:
-    completed = run(3, PROCESS, str(ROOT / "benchmarks/gpu/collectives.py"), "check", "--dtypes", "bfloat16", "--lengths", "37")
+    completed = run(
+        3, PROCESS, str(ROOT / "benchmarks/gpu/collectives.py"), "check", "--forms", "processes", "--dtypes", "bfloat16", "--lengths", "37"
+    )
     assert completed.stdout.count("18 results, 0 wrong; steps on the host: {}") == 3, completed.stdout + completed.stderr
 
 

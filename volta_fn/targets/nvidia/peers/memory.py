@@ -1,7 +1,9 @@
-"""Memory that the processes of a machine share, each with a GPU of its own.
+"""Memory that the GPUs of a machine share.
 
-Every process of a group allocates a region of the same layout, and opens those of the others by handles (`cuIpc…`), which the processes
-exchange by their usual collectives. A region begins with a table, which tells a kernel where the other regions are.
+Each GPU is that of a process, or one of several of a process. Every member of a group allocates a region of the same layout, and opens
+those of the others by handles (`cuIpc…`), which the members exchange by their usual collectives; those of its own process it reaches by
+their addresses. A region begins with a table, which tells a kernel where the other regions are. "Process" here also means a GPU of a
+process that has several.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ REPORTED_FAILURE, REPORTED_PEER, REPORTED_NUMBER = 0, 4, 8
 
 #: Bytes of an identity: of a machine, and of a GPU.
 _IDENTITY = 16
-#: Whether a region could be allocated, its handle, the machine, and the GPU.
-_OFFER = 1 + ctypes.sizeof(IpcHandle) + 2 * _IDENTITY
+#: Whether a region could be allocated, its handle, its address and context in the process, the machine, and the GPU.
+_PLACE = 2 * 8
+_OFFER = 1 + ctypes.sizeof(IpcHandle) + _PLACE + 2 * _IDENTITY
 
 
 def _machine() -> bytes:
@@ -74,10 +77,10 @@ def _machine() -> bytes:
 
 
 class Region:
-    """The region of this process in a group, and where it sees the others'."""
+    """The region of this process in a group, and the host's words for its failures."""
 
-    def __init__(self, address: int, opened: list[int]) -> None:
-        self.address, self.opened = address, opened
+    def __init__(self, address: int, words: Any, world: distribution.World) -> None:
+        self.address, self.words, self.world = address, words, world
 
 
 class Peers:
@@ -90,8 +93,10 @@ class Peers:
         self._functions, self._errors, self._context, self._stream, self._device = loaded, errors, context, stream, device
         #: By the ranks of a group; None for one whose processes do not all reach each other's memory.
         self._regions: dict[tuple[int, ...], Region | None] = {}
-        #: The host's words for failures, one for each region, with its group.
-        self._reports: list[tuple[tuple[int, ...], Any]] = []
+        #: The addresses of opened regions of other processes.
+        self._handles: set[int] = set()
+        #: A stream beside that of kernels, through which they are interrupted.
+        self._beside = 0
         #: The kernels that have waited for long when that was last asked, by their groups, with their numbers and since when.
         self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
         #: Held while another thread reads the host's words.
@@ -120,15 +125,48 @@ class Peers:
         """Count a kernel of a group that is about to run."""
         distribution.current().launched(ranks)
 
+    def _connected(self) -> list[tuple[tuple[int, ...], Region]]:
+        return [(ranks, region) for ranks, region in self._regions.copy().items() if region is not None]
+
     def check(self) -> None:
         """Raise `DistributedError` if a kernel has waited too long for another process."""
-        for ranks, words in self._reports:
-            if words[REPORTED_FAILURE // 4]:
-                world = distribution.current()
+        for ranks, region in self._connected():
+            if region.words[REPORTED_FAILURE // 4]:
+                world, late = region.world, ranks[region.words[REPORTED_FAILURE // 4] - 1]
+                group = f"processes {list(ranks)} on their GPUs" if world.member == "process" else f"GPUs {list(ranks)}"
                 raise DistributedError(
-                    f"process {world.rank} has waited longer than {world.limit:g} s in a collective of the processes {list(ranks)} on "
-                    f"their GPUs: process {ranks[words[REPORTED_FAILURE // 4] - 1]} has not come"
+                    f"{world.member} {world.rank} has waited longer than {world.limit:g} s in a collective of the {group}: {world.member} "
+                    f"{late} has not come"
                 )
+
+    def interrupt(self) -> None:
+        """End all kernels that wait for other processes; their results are undefined.
+
+        Any thread may call it.
+        """
+        failed = np.ones(1, np.uint32)
+        with contextlib.suppress(DeviceError), self._context:
+            if not self._beside:
+                stream = ctypes.c_void_p()
+                self._errors.check(self._functions.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+                self._beside = stream.value or 0
+            for _, region in self._connected():
+                self._write(region.address + FAILED, failed, self._beside)
+            self._wait(self._beside)
+
+    def drain(self) -> None:
+        """Wait for the GPU, whose kernels were interrupted."""
+        with contextlib.suppress(DeviceError), self._context:
+            self._wait(self._stream)
+
+    def reset(self) -> None:
+        """Let the next kernels begin anew; no GPU of a group runs one now."""
+        with contextlib.suppress(DeviceError), self._context:
+            for _, region in self._connected():
+                region.words[:] = [0] * len(region.words)
+                for begin, end in ((FAILED, REGIONS), (COUNTERS, SLOTS)):
+                    self._write(region.address + begin, np.zeros(end - begin, np.uint8), self._stream)
+            self._wait(self._stream)
 
     def waiting(self) -> list[distribution.DeviceCall]:
         """Return the kernels that wait for other processes, and have for long.
@@ -138,40 +176,40 @@ class Peers:
         before, now = self._waiting, time.monotonic()
         self._waiting = {}
         with self._reading:
-            for ranks, words in self._reports:
-                if words[REPORTED_PEER // 4]:
-                    number = words[REPORTED_NUMBER // 4]
+            for ranks, region in self._connected():
+                if region.words[REPORTED_PEER // 4]:
+                    number = region.words[REPORTED_NUMBER // 4]
                     since = before[ranks][1] if ranks in before and before[ranks][0] == number else now
                     self._waiting[ranks] = number, since
         return [distribution.DeviceCall(ranks, number, since) for ranks, (number, since) in self._waiting.items()]
 
     def forget(self) -> None:
         """Forget all regions, which end with the context."""
-        self._regions.clear()
         with self._reading:
-            self._reports.clear()
+            self._regions.clear()
+        self._beside = 0
 
     # connecting
 
     def _shared(self, ranks: tuple[int, ...]) -> Region | None:
         world = distribution.current()
         communicator = world.communicator(ranks)
-        address, offer = self._offer()
+        is_alone = world.member != "process"  # all members are GPUs of this process
+        address, offer = self._offer(is_alone)
         offers = communicator.gather(offer, "the exchange of handles of GPU memory")
-        opened = self._open(offers, communicator.index, address)
-        if not address or opened is None or not self._fill(ranks, communicator.index, opened, world.limit):
-            opened = None
-        agreed = communicator.gather(np.array([opened is not None], np.uint8), "the agreement on shared GPU memory")
-        if opened is not None and agreed.all():
+        opened = self._open(offers, communicator.index, address, is_alone)
+        words = None if not address or opened is None else self._fill(communicator.index, opened, world.limit)
+        agreed = communicator.gather(np.array([words is not None], np.uint8), "the agreement on shared GPU memory")
+        if agreed.all():
             log.debug("the processes %s share memory of their GPUs", ranks)
-            if not any(region is not None for region in self._regions.values()):
-                world.watch_device(self.waiting)
-            return Region(address, opened)
+            if not self._connected():
+                world.watch_device(self)
+            return Region(address, words, world)
         log.debug("the GPUs of the processes %s share no memory: collectives go through the host", ranks)
         self._close(address, opened or [])
         return None
 
-    def _offer(self) -> tuple[int, np.ndarray]:
+    def _offer(self, is_alone: bool) -> tuple[int, np.ndarray]:
         """Allocate a region, unless VOLTA_PEER_MEMORY=0 forbids it.
 
         Return its address, or 0, and what to tell the others.
@@ -184,18 +222,19 @@ class Peers:
             with self._context:
                 self._errors.check(loaded.cuDeviceGetUuid(identity, self._device), "cuDeviceGetUuid")
                 self._errors.check(loaded.cuMemAlloc_v2(ctypes.byref(address), SIZE), "cuMemAlloc")
-                zeros = np.zeros(SLOTS, np.uint8)
-                self._errors.check(loaded.cuMemcpyHtoDAsync_v2(address, zeros.ctypes.data, zeros.nbytes, self._stream), "cuMemcpyHtoDAsync")
-                self._wait()
-                self._errors.check(loaded.cuIpcGetMemHandle(ctypes.byref(handle), address), "cuIpcGetMemHandle")
+                self._write(address.value, np.zeros(SLOTS, np.uint8), self._stream)
+                self._wait(self._stream)
+                if not is_alone:
+                    self._errors.check(loaded.cuIpcGetMemHandle(ctypes.byref(handle), address), "cuIpcGetMemHandle")
         except VoltaError as error:
             log.debug("GPU memory cannot be shared: %s", error)
             if address.value and not self._errors.device_lost:
                 self._close(address.value, [])
             return 0, np.zeros(_OFFER, np.uint8)
-        return address.value, np.frombuffer(b"\1" + bytes(handle) + _machine() + identity.raw, np.uint8)
+        place = np.array([address.value, self._context.handle], np.uint64).tobytes()
+        return address.value, np.frombuffer(b"\1" + bytes(handle) + place + _machine() + identity.raw, np.uint8)
 
-    def _open(self, offers: np.ndarray, position: int, address: int) -> list[int] | None:
+    def _open(self, offers: np.ndarray, position: int, address: int, is_alone: bool) -> list[int] | None:
         """Open the others' regions.
 
         None unless all are there, on GPUs of their own in this machine.
@@ -210,17 +249,27 @@ class Peers:
                 opened.append(address)
                 continue
             result, handle = ctypes.c_uint64(), IpcHandle.from_buffer_copy(text[1:])
+            other, context = np.frombuffer(text[-2 * _IDENTITY - _PLACE : -2 * _IDENTITY], np.uint64).tolist()
             with self._context:
-                status = self._functions.cuIpcOpenMemHandle_v2(ctypes.byref(result), handle, _LAZY_PEER_ACCESS)
+                if is_alone:
+                    result.value, status = other, self._functions.cuCtxEnablePeerAccess(context, 0)
+                    status = 0 if status == _ALREADY_ENABLED else status
+                else:
+                    status = self._functions.cuIpcOpenMemHandle_v2(ctypes.byref(result), handle, _LAZY_PEER_ACCESS)
             if status:
-                log.debug("GPU memory of another process cannot be opened: status %d", status)
-                self._close(0, [other for other in opened if other != address])
+                log.debug("memory of another GPU cannot be opened: status %d", status)
+                self._close(0, opened)
                 return None
             opened.append(result.value)
+            if not is_alone:
+                self._handles.add(result.value)
         return opened
 
-    def _fill(self, ranks: tuple[int, ...], position: int, opened: list[int], limit: float) -> bool:
-        """Write the table of a region; return whether that was possible."""
+    def _fill(self, position: int, opened: list[int], limit: float) -> Any:
+        """Write the table of a region.
+
+        Return the host's words for failures, or None if that was not possible.
+        """
         table = np.zeros(COUNTERS, np.uint8)
         try:
             with self._context:
@@ -230,32 +279,35 @@ class Peers:
                 words[:] = [0, 0, 0]
                 table[:REGIONS].view(np.uint64)[:3] = position, _nanoseconds(limit), host.value or 0
                 table[REGIONS:].view(np.uint64)[: len(opened)] = opened
-                address = opened[position]
-                status = self._functions.cuMemcpyHtoDAsync_v2(address, table.ctypes.data, table.nbytes, self._stream)
-                self._errors.check(status, "cuMemcpyHtoDAsync")
-                self._wait()
+                self._write(opened[position], table, self._stream)
+                self._wait(self._stream)
         except VoltaError as error:
             log.debug("GPU memory cannot be shared: %s", error)
-            return False
-        self._reports.append((ranks, words))
-        return True
+            return None
+        return words
 
-    def _wait(self) -> None:
-        """Wait for the stream."""
-        while (status := self._functions.cuStreamQuery(self._stream)) == NOT_READY:
+    def _write(self, address: int, data: np.ndarray, stream: int) -> None:
+        """Copy bytes to the GPU, which `_wait` waits for; called in the context."""
+        self._errors.check(self._functions.cuMemcpyHtoDAsync_v2(address, data.ctypes.data, data.nbytes, stream), "cuMemcpyHtoDAsync")
+
+    def _wait(self, stream: int) -> None:
+        """Wait for a stream."""
+        while (status := self._functions.cuStreamQuery(stream)) == NOT_READY:
             time.sleep(0)
         self._errors.check(status, "cuStreamQuery")
 
     def _close(self, address: int, opened: list[int]) -> None:
-        """Close the regions of others, and release this process's."""
+        """Close the regions of other processes, and release this process's."""
         with contextlib.suppress(DeviceError), self._context:
-            for other in opened:
-                if other != address:
-                    self._functions.cuIpcCloseMemHandle(other)
+            for other in self._handles.intersection(opened):
+                self._functions.cuIpcCloseMemHandle(other)
+                self._handles.remove(other)
             if address:
                 self._functions.cuMemFree_v2(address)
 
 
+#: The status of access to another context's memory that was allowed before, and the flag of a stream that waits for no other.
+_ALREADY_ENABLED, _NON_BLOCKING = 704, 1
 #: The flag by which opened memory can be accessed from this GPU, and those of memory of the host that all contexts reach.
 _LAZY_PEER_ACCESS = 1
 _MAPPED = 3
