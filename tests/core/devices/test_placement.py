@@ -189,6 +189,23 @@ def test_arrays_are_joined_of_one_shard_on_each_device(eight: list[vf.Device]) -
         vf.make_array_from_single_device_arrays((8, 3), sharding, parts)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, vf.grad, vf.value_and_grad, lambda f: lambda w: vf.jvp(f, (w,), (w,))])
+def test_a_constraint_holds_for_values_that_are_differentiated(eight: list[vf.Device], transform: Any) -> None:
+    mesh = vf.make_mesh((4, 2), ("data", "model"))
+    rows, columns = vf.NamedSharding(mesh, P("data", None)), vf.NamedSharding(mesh, P(None, "model"))
+    x, w = vf.device_put(vnp.ones((4, 3)), rows), vf.device_put(vnp.ones((3, 2)), columns)
+    shardings: list[Any] = []
+
+    def loss(w: Any, x: Any) -> Any:
+        product = x @ w
+        vf.debug.inspect_array_sharding(product, callback=shardings.append)
+        vf.debug.inspect_array_sharding(vf.lax.with_sharding_constraint(product, rows) + 1, callback=shardings.append)
+        return product.sum()
+
+    vf.jit(lambda w, x: transform(lambda w: loss(w, x))(w))(w, x)
+    assert [s.spec for s in shardings[:2]] == [P("data", "model"), P("data", None)]
+
+
 def test_local_data_of_the_only_process_are_split_between_its_devices(eight: list[vf.Device]) -> None:
     mesh = vf.make_mesh((4, 2), ("data", "model"))
     rows, columns = vf.NamedSharding(mesh, P("data")), vf.NamedSharding(mesh, P(None, "model"))

@@ -259,8 +259,9 @@ def split(value: Array, sharding: Sharding) -> Array:
     Of a traced one, the results of its program show it. Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    if isinstance(value, JaxprTracer) and isinstance(sharding, NamedSharding):
-        value._trace.builder.shardings[value._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
+    recorded = getattr(value, "primal", value) if isinstance(value, Tracer) else value  # of a value that is differentiated, too
+    if isinstance(recorded, JaxprTracer) and isinstance(sharding, NamedSharding):
+        recorded._trace.builder.shardings[recorded._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
     if not isinstance(value, ConcreteArray):
         return value
     device = group_of(sharding)
