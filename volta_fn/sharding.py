@@ -354,23 +354,22 @@ def shard_map(
 
 
 def _mesh_with_devices(mesh: AbstractMesh | None, leaves: Sequence[Any]) -> Mesh:
-    """Return the mesh that a map over `mesh`, or over the current one, uses for these arguments."""
+    """Return the mesh that a map of `leaves` over these, or the current, axes uses."""
     current = get_mesh()
-    if mesh is None or mesh.empty or not current.empty:
-        if current.empty:
-            raise ArgumentError("shard_map needs a mesh: pass one, or make one the current one by set_mesh(mesh)")
-        if mesh is not None and not mesh.empty and mesh != current.abstract_mesh:
-            raise ArgumentError(f"shard_map: got {mesh}, but the current mesh is {current}: pass that, or set_mesh the mesh with these axes")
+    axes = current.abstract_mesh if mesh is None or mesh.empty else mesh
+    if axes.empty:
+        raise ArgumentError("shard_map needs a mesh: pass one, or make one the current one by set_mesh(mesh)")
+    if not current.empty:
+        if axes != current.abstract_mesh:
+            raise ArgumentError(f"shard_map: got {axes}, but the current mesh is {current}: pass that, or set_mesh one with these axes")
         return current
     shardings = [x.sharding if isinstance(x, ConcreteArray) else known_sharding(x) for x in leaves]
-    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) and s.mesh.abstract_mesh == mesh]
+    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) and s.mesh.abstract_mesh == axes]
     if meshes:
         return meshes[0]
     if process_count() > 1 or not any(isinstance(x, Tracer) for x in leaves):
-        raise ArgumentError(
-            f"shard_map: {mesh} has no devices: make a Mesh with these axes the current one (set_mesh), or place an argument on it (device_put)"
-        )
-    return Mesh(np.full(mesh.axis_sizes, local_devices()[0]), mesh.axis_names, mesh.axis_types)
+        raise ArgumentError(f"shard_map: {axes} has no devices: set_mesh a Mesh with its axes, or put an argument on it (device_put)")
+    return Mesh(np.full(axes.axis_sizes, local_devices()[0]), axes.axis_names, axes.axis_types)
 
 
 def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out_axes: Any, axis_name: Any) -> Callable[..., Any]:

@@ -329,8 +329,9 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     """Sum the products that `subscripts` describe, such as ``"bij,bjk->bik"``.
 
     Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
-    labels, which may be anything hashable and comparable, as in JAX. `_dot_general` is what multiplies two operands, as in JAX. Raises `ArgumentError` for invalid subscripts and `ShapeError`
-    for operands that do not fit them.
+    labels. These may be anything hashable and comparable, as in JAX. `_dot_general` is what multiplies two operands, as in JAX. Raises
+    `ArgumentError` for invalid subscripts, `ArgumentTypeError` for labels that cannot be sorted, and `ShapeError` for operands that do not
+    fit them.
 
     >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
     Array([3., 3.], dtype=float32)
@@ -364,7 +365,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") ->
 
 
 def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """Convert the form (operand, [0, 1], operand, [1, 2], [0, 2]) to letters, in the order of the labels."""
+    """Convert the form (operand, [0, 1], operand, [1, 2], [0, 2]) to sorted letters."""
     count = len(args) // 2
     operands, terms = tuple(args[0 : 2 * count : 2]), args[1 : 2 * count : 2]
     try:

@@ -122,7 +122,7 @@ def make_array_from_callback(
 def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
     """Return arrays of which this process has these elements.
 
-    An array that is split between processes is this process's shard of it, which is all that it holds; others are placed as by `device_put`.
+    An array that is split between processes is this process's shard of it, all that it holds. Others are placed as by `device_put`.
 
     Args:
         sharding: a sharding, or a pytree of them that is a prefix of `local_data`; a `PartitionSpec` is one of the current mesh.
