@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.devices.device import Device, local_devices, process_count
 from volta_fn.core.devices.device import devices as all_devices
 from volta_fn.core.devices.mesh import AbstractMesh as AbstractMesh
@@ -33,7 +33,7 @@ from volta_fn.core.devices.mesh import get_mesh as get_mesh
 from volta_fn.core.devices.mesh import make_mesh as make_mesh
 from volta_fn.core.devices.mesh import set_mesh as set_mesh
 from volta_fn.core.devices.mesh import use_mesh as use_mesh
-from volta_fn.core.devices.placement import on_home_device, sharding_spec, split, with_sharding_constraint
+from volta_fn.core.devices.placement import known_sharding, on_home_device, sharding_spec, split, with_sharding_constraint
 from volta_fn.core.devices.placement import reshard as reshard
 from volta_fn.core.devices.sharding import NamedSharding as NamedSharding
 from volta_fn.core.devices.sharding import PartitionSpec as PartitionSpec
@@ -42,7 +42,7 @@ from volta_fn.core.devices.sharding import SingleDeviceSharding as SingleDeviceS
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr
-from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
+from volta_fn.core.trace import ProcessAxis, ProcessGrid, Tracer, bound_axis
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum, shard_of, whole_of
@@ -309,7 +309,7 @@ def shard_map(
     *,
     out_specs: Any,
     in_specs: Any = INFERRED,
-    mesh: Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     axis_names: Any = frozenset(),
     check_vma: bool = True,
 ) -> Callable[..., Any]:
@@ -325,13 +325,14 @@ def shard_map(
         f: the function; without it, a decorator is returned.
         out_specs: pytree prefix of the results: a `PartitionSpec` for each, by which shards are joined.
         in_specs: the same for the positional arguments, by which these are split; by default the specs of the arguments' shardings.
-        mesh: the mesh; by default the current one (`set_mesh`).
+        mesh: the mesh; by default the current one (`set_mesh`). An `AbstractMesh` stands for the current mesh, or the mesh of an argument's
+            sharding, that has its axes; while tracing neither is needed.
         axis_names: the axes to map over (default: all of them).
         check_vma: raise `ArgumentError` if a result that `out_specs` does not split differs between shards; else take the first one.
 
     Raises:
         ShapeError: an axis does not divide the dimension that it splits.
-        ArgumentError: a spec names an axis that the mesh lacks, or processes would not all come to a collective.
+        ArgumentError: a spec names an axis that the mesh lacks, no mesh has devices, or processes would not all come to a collective.
         ProgramMismatchError: the processes compile different programs.
 
     >>> import numpy as np, volta_fn as vf
@@ -352,7 +353,7 @@ def shard_map(
 
     @functools.wraps(f)
     def mapped(*args: Any) -> Any:
-        over = get_mesh() if mesh is None else mesh
+        over = mesh if isinstance(mesh, Mesh) else _mesh_with_devices(mesh, tree.leaves(args))
         if over.grid is None or (over.grid.devices and (settings.disable_jit or settings.sees_results)):
             return shards.map(over, None, *args)
         if over not in jitted:
@@ -360,6 +361,25 @@ def shard_map(
         return jitted[over](*args)
 
     return mapped
+
+
+def _mesh_with_devices(mesh: AbstractMesh | None, leaves: Sequence[Any]) -> Mesh:
+    """Return the mesh that a map of `leaves` over these, or the current, axes uses."""
+    current = get_mesh()
+    axes = current.abstract_mesh if mesh is None or mesh.empty else mesh
+    if axes.empty:
+        raise ArgumentError("shard_map needs a mesh: pass one, or make one the current one by set_mesh(mesh)")
+    if not current.empty:
+        if axes != current.abstract_mesh:
+            raise ArgumentError(f"shard_map: got {axes}, but the current mesh is {current}: pass that, or set_mesh one with these axes")
+        return current
+    shardings = [x.sharding if isinstance(x, ConcreteArray) else known_sharding(x) for x in leaves]
+    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) and s.mesh.abstract_mesh == axes]
+    if meshes:
+        return meshes[0]
+    if process_count() > 1 or not any(isinstance(x, Tracer) for x in leaves):
+        raise ArgumentError(f"shard_map: {axes} has no devices: set_mesh a Mesh with its axes, or put an argument on it (device_put)")
+    return Mesh(np.full(axes.axis_sizes, local_devices()[0]), axes.axis_names, axes.axis_types)
 
 
 def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out_axes: Any, axis_name: Any) -> Callable[..., Any]:

@@ -49,6 +49,21 @@ for statement in ("jax.nonsense", "jnp.nonsense", "from jax import nonsense", "i
     assert output_of(IMPORTS + checks).split() == ["AttributeError", "AttributeError", "ImportError", "ModuleNotFoundError", "ImportError"]
 
 
+def test_classes_of_arrays_are_named_as_in_jax() -> None:
+    """Libraries that accept arrays without importing JAX look at the names of their classes and modules."""
+    checks = """
+x = jnp.eye(2)
+assert ("jax", "Array") in [(base.__module__, base.__name__) for base in type(x).__mro__] and type(x).__name__ == "ArrayImpl"
+assert (pickle.loads(pickle.dumps(x)) == x).all() and pickle.loads(pickle.dumps(type(x))) is type(x)
+from jax.experimental import sparse
+for kind in (sparse.BCOO, sparse.BCSR, sparse.COO, sparse.CSR, sparse.CSC):
+    matrix = kind.fromdense(x)
+    assert type(matrix).__module__.startswith("jax.experimental.sparse") and isinstance(matrix, sparse.JAXSparse)
+    assert (pickle.loads(pickle.dumps(matrix)).todense() == x).all() and repr(matrix).startswith(kind.__name__)
+"""
+    assert output_of(IMPORTS + checks) == ""
+
+
 def test_indices_and_dtypes_are_those_of_jax() -> None:
     checks = """
 import numpy as np

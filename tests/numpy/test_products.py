@@ -91,6 +91,15 @@ def test_einsum_forms():
     x, y = sample((2, 3), np.float32, 1), sample((3, 4), np.float32, 2)
     check(lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2], [0, 2]), x, y, tolerance=1e-5)
     check(lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2]), x, y, tolerance=1e-5)
+    for labels in (("rows", "inner", "columns"), ("z", "b", "a"), (700, -3, 12), ((1,), (0, 5), ())):  # in their order, as in JAX
+        row, inner, column = labels
+        order = [label for label in sorted(labels) if label != inner]
+        expected = x @ y if order == [row, column] else (x @ y).T
+        np.testing.assert_allclose(vnp.einsum(x, [row, inner], y, [inner, column]), expected, rtol=1e-5)
+        np.testing.assert_allclose(vnp.einsum(x, [..., inner], y, [inner, column], [column, ...]), (x @ y).T, rtol=1e-5)
+        assert vnp.einsum_path(x, [row, inner], y, [inner, column])[0] == ["einsum_path", (0, 1)]
+    many, ones = [f"dimension {i:02}" for i in range(60)], np.ones((1,) * 30)  # more than there are letters
+    assert vnp.einsum(ones, many[:30], ones, many[30:], many[:5]).shape == (1,) * 5
     for subscripts in ("ij->i", "ij->", "ij,kj->ik", "ij,kj->k", "ij,ij->ij"):
         check(lambda xp, x, s=subscripts: xp.einsum(s, *[x] * (1 + s.count(","))), sample((2, 3), bool, 1))
     for dtype in (np.int32, np.complex64, np.float16):
@@ -119,6 +128,9 @@ def test_gradients():
         (lambda: vnp.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((4, 5))), ShapeError, "einsum"),
         (lambda: vnp.einsum("ij->ijk", np.ones((2, 3))), ArgumentError, "einsum"),
         (lambda: vnp.einsum("ij", np.ones((2, 3)), np.ones(2)), ArgumentError, "einsum"),
+        (lambda: vnp.einsum(np.ones((2, 3)), [0, "a"]), ArgumentTypeError, "hashable and comparable"),
+        (lambda: vnp.einsum(np.ones((2, 3)), [0, [1]]), ArgumentTypeError, "hashable and comparable"),
+        (lambda: vnp.einsum(np.ones((2, 3)), ["a", "b"], ["c"]), ArgumentError, "'c', which no operand has"),
         (lambda: vnp.matvec(np.ones(3), np.ones(3)), ShapeError, "matvec"),
         (lambda: vnp.matmul([[1.0]], np.ones(1)), ArgumentTypeError, "matmul: argument 1"),
     ],

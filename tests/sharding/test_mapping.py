@@ -10,6 +10,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from tests.jax.programs import output_of
 from volta_fn import P, lax
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
@@ -88,3 +89,53 @@ def test_pmap_is_jaxs_on_one_device() -> None:
     np.testing.assert_array_equal(*results)
     with pytest.raises(DeviceError, match="needs as many devices"):
         vf.pmap(lambda x: x, devices=[CPU])(X)
+
+
+ABSTRACT = vf.sharding.AbstractMesh((2, 3), ("a", "b"))
+
+
+def test_an_abstract_mesh_stands_for_the_current_mesh_or_that_of_an_argument() -> None:
+    mean = vf.shard_map(lambda x: lax.pmean(x, "a"), mesh=ABSTRACT, in_specs=P("a"), out_specs=P())
+    expected = X.reshape(2, 2, 6).mean(0)
+    with vf.set_mesh(MESH):
+        np.testing.assert_array_equal(mean(X), expected)
+        np.testing.assert_array_equal(vf.jit(mean)(X), expected)
+    placed = vf.device_put(X, vf.NamedSharding(MESH, P("a")))
+    np.testing.assert_array_equal(mean(placed), expected)
+    np.testing.assert_array_equal(vf.jit(mean)(placed), expected)
+    np.testing.assert_array_equal(vf.jacobian(lambda x: mean(x).sum())(placed), np.full_like(X, 0.5))
+
+
+def test_a_trace_needs_no_devices() -> None:
+    """As in JAX: shapes on meshes larger than this machine."""
+    axis = vf.sharding.AbstractMesh((64,), ("a",))
+    shape = vf.eval_shape(vf.shard_map(lambda x: lax.psum(x, "a"), mesh=axis, in_specs=P("a"), out_specs=P()), vnp.ones((128, 3)))
+    assert shape.shape == (2, 3)
+
+
+def test_maps_without_devices_raise() -> None:
+    add = lambda mesh: vf.shard_map(lambda x: lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())(X)
+    with pytest.raises(ArgumentError, match="needs a mesh"):
+        add(None)
+    with pytest.raises(ArgumentError, match="needs a mesh"):
+        add(vf.sharding.get_abstract_mesh())
+    with pytest.raises(ArgumentError, match="AbstractMesh.*has no devices"):
+        add(ABSTRACT)
+    with vf.set_mesh(vf.sharding.Mesh(np.full(4, CPU), "a")), pytest.raises(ArgumentError, match="the current mesh is Mesh.'a': 4"):
+        add(ABSTRACT)
+    with pytest.raises(ArgumentError, match="needs a mesh"):
+        vf.sharding.smap(lambda x: x, in_axes=0, out_axes=0, axis_name="a")(X)
+
+
+def test_results_of_a_compiled_map_over_an_abstract_mesh_stay_split() -> None:
+    checks = """
+import numpy as np, volta_fn as vf
+from volta_fn import P
+vf.set_cpu_devices(4)
+mesh = vf.make_mesh((4,), "a")
+x = vf.device_put(np.arange(8.0, dtype=np.float32), vf.NamedSharding(mesh, P("a")))
+double = vf.shard_map(lambda x: 2 * x, mesh=mesh.abstract_mesh, in_specs=P("a"), out_specs=P("a"))
+for y in (double(x), vf.jit(double)(x), vf.jit(lambda x: double(double(x)))(x)):
+    assert y.sharding == x.sharding, y.sharding
+"""
+    assert output_of(checks) == ""

@@ -13,13 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from volta_fn.compat.config import config
-from volta_fn.core.arrays.array import ConcreteArray
+from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import VERSION, Entry, Namespace, read_refused, read_table
 from volta_fn.lazy_imports import load
 
 #: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
+_SPARSE_ARRAYS = ["JAXSparse", "BCOO", "BCSR", "COO", "CSC", "CSR"]
 _FREQUENT = ["creation", "elementwise.arithmetic", "indexing", "products", "reductions"]
 
 
@@ -40,6 +41,8 @@ class _Loader(Loader):
             load("volta_fn.targets.cpu_device").load_compiler()
         for name in _FREQUENT if module.__name__ == "jax.numpy" else ():
             load(f"volta_fn.numpy.{name}")
+        for name in _SPARSE_ARRAYS if module.__name__ == "jax.experimental.sparse" else ():
+            getattr(module, name).__module__ = module.__name__  # by which libraries know them, that do not import JAX
 
 
 class _Metadata(Distribution):
@@ -85,7 +88,7 @@ def install() -> None:
     """Let `import jax` mean volta_fn in this process, with JAX's semantics.
 
     Indices out of range are moved inside or dropped, and dtypes are of 32 bits unless `jax_enable_x64` is set; docs/jax_differences.md
-    has a table. `type(x).__name__` of arrays is JAX's, ArrayImpl. Calling it again does nothing.
+    has a table. The class of arrays is named ArrayImpl, and its base `jax.Array`, as in JAX. Calling it again does nothing.
 
     Raises `AlreadyImportedError` if the real JAX is loaded: install before anything imports it.
     """
@@ -98,5 +101,5 @@ def install() -> None:
                 "call volta_fn.jax.install() before the first import of jax, or run `python -m volta_fn.jax program.py`"
             )
     sys.meta_path.insert(0, _FINDER)
-    ConcreteArray.__name__ = "ArrayImpl"
+    ConcreteArray.__name__, Array.__module__ = "ArrayImpl", "jax"
     config.follow_jax()

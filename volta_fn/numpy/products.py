@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -328,8 +329,9 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     """Sum the products that `subscripts` describe, such as ``"bij,bjk->bik"``.
 
     Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
-    integers. `_dot_general` is what multiplies two operands, as in JAX. Raises `ArgumentError` for invalid subscripts and `ShapeError`
-    for operands that do not fit them.
+    labels. These may be anything hashable and comparable, as in JAX. `_dot_general` is what multiplies two operands, as in JAX. Raises
+    `ArgumentError` for invalid subscripts, `ArgumentTypeError` for labels that cannot be sorted, and `ShapeError` for operands that do not
+    fit them.
 
     >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
     Array([3., 3.], dtype=float32)
@@ -357,22 +359,29 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") ->
     >>> jnp.einsum_path("ij,jk,k->i", jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4))[0]
     ['einsum_path', (1, 2), (0, 1)]
     """
-    stand_ins = [np.broadcast_to(np.zeros(()), np.shape(v)) if not isinstance(v, (list, tuple)) else v for v in operands]
-    return np.einsum_path(subscripts, *stand_ins, optimize=optimize)
+    if not isinstance(subscripts, str):
+        subscripts, operands = _from_lists((subscripts, *operands))
+    return np.einsum_path(subscripts, *[np.broadcast_to(np.zeros(()), np.shape(v)) for v in operands], optimize=optimize)
 
 
 def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """Convert the form (operand, [0, 1], operand, [1, 2], [0, 2]) to letters."""
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-    def spell(numbers: Sequence[Any]) -> str:
-        return "".join("..." if n is Ellipsis else letters[n] for n in numbers)
-
+    """Convert the form (operand, [0, 1], operand, [1, 2], [0, 2]) to sorted letters."""
     count = len(args) // 2
-    text = ",".join(spell(args[2 * i + 1]) for i in range(count))
-    if len(args) % 2:
-        text += "->" + spell(args[-1])
-    return text, tuple(args[0 : 2 * count : 2])
+    operands, terms = tuple(args[0 : 2 * count : 2]), args[1 : 2 * count : 2]
+    try:
+        labels = sorted({*itertools.chain(*terms)} - {Ellipsis})
+    except TypeError as error:
+        raise ArgumentTypeError(f"einsum: the labels of dimensions must be hashable and comparable, got {error}") from None
+    letters: dict[Any, str] = {label: chr(ord("a") + i) for i, label in enumerate(labels)}
+    letters[Ellipsis] = "..."
+
+    def spell(term: Sequence[Any]) -> str:
+        if unknown := [label for label in term if label not in letters]:
+            raise ArgumentError(f"einsum: the result has the dimension {unknown[0]!r}, which no operand has")
+        return "".join(letters[label] for label in term)
+
+    text = ",".join(map(spell, terms))
+    return text + ("->" + spell(args[-1]) if len(args) % 2 else ""), operands
 
 
 def _parse(subscripts: str, values: Sequence[Array]) -> tuple[list[str], str]:

@@ -189,6 +189,41 @@ def test_arrays_are_joined_of_one_shard_on_each_device(eight: list[vf.Device]) -
         vf.make_array_from_single_device_arrays((8, 3), sharding, parts)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, vf.grad, vf.value_and_grad, lambda f: lambda w: vf.jvp(f, (w,), (w,))])
+def test_a_constraint_holds_for_values_that_are_differentiated(eight: list[vf.Device], transform: Any) -> None:
+    mesh = vf.make_mesh((4, 2), ("data", "model"))
+    rows, columns = vf.NamedSharding(mesh, P("data", None)), vf.NamedSharding(mesh, P(None, "model"))
+    x, w = vf.device_put(vnp.ones((4, 3)), rows), vf.device_put(vnp.ones((3, 2)), columns)
+    shardings: list[Any] = []
+
+    def loss(w: Any, x: Any) -> Any:
+        product = x @ w
+        vf.debug.inspect_array_sharding(product, callback=shardings.append)
+        vf.debug.inspect_array_sharding(vf.lax.with_sharding_constraint(product, rows) + 1, callback=shardings.append)
+        return product.sum()
+
+    vf.jit(lambda w, x: transform(lambda w: loss(w, x))(w))(w, x)
+    assert [s.spec for s in shardings[:2]] == [P("data", "model"), P("data", None)]
+
+
+def test_local_data_of_the_only_process_are_split_between_its_devices(eight: list[vf.Device]) -> None:
+    mesh = vf.make_mesh((4, 2), ("data", "model"))
+    rows, columns = vf.NamedSharding(mesh, P("data")), vf.NamedSharding(mesh, P(None, "model"))
+    x, single = np.arange(16.0, dtype=np.float32).reshape(8, 2), vf.sharding.SingleDeviceSharding(eight[3])
+    batch = vf.make_array_from_process_local_data((rows, columns, single, rows), ((x, None), {"a": x}, x, None))
+    assert batch[0][1] is None and batch[3] is None
+    for array, sharding in ((batch[0][0], rows), (batch[1]["a"], columns), (batch[2], single)):
+        assert array.sharding == sharding
+        for shard in array.addressable_shards:
+            np.testing.assert_array_equal(shard.data, x[shard.index])
+    with vf.set_mesh(mesh):
+        assert vf.make_array_from_process_local_data(P("data"), x, (8, 2)).sharding.spec == P("data")
+    assert vf.make_array_from_process_local_data(rows, [x, x[:4]], [(8, 2), None])[1].shape == (4, 2)
+    for sharding in (rows, single):
+        with pytest.raises(ShapeError, match=r"has shape \(8, 3\), not \(8, 2\)"):
+            vf.make_array_from_process_local_data(sharding, x, (8, 3))
+
+
 def test_a_type_tells_explicit_axes_only(eight: list[vf.Device]) -> None:
     kinds = [vf.sharding.AxisType.Explicit, vf.sharding.AxisType.Auto]
     mesh = vf.make_mesh((4, 2), ("X", "Y"), kinds)

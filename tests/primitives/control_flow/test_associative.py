@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -51,6 +51,22 @@ def test_trees_and_special_values() -> None:
     assert np.array_equal(np.asarray(got["max"]), [-0.0, -0.0, np.nan, np.nan], equal_nan=True)
     assert np.signbit(np.asarray(got["max"])[0])
     assert np.asarray(got["any"]).tolist() == [False, False, True, True]
+
+
+class Pair(NamedTuple):
+    """Two arrays by name."""
+
+    low: Any
+    high: Any
+
+
+@pytest.mark.parametrize("results", [tuple, list, lambda pair: {"a": pair[0], "b": pair[1]}, lambda pair: (pair[0], None, pair[1])])
+def test_results_have_the_structure_of_the_elements(results: Any) -> None:
+    """As in JAX the function may return its leaves in another structure."""
+    x = np.random.default_rng(3).integers(-9, 9, 7, INT)
+    got = lax.associative_scan(lambda a, b: results((lax.min(a.low, b.low), lax.max(a.high, b.high))), Pair(x, x))
+    assert isinstance(got, Pair)
+    assert np.array_equal(got.low, np.minimum.accumulate(x)) and np.array_equal(got.high, np.maximum.accumulate(x))
 
 
 @pytest.mark.wide

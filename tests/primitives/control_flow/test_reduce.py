@@ -60,6 +60,14 @@ def after(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_results_have_the_structure_that_the_function_returns(size: int) -> None:
+    """As in JAX: operands in a tuple, results in a dictionary."""
+    x = np.arange(size, dtype=np.int32)
+    got = lax.reduce((x, 2 * x), (1, 2), lambda a, b: {"once": a[0] + b[0], "twice": [a[1] + b[1]]}, (0,))
+    assert got == {"once": x.sum() + 1, "twice": [2 * x.sum() + 2]}
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 6, 7, 8, 13])
 def test_order_is_kept(size: int) -> None:
     scale, shift = np.random.default_rng(size).integers(-2, 3, (2, size, 2)).astype(np.int32)

@@ -118,22 +118,37 @@ def make_array_from_callback(
     return result
 
 
-def make_array_from_process_local_data(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None) -> Array:
-    """Return this process's shard of an array, which is all that it holds.
+def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
+    """Return arrays of which this process has these elements.
 
-    Raises `ShapeError` if `global_shape` is given, and its shard for one process has another shape.
+    An array that is split between processes is this process's shard of it, all that it holds. Others are placed as by `device_put`.
+
+    Args:
+        sharding: a sharding, or a pytree of them that is a prefix of `local_data`; a `PartitionSpec` is one of the current mesh.
+        local_data: a pytree of arrays.
+        global_shape: the shape of the whole array, or such a prefix, with None where it follows from the others.
+
+    Raises `ShapeError` if this process's shard of an array of that shape has another shape.
 
     >>> import numpy as np, volta_fn as vf
     >>> sharding = vf.NamedSharding(vf.make_mesh({"data": vf.process_count()}), vf.P("data"))
     >>> vf.make_array_from_process_local_data(sharding, np.arange(2, dtype="int32"))
     Array([0, 1], dtype=int32)
     """
+    leaves, structure = tree.flatten(local_data)
+    shardings = map(sharding_for, tree.broadcast_prefix(sharding, local_data))
+    shapes = tree.broadcast_prefix(global_shape, local_data, is_leaf=lambda shape: shape is None or isinstance(shape, tuple))
+    return tree.unflatten(structure, [_local_array(*row) for row in zip(shardings, leaves, shapes, strict=True)])
+
+
+def _local_array(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None) -> Array:
     array = as_value(local_data)
-    if global_shape is not None and isinstance(sharding, NamedSharding):
-        shard_shape = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
+    named = sharding if isinstance(sharding, NamedSharding) else None
+    if global_shape is not None:
+        shard_shape = tuple(global_shape) if named is None else named.own_shard(np.broadcast_to(False, global_shape)).shape
         if array.shape != shard_shape:
             raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {shard_shape}, not {array.shape}")
-    return array
+    return device_put(array, sharding) if named is None or named.mesh.processes is None else array
 
 
 def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None) -> Array:
@@ -308,8 +323,9 @@ def split(value: Array, sharding: Sharding) -> Array:
     Of a traced one, the results of its program show it. Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    if isinstance(value, JaxprTracer) and isinstance(sharding, NamedSharding):
-        value._trace.builder.shardings[value._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
+    recorded = getattr(value, "primal", value) if isinstance(value, Tracer) else value  # of a value that is differentiated, too
+    if isinstance(recorded, JaxprTracer) and isinstance(sharding, NamedSharding):
+        recorded._trace.builder.shardings[recorded._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
     if not isinstance(value, ConcreteArray):
         return value
     device = group_of(sharding)

@@ -28,7 +28,7 @@ from volta_fn.primitives.control_flow.bodies import (
     trace_body,
     while_in_python,
 )
-from volta_fn.primitives.control_flow.scan import Combine, checked_unroll, combining, every_other, run_scan
+from volta_fn.primitives.control_flow.scan import Combination, checked_unroll, every_other, run_scan
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.declare import weakly_promoted
@@ -402,15 +402,15 @@ def reduce(
     Args:
         operands: an array, or a pytree of arrays of one shape, whose elements are then reduced together.
         init_values: a scalar for each array, of its dtype, as a pytree of the same structure.
-        computation: from two values like `operands` (one before the other) to one of the same structure, shapes and dtypes.
+        computation: from two values like `operands` (one before the other) to one of as many leaves, of the same shapes and dtypes.
         dimensions: the axes that are reduced.
 
-    Returns the reduced arrays in the structure of `operands`, without `dimensions`, of the operands' dtypes.
+    Returns the reduced arrays in the structure that `computation` returns, without `dimensions`, of the operands' dtypes.
 
     Raises:
         ArgumentError: there are no arrays, or an array and its initial value have two dtypes.
         ShapeError: the arrays have several shapes, or an initial value is not a scalar.
-        TreeError, ShapeError, DTypeError: `computation` returns something unlike what it takes.
+        TreeError, ShapeError, DTypeError: `computation` returns leaves unlike those that it takes.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce(vf.numpy.array([1, 2, 3]), 0, vf.lax.add, (0,))
@@ -441,8 +441,9 @@ def reduce(
     if len(values) == 1 and reduction is not None:
         reduced = bind(reduction, values[0], axes=axes) if axes else values[0]
         return constrained(tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)]), out_sharding)
-    combine = combining("reduce", computation, structure)
-    return constrained(tree.unflatten(structure, _reduce_by_neighbours(values, starts, combine, sorted(axes))), out_sharding)
+    combine = Combination("reduce", computation, structure)
+    results = _reduce_by_neighbours(values, starts, combine, sorted(axes))
+    return constrained(tree.unflatten(combine.structure, results), out_sharding)
 
 
 def _initial(init_value: Any, operand: Array) -> Array:
@@ -460,7 +461,7 @@ def _with_start(primitive: Primitive, start: Array, reduced: Array, computation:
     return reduced if is_concrete(start) and np.asarray(start) == identity else computation(start, reduced)
 
 
-def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combine, axes: Sequence[int]) -> list[Array]:
+def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combination, axes: Sequence[int]) -> list[Array]:
     shape = values[0].shape
     other_axes = [i for i in range(len(shape)) if i not in axes]
     other_sizes = [shape[i] for i in other_axes]
@@ -471,4 +472,5 @@ def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], comb
         rest = [concatenate([p, slice_in_dim(r, size - 1, size)], 0) if size % 2 else p for p, r in zip(pairs, rest, strict=True)]
         size = (size + 1) // 2
     firsts = [broadcast(s, (1, *other_sizes)) for s in starts]
-    return [reshape(r, other_sizes) for r in (combine(firsts, rest) if size else firsts)]
+    combined = combine(firsts, rest if size else firsts)  # also without elements, since it says what the results look like
+    return [reshape(r, other_sizes) for r in (combined if size else firsts)]

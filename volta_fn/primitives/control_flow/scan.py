@@ -238,9 +238,6 @@ def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> t
 
 # Prefix combinations by an associative function in O(log n) array operations.
 
-Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
-
-
 T = TypeVar("T", bound=Any)
 
 
@@ -251,14 +248,14 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
     applications, 1990), so it must be associative and work on arrays whose size along `axis` varies.
 
     Args:
-        fn: associative, from two pytrees like `elems` to one like them.
+        fn: associative, from two pytrees like `elems` to one of such leaves.
         elems: a pytree of arrays of one size along `axis`.
         reverse: combine from the last element on.
         axis: the axis along which elements lie.
 
     Raises:
         ArgumentError, ShapeError: there are no arrays, or their sizes along `axis` differ.
-        TreeError, ShapeError, DTypeError: `fn` returns something unlike `elems`.
+        TreeError, ShapeError, DTypeError: `fn` returns leaves unlike those of `elems`.
 
     >>> import volta_fn as vf
     >>> vf.lax.associative_scan(vf.lax.max, vf.numpy.array([3, 1, 4, 1, 5]))
@@ -275,31 +272,38 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
         raise ShapeError(f"associative_scan: the arrays must have one size along axis {dim}, got shapes {shapes}")
 
     in_order = [rev(v, (dim,)) for v in values] if reverse else values
-    results = _prefixes(combining("associative_scan", fn, structure), in_order, dim)
+    results = _prefixes(Combination("associative_scan", fn, structure), in_order, dim)
     return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
 
 
-def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
-    """Wrap `fn`, of two trees to one of their structure, as a function of leaves."""
+class Combination:
+    """A function of two trees to one, as a function of leaves.
 
-    def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
-        outs, out_structure = tree.flatten(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
-        if out_structure != structure:
+    `structure` is that of its latest result, whose class may be another one than that of its arguments: a tuple for a named tuple.
+    """
+
+    def __init__(self, caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> None:
+        self._caller, self._fn, self._argument_structure, self.structure = caller, fn, structure, structure
+
+    def __call__(self, a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
+        """Combine the leaves of two trees."""
+        structure = self._argument_structure
+        leaves, self.structure = tree.flatten(self._fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
+        if len(leaves) != structure.num_leaves:
             raise TreeError(
-                f"{caller}: {function_name(fn)} takes the structure {tree.describe(structure)} and returns {tree.describe(out_structure)}"
+                f"{self._caller}: {function_name(self._fn)} takes the structure {tree.describe(structure)} and returns "
+                f"{tree.describe(self.structure)}, which has another number of leaves"
             )
-        return [checked(x, as_value(y)) for x, y in zip(b, outs, strict=True)]
+        return [self._checked(x, as_value(y)) for x, y in zip(b, leaves, strict=True)]
 
-    def checked(argument: Array, returned: Array) -> Array:
+    def _checked(self, argument: Array, returned: Array) -> Array:
         if (argument.shape, argument.dtype) == (returned.shape, returned.dtype):
             return returned
         error = DTypeError if argument.shape == returned.shape else ShapeError
-        raise error(f"{caller}: {function_name(fn)} takes arrays of type {argument.aval} and returns {returned.aval}")
-
-    return combine
+        raise error(f"{self._caller}: {function_name(self._fn)} takes arrays of type {argument.aval} and returns {returned.aval}")
 
 
-def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array]:
+def _prefixes(combine: Combination, values: Sequence[Array], dim: int) -> list[Array]:
     """Combine neighbors, scan those pairs, and complete the even elements."""
     size = values[0].shape[dim]
     if size < 2:
