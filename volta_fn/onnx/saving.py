@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.advice import explained
 from volta_fn.core.arrays.array import as_value, host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dimension import Dimension
@@ -32,6 +33,7 @@ _IR_VERSIONS = {20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 _LARGEST = 2**31 - 2**20
 
 
+@explained
 def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: str | os.PathLike[str], *, opset: int = 21) -> None:
     """Write a function ``f(params, *example_args)`` as an ONNX model.
 

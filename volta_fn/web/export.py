@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
+from volta_fn.advice import explained
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import HostStep
@@ -533,6 +534,7 @@ class ExportedPage:
     peak_memory: dict[str, int]
 
 
+@explained
 def export_web(
     path: str | os.PathLike[str],
     *,
