@@ -24,6 +24,7 @@ _DEVICES = (
 _STEP = "a step is `updates, state = optimizer.update(grads, state, params)`, then `params = optim.apply_updates(params, updates)`"
 _MODE = "a module has no mode of its own: `state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
 _PARAMETERS = "a module is a pytree of its parameters: pass it itself to `vf.grad`, `optimizer.init` and `vf.tree.leaves`"
+_LOAD = "`vf.io.load_state_dict(model, vf.io.load_safetensors(path))` is the model with a file's arrays"
 _ZERO = "gradients are never accumulated in place, so there is nothing to reset: `vf.grad` returns new ones in every call"
 
 ARRAYS: dict[str, str] = {
@@ -92,7 +93,7 @@ MODULES: dict[str, str] = {
     "parameters": _PARAMETERS,
     "named_parameters": f"{_PARAMETERS}; `vf.tree.leaves_with_path(model)` has the names",
     "state_dict": "`vf.io.save_safetensors(path, model)` saves a model",
-    "load_state_dict": "`vf.io.load_safetensors(path, like=model)` restores a model, `vf.io.load_state_dict` takes PyTorch's",
+    "load_state_dict": f"{_LOAD}; PyTorch's state dicts pass through `vf.io.from_torch(model)` before",
     "train": _MODE,
     "eval": _MODE,
     "to": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
@@ -106,7 +107,7 @@ MODULES: dict[str, str] = {
     "evaluate": "metrics are functions: `vf.nn.metrics.accuracy(model(x), labels)`",
     "summary": "`vf.nn.summary(model, x)` shows the layers",
     "save": "`vf.io.save_safetensors(path, model)` saves a model",
-    "load_weights": "`vf.io.load_safetensors(path, like=model)` restores a model",
+    "load_weights": _LOAD,
     "get_weights": _PARAMETERS,
     "trainable_variables": _PARAMETERS,
     "requires_grad_": "`vf.optim.partition` or `vf.optim.masked` freezes parameters, and `vf.lax.stop_gradient` values",
