@@ -352,7 +352,7 @@ def _short(aval: ShapedArray) -> str:
 
 
 def _common_prefix(diff: StateDictDiff) -> str | None:
-    """Return what stands before all missing names, and a dot, among those that are unexpected."""
+    """Return the prefix without which unexpected names are the missing ones."""
     unexpected = set(diff.unexpected)
     ends = [name.removesuffix(f".{diff.missing[0]}") for name in diff.unexpected if name.endswith(f".{diff.missing[0]}")]
     return next((prefix for prefix in ends if unexpected.issuperset([joined(prefix, name) for name in diff.missing])), None)

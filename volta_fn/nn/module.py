@@ -393,7 +393,10 @@ def _name_it_call(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _of_this_module(initialise: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` that `dataclass` wrote as a function of this module, so that its errors are at the line of its caller."""
+    """Return a generated `__init__` as a function of this module.
+
+    Its frame then is one of this package, and errors are at the line of its caller.
+    """
     if not isinstance(initialise, FunctionType) or initialise.__globals__ is globals():
         return initialise
     function = FunctionType(initialise.__code__, globals(), "__init__", initialise.__defaults__, initialise.__closure__)

@@ -396,7 +396,7 @@ def make_manifest(
 
 
 def _check_parts(state: Any, functions: Any) -> None:
-    """Raise `ArgumentTypeError` unless these are dictionaries, the second one of `Function`."""
+    """Raise `ArgumentTypeError` unless both are dictionaries, one of `Function`."""
     if not isinstance(state, Mapping):
         raise ArgumentTypeError(f"export_web: the state is a dictionary of its parts, as {{'model': model}}, got {type(state).__name__}")
     if not isinstance(functions, Mapping):

@@ -40,7 +40,7 @@ def rounded_size(count: int, least: int) -> int:
 
 
 def config_of(name: str, model: Any) -> CausalLMConfig:
-    """Return the config of a model, or raise `ArgumentTypeError` for one that is not a `CausalLM`."""
+    """Return a model's config; raise `ArgumentTypeError` if it is no `CausalLM`."""
     if isinstance(model, CausalLM):
         return model.config
     loop = "; with its cache a loop continues texts: `logits, cache = model(tokens, cache=cache)`, from `model.init_cache(1)`"

@@ -563,7 +563,7 @@ class MultiHeadAttention(Module):
 
 
 def _weight(projection: Any) -> Any:
-    """Return the weight of a projection, or of the one that an adapter wraps (`nn.lora`)."""
+    """Return a projection's weight, or that of the one that an adapter wraps."""
     return getattr(projection, "layer", projection).weight
 
 
