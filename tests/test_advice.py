@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import subprocess
 import sys
@@ -66,6 +67,16 @@ def test_answers_name_what_exists() -> None:
                 value = getattr(value, part)
             result += 1
     assert result > 60
+
+
+def test_answers_call_with_arguments_that_exist() -> None:
+    result = 0
+    for text in ANSWERS:
+        for path, arguments in re.findall(r"\bvf\.((?:\w+\.)*\w+)\(([^()]*)", text):
+            parameters = inspect.signature(functools.reduce(getattr, path.split("."), vf)).parameters
+            assert {*re.findall(r"(\w+)=", arguments)} <= {*parameters}, text
+            result += 1
+    assert result > 30
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_unknown_names_show_one_frame_of_the_package(tmp_path: Path) -> None:
     assert "\nAttributeError: module 'volta_fn' has no attribute 'relu': it is volta_fn.nn.relu\n" in text
 
 
+def test_a_modules_field_is_refused_at_the_users_line(tmp_path: Path) -> None:
+    """Though Python wrote the `__init__` that was called."""
+    program = "import volta_fn as vf\nclass Net(vf.nn.Module):\n    width: int\ndef build():\n    return Net(8)\nbuild()"
+    frames, text = shown(tmp_path, program)
+    assert frames[:2] == ["script.py <module>", "script.py build"] and len(frames) == 3
+    assert "script.py:5 in build" in text and "<string>" not in text.partition("Error: ")[2]
+
+
 def test_a_hook_of_others_stays(tmp_path: Path) -> None:
     program = (
         "import sys\nsys.excepthook = lambda *a: print('mine', file=sys.stderr)\nimport volta_fn as vf\nvf.numpy.ones(2) @ vf.numpy.ones(3)"

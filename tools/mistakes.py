@@ -61,7 +61,7 @@ def answer(code: str, names: Callable[[], dict[str, Any]]) -> str:
             exec(code.replace(" ;; ", "\n").replace("\\t", "    "), scope)
     except Exception as error:
         said = [row for row in str(error).splitlines() if not re.match(r"\s+at .*:\d+ in ", row) and ".py:" not in row]
-        text = re.sub(r"0x[0-9a-f]+", "0x…", " ".join(" ".join(said).split()))
+        text = re.sub(r"0x[0-9a-f]+|(?<=object id )\d+", "0x…", " ".join(" ".join(said).split()))
         return f"{type(error).__name__}: {text[:400]}{'…' if len(text) > 400 else ''}"
     return "*Nothing*"
 

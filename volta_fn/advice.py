@@ -24,6 +24,7 @@ _DEVICES = (
 _STEP = "a step is `updates, state = optimizer.update(grads, state, params)`, then `params = optim.apply_updates(params, updates)`"
 _MODE = "a module has no mode of its own: `state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
 _PARAMETERS = "a module is a pytree of its parameters: pass it itself to `vf.grad`, `optimizer.init` and `vf.tree.leaves`"
+_LOAD = "`vf.io.load_state_dict(model, vf.io.load_safetensors(path))` is the model with a file's arrays"
 _ZERO = "gradients are never accumulated in place, so there is nothing to reset: `vf.grad` returns new ones in every call"
 
 ARRAYS: dict[str, str] = {
@@ -92,7 +93,7 @@ MODULES: dict[str, str] = {
     "parameters": _PARAMETERS,
     "named_parameters": f"{_PARAMETERS}; `vf.tree.leaves_with_path(model)` has the names",
     "state_dict": "`vf.io.save_safetensors(path, model)` saves a model",
-    "load_state_dict": "`vf.io.load_safetensors(path, like=model)` restores a model, `vf.io.load_state_dict` takes PyTorch's",
+    "load_state_dict": f"{_LOAD}; PyTorch's state dicts pass through `vf.io.from_torch(model)` before",
     "train": _MODE,
     "eval": _MODE,
     "to": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
@@ -106,7 +107,7 @@ MODULES: dict[str, str] = {
     "evaluate": "metrics are functions: `vf.nn.metrics.accuracy(model(x), labels)`",
     "summary": "`vf.nn.summary(model, x)` shows the layers",
     "save": "`vf.io.save_safetensors(path, model)` saves a model",
-    "load_weights": "`vf.io.load_safetensors(path, like=model)` restores a model",
+    "load_weights": _LOAD,
     "get_weights": _PARAMETERS,
     "trainable_variables": _PARAMETERS,
     "requires_grad_": "`vf.optim.partition` or `vf.optim.masked` freezes parameters, and `vf.lax.stop_gradient` values",
@@ -149,6 +150,7 @@ NAMES: dict[str, dict[str, str]] = {
         "is_tensor": "isinstance(x, vf.Array)", "autograd": "vf.grad, vf.vjp and vf.jvp, which take a function",
         "inference_mode": "nothing of the kind: only vf.grad differentiates", "xla_computation": "vf.jit(f).lower(*args).as_text()",
         "GradientTape": "vf.grad, vf.vjp and vf.jvp, which take a function",
+        "tree_map": "vf.tree.map", "tree_multimap": "vf.tree.map",
         "set_grad_enabled": "nothing of the kind: only vf.grad differentiates", "live_arrays": "vf.device_memory_stats()",
     },
     "volta_fn.numpy": {
@@ -169,6 +171,7 @@ NAMES: dict[str, dict[str, str]] = {
         "ReLU": "nn.relu, a function", "GELU": "nn.gelu, a function", "SiLU": "nn.silu, a function", "Tanh": "nn.tanh, a function",
         "Sigmoid": "nn.sigmoid, a function", "Softmax": "nn.softmax, a function", "LeakyReLU": "nn.leaky_relu, a function",
         "Transformer": "nn.TransformerEncoder and nn.TransformerDecoder", "utils": "vf.tree.map over the parameters",
+        "compact": "a classmethod `init` that makes the layers, and `__call__`", "static_field": "nn.static()", "field": "nn.static()",
         "L1Loss": "nn.losses.l1_loss(prediction, target)", "NLLLoss": "nn.losses.nll_loss(log_probabilities, labels)",
     },
     "volta_fn.nn.metrics": {
@@ -178,7 +181,7 @@ NAMES: dict[str, dict[str, str]] = {
         "balanced_accuracy_score": "vf.nn.metrics.balanced_accuracy", "cohen_kappa_score": "vf.nn.metrics.cohen_kappa",
         "top_k_accuracy_score": "vf.nn.metrics.top_k_accuracy(scores, labels, k)", "mse": "vf.nn.metrics.mean_squared_error",
         "mae": "vf.nn.metrics.mean_absolute_error", "rmse": "vf.nn.metrics.root_mean_squared_error", "r2": "vf.nn.metrics.r2_score",
- "auc": "vf.nn.metrics.roc_auc(scores, labels)",
+        "auc": "vf.nn.metrics.roc_auc(scores, labels)",
         "classification_report": "vf.nn.metrics.classification_scores(confusion_matrix, None)", "iou": "vf.nn.metrics.jaccard_score",
     },
     "volta_fn.optim": {
@@ -326,7 +329,10 @@ def explained(function: F) -> F:
             return function(*args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was raised by the call itself
-                raise ArgumentTypeError(f"{error}{_remedy(function, str(error), args)}") from None
+                text = str(error)
+                if args and isinstance(args[0], type):  # a class method says by which class it was inherited
+                    text = text.replace(function.__qualname__, f"{args[0].__name__}.{function.__name__}", 1)
+                raise ArgumentTypeError(f"{text}{_remedy(function, text, args)}") from None
             raise
 
     return call  # type: ignore[return-value]
@@ -334,11 +340,14 @@ def explained(function: F) -> F:
 
 def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -> str:
     inspect = deferred("inspect")
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
-    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    usage = ". Its arguments are " + ", ".join(
-        n if p.default is p.empty else f"{n}={_short(p.default)}" for n, p in zip(names, parameters, strict=False)
-    )
+    every = inspect.signature(function).parameters.values()
+    parameters = [p for p in every if p.name not in ("self", "cls") and p.kind is not p.VAR_KEYWORD]
+    names = [p.name for p in parameters]
+    texts = [p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters]
+    star = next((i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY), None)
+    if star is not None:
+        texts.insert(star, "*")
+    usage = f". Its arguments are {', '.join(texts)}"
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unexpected:
         name = unexpected[1]

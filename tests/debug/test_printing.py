@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.errors import ArgumentError, CallbackError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CallbackError
 
 ROWS = np.array([0.5, 1.5, 2.5], np.float32)
 
@@ -77,15 +77,16 @@ def test_formats(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: vf.debug.print("{} {}", x), "names an argument that is not given"),
-        (lambda x: vf.debug.print("{1}", x), "names an argument that is not given"),
+        (lambda x: vf.debug.print("{} {}", x), "names more values than the 1 that follow it"),
+        (lambda x: vf.debug.print("{1}", x), "names more values than the 1 that follow it"),
         (lambda x: vf.debug.print("{y}", x=x), "names an argument that is not given: 'y'"),
+        (lambda x: vf.debug.print(x), r"first argument is a format, as in debug.print\('x = \{\}', x\)"),
         (lambda x: vf.debug.print("{}", x, x), r"does not use the arguments \[1\]"),
         (lambda x: vf.debug.print(f"{x}", y=x), r"does not use the arguments \['y'\].*f-string"),
     ],
 )
 def test_mistakes_are_found_when_the_program_is_traced(call: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message) as caught:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message) as caught:
         vf.jit(call)(1.0)
     assert caught.value.location is not None and caught.value.location.file == __file__
 

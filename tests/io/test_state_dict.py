@@ -182,6 +182,31 @@ def test_a_missing_number_is_reported_by_the_name_that_was_sought():
     assert io.diff_state_dict(autoencoder(named="yes"), state).missing == ("2.bias",)
 
 
+def test_a_prefix_of_all_names_is_told():
+    model = nn.Sequential(nn.Linear.init(KEY, 2, 3), nn.relu, nn.Linear.init(KEY, 3, 1))
+    state = {f"module.{name}": value for name, value in io.state_dict(model).items()}
+    with pytest.raises(StateDictError, match=r"its names begin with 'module': .*StateDictMapper\(\).strip_prefix\('module'\)\(state\)"):
+        io.load_state_dict(model, state | {"epoch": vf.numpy.array(3)})
+    assert nn.tree_equal(io.load_state_dict(model, io.StateDictMapper().strip_prefix("module")(state)), model)
+    with pytest.raises(StateDictError, match="rename its arrays"):
+        io.load_state_dict(model, {name: value for name, value in state.items() if name != "module.0.bias"})
+
+
+def test_what_is_no_state_dict_is_named(tmp_path):
+    torch = pytest.importorskip("torch")
+    layer, other = nn.Linear.init(KEY, 2, 3), torch.nn.Linear(2, 3)
+    with pytest.raises(
+        ArgumentTypeError, match=r"'weight' is not an array but torch\..*; PyTorch's pass through io.from_torch\(model\) before"
+    ):
+        io.load_state_dict(layer, other.state_dict())
+    with pytest.raises(ArgumentTypeError, match=r"got Linear: call its state_dict\(\)"):
+        io.from_torch(layer)(other)
+    with pytest.raises(ArgumentTypeError, match="arrays by name, got list"):
+        io.from_torch(layer)([1])
+    with pytest.raises(ArgumentTypeError, match="the path comes first"):
+        io.save_safetensors(layer, str(tmp_path / "file.safetensors"))
+
+
 def test_nan_and_negative_zero_come_back():
     values = np.array([np.nan, -0.0, np.inf], np.float32)
     assert np.asarray(io.load_state_dict({"a": values}, {"a": values})["a"]).tobytes() == values.tobytes()

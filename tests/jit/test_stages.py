@@ -61,10 +61,26 @@ def test_convolutions_cost_their_products() -> None:
 
 def test_compiled_functions_refuse_other_arguments() -> None:
     compiled = vf.jit(lambda x: x + 1.0).lower(vf.ShapeDtypeStruct((3,), "float32")).compile()
-    with pytest.raises(ArgumentTypeError, match="compiled for arguments"):
+    with pytest.raises(ArgumentTypeError, match=r"of other types: args\[0\] is f32\[3\], got f32\[4\]"):
         compiled(np.ones(4, np.float32))
+    with pytest.raises(ArgumentTypeError, match=r"of another structure: at args"):
+        compiled(np.ones(3, np.float32), 1.0)
     with pytest.raises(TracerError, match="no transform"):
         vf.grad(lambda x: compiled(x).sum())(np.ones(3, np.float32))
+
+
+def test_the_arguments_that_a_compiled_function_refuses_are_named() -> None:
+    tree = lambda size: {"w": [vf.numpy.ones(size), vf.numpy.ones((2, size))]}
+    compiled = vf.jit(lambda params, *, scale: params["w"][0] * scale).lower(tree(3), scale=1.0).compile()
+    assert compiled(tree(3), scale=2.0).tolist() == [2.0] * 3
+    with pytest.raises(
+        ArgumentTypeError, match=r"args\[0\]\['w'\]\[0\] is f32\[3\], got f32\[4\], args\[0\]\['w'\]\[1\] is f32\[2,3\], got"
+    ):
+        compiled(tree(4), scale=2.0)
+    with pytest.raises(ArgumentTypeError, match=r"types: kwargs\['scale'\] is f32\[\], got i32\[2\]"):
+        compiled(tree(3), scale=np.arange(2, dtype=np.int32))
+    with pytest.raises(ArgumentTypeError, match=r"at args\[0\]\['w'\]"):
+        compiled({"w": [vf.numpy.ones(3)]}, scale=2.0)
 
 
 def test_eval_shape_of_a_jitted_function() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 import volta_fn as vf
 from tests.nn.language import families
-from volta_fn import nn, optim
+from tests.nn.test_every_layer import LAYERS, batch
+from volta_fn import nn, optim, tree
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, SerializationError, StateDictError
 
@@ -57,6 +58,48 @@ def test_formula_and_merging(kind: str, bias: bool, dora: bool) -> None:
     rows = np.asarray(merged.weight).T if kind == "Linear" else np.asarray(merged.weight)
     np.testing.assert_allclose(rows, weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.asarray(merged(X)), out, rtol=1e-5, atol=1e-5)
+
+
+def has_linear(layer: Any) -> bool:
+    kinds = (nn.Linear, nn.Projection)
+    return any(isinstance(leaf, kinds) for leaf in tree.leaves(layer, is_leaf=lambda node: isinstance(node, kinds)))
+
+
+#: Layers with an adapter, or whose weights are computed.
+WHOLE = ("LoRA", "WeightNorm", "SpectralNorm")
+
+
+@pytest.mark.parametrize("name", [name for name, (_, layer, _) in LAYERS.items() if has_linear(layer) and name not in WHOLE])
+def test_layers_compute_with_adapters_what_they_do_with_merged_weights(name: str) -> None:
+    shape, layer, call = LAYERS[name]
+    x = batch(shape, 2)
+    adapted = nn.lora(layer, vf.random.key(1), 2)
+    np.testing.assert_allclose(np.asarray(call(adapted, x)), np.asarray(call(layer, x)), rtol=1e-5, atol=1e-6)
+    rng = np.random.default_rng(1)
+    moved = tree.map_with_path(
+        lambda path, leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32) if "lora_B" in tree.keystr(path) else leaf, adapted
+    )
+    expected = np.asarray(call(nn.merge_lora(moved), x))
+    assert np.abs(expected - np.asarray(call(layer, x))).max() > 1e-3
+    np.testing.assert_allclose(np.asarray(call(moved, x)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_with_computed_weights_are_left_out() -> None:
+    plain, normed = nn.Linear.init(vf.random.key(0), 4, 4), nn.WeightNorm.init(nn.Linear.init(vf.random.key(1), 4, 4))
+    spectral, state = nn.SpectralNorm.init(vf.random.key(2), nn.Linear.init(vf.random.key(3), 4, 4))
+    adapted = nn.lora([plain, normed, spectral], vf.random.key(4), 2)
+    assert isinstance(adapted[0], nn.LoRA)
+    assert nn.tree_equal(adapted[1:], [normed, spectral])
+    assert adapted[2](vnp.ones((1, 4)), state)[0].shape == (1, 4)
+
+
+def test_a_cache_of_adapted_attention() -> None:
+    gpt = nn.GPT.init(vf.random.key(0), 20, 8, num_layers=1, d_model=8, nhead=2, dtype="bfloat16")
+    adapted = nn.lora(gpt, vf.random.key(1), 2, where="*.self_attn.*", dtype="float32")
+    cache = adapted.init_cache(1)
+    assert cache[0].keys.dtype == "bfloat16" and cache[0].keys.shape == gpt.init_cache(1)[0].keys.shape
+    logits, _ = adapted(vnp.array([[1, 2, 3]]), cache=cache)
+    assert logits.shape == (1, 3, 20)
 
 
 def test_gradients_of_dora_see_lengths_as_constants() -> None:

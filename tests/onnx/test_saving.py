@@ -63,6 +63,20 @@ NETWORKS = {
 }
 
 
+def test_parameters_that_nothing_reads_are_left_out(tmp_path: Path) -> None:
+    """Such as the number of batches of a batch normalisation; those that only the body of a loop reads are not."""
+    import onnx
+
+    norm, state = nn.BatchNorm1d.init(3)
+    volta_fn.onnx.save(lambda pair, x: pair[0](x, pair[1])[0], (norm, state), (vnp.ones((2, 3)),), tmp_path / "model.onnx")
+    names = [i.name for i in onnx.load(tmp_path / "model.onnx").graph.initializer]
+    assert "params.1.mean" in names and "params.1.batches" not in names
+    step = lambda w: lambda c, x: (c * w["inner"] + x, None)
+    agree(tmp_path, lambda w, xs: lax.scan(step(w), vnp.zeros(3), xs)[0], {"inner": vnp.ones(3), "other": vnp.ones(9)}, vnp.ones((4, 3)))
+    names = [i.name for i in onnx.load(tmp_path / "model.onnx").graph.initializer]
+    assert "params.inner" in names and "params.other" not in names
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_infer_and_train_in_onnxruntime(name: str, tmp_path: Path) -> None:
     network, args = NETWORKS[name]()

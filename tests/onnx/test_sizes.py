@@ -207,6 +207,10 @@ def test_what_differs_between_sizes_is_told(tmp_path):
     ):
         with pytest.raises(OnnxError, match=message):
             volta_fn.onnx.save(function, None, spec, tmp_path / "model.onnx")
+    (t,) = export.symbolic_shape("t", constraints=["t <= 8"])
+    with pytest.raises(OnnxError, match=r"for \{'t': \d\} and \{'t': 1\} it has .* such as 't >= 2'"):
+        function = lambda _, x: vnp.sin(vnp.cos(x)) if x.shape[0] == 1 else x
+        volta_fn.onnx.save(function, None, (ShapeDtypeStruct((t, 3), "float32"),), tmp_path / "model.onnx")
     (product,) = export.symbolic_shape("b*b")
     with pytest.raises(OnnxError, match="not that of an axis"):
         volta_fn.onnx.save(lambda _, x: x.reshape(1, -1), None, (ShapeDtypeStruct((product,), "float32"),), tmp_path / "model.onnx")

@@ -17,7 +17,8 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.errors import ArgumentError, ExportError, SerializationError
+from volta_fn import nn
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, SerializationError
 from volta_fn.web.export import _RUNTIME, required_limits, runtime_source
 
 S = vf.ShapeDtypeStruct
@@ -179,6 +180,29 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
         export(tmp_path, lambda x: x, operands, "y", page=vf.web.Plain(train="f"))
     with pytest.raises(ArgumentError, match=r"the filler '\\n' is not among the symbols"):
         export(tmp_path, lambda x: x, operands, "y", page=vf.web.Text(symbols="ab"))
+
+
+def test_parts_of_other_types_are_named(tmp_path: Path) -> None:
+    layer = nn.Linear.init(vf.random.key(0), 2, 1)
+    call = lambda model, x: model(x)
+    x = S((3, 2), "float32")
+    function = vf.web.Function(call, ["model", x], ["y"])
+    for state, functions, message in (
+        (layer, {"f": function}, r"the state is a dictionary of its parts, as \{'model': model\}, got Linear"),
+        ({"model": layer}, function, r"the functions are a dictionary, .* got Function"),
+        ({"model": layer}, {"f": call}, r"'f' is a web.Function, .* got function"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=message):
+            vf.export_web(tmp_path / "page.html", state=state, functions=functions)
+    for arguments, message in (
+        (["model"], r"'f' is called with 1 arguments: missing a required argument: 'x'"),
+        (["model", x, x], r"'f' is called with 3 arguments: too many positional arguments"),
+        (["model", (3, 2)], r"the input x of 'f' has no dtype: give a ShapeDtypeStruct\(\(3, 2\), 'float32'\)"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            vf.export_web(tmp_path / "page.html", state={"model": layer}, functions={"f": vf.web.Function(call, arguments, ["y"])})
+    with pytest.raises(ArgumentTypeError, match=r"Its arguments are path, \*, state, functions"):
+        vf.export_web(tmp_path / "page.html", layer)  # type: ignore[misc,call-arg]
 
 
 def test_two_arrays_of_one_name(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def plain_page(path: Path) -> None:
     functions = {
         "train": vf.web.Function(train, ["w", S((2, 64), "float32"), S((), "float32"), S((), "uint32")], ["w", "loss"]),
         "look": vf.web.Function(lambda w, picture: nn.softmax(picture.reshape(-1) @ w), ["w", S((8, 8), "float32")], ["shares"]),
+        "add": vf.web.Function(lambda column: column.sum(), [S((64, 1), "float32")], ["total"]),
         "scale": vf.web.Function(lambda numbers, by: (numbers * by, numbers.sum()), [S((3,), "float32"), vnp.int32(2)], ["scaled", "sum"]),
     }
     vf.export_web(path, state={"w": w}, functions=functions, page=vf.web.Plain(title="A & B </script>", train="train", counter="step"))
@@ -223,6 +224,7 @@ def test_the_plain_page_has_fields_and_results(browser: Chromium, tmp_path: Path
     click(browser, "#run-scale")
     until(browser, "document.getElementById('results-scale').textContent.includes('sum = 6.5')")
     assert "41012" in browser.evaluate("document.querySelector('#results-scale table').textContent")
+    assert browser.evaluate("document.querySelector('[data-input=column] canvas') === null")  # 64 = 8², but a column is no picture
     x, y = centre(browser, "[data-input=picture] canvas")
     browser.pointer("Pressed", x, y)
     browser.pointer("Moved", x + 30, y)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from volta_fn.core.refs import Ref
-from volta_fn.errors import ArgumentError, CallbackError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CallbackError
 from volta_fn.primitives.array_operations.ref_views import RefView
 from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.source import is_internal
@@ -39,7 +39,7 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
     """Print ``fmt.format(*args, **kwargs)`` with the arrays' values at run time.
 
     Of a reference its value is printed. `partitioned` is accepted: an array is printed whole, wherever its parts lie. Raises
-    `ArgumentError` if `fmt` names missing arguments, or does not use all arguments.
+    `ArgumentError` if `fmt` names missing arguments, or does not use all arguments, `ArgumentTypeError` if it is not a string.
 
     >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
@@ -53,10 +53,14 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
 
 def _check_format(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise `ArgumentError` unless a format uses all arguments, and names no others."""
+    if not isinstance(fmt, str):
+        raise ArgumentTypeError(f"debug.print: the first argument is a format, as in debug.print('x = {{}}', x), got {type(fmt).__name__}")
     checker = _Checker()
     try:
         checker.format(fmt, *args, **kwargs)
-    except (IndexError, KeyError, AttributeError) as error:
+    except IndexError:
+        raise ArgumentError(f"debug.print: the format {fmt!r} names more values than the {len(args)} that follow it") from None
+    except (KeyError, AttributeError) as error:
         raise ArgumentError(f"debug.print: the format {fmt!r} names an argument that is not given: {error}") from None
     if checker.unused:
         raise ArgumentError(

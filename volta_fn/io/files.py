@@ -393,6 +393,8 @@ def save_safetensors(
     ...     load_safetensors(f"{folder}/model.safetensors")
     {'w': Array([1, 1], dtype=bfloat16)}
     """
+    if isinstance(tree, (str, os.PathLike)):
+        raise ArgumentTypeError(f"save_safetensors: the path comes first: save_safetensors({tree!r}, tree)")
     arrays = state_dict(tree)
     if max_shard_size is None:
         write_tensors(Path(path), arrays, metadata)

@@ -56,6 +56,9 @@ class StateDictMapper:
 
         Raises `StateDictError` if a rule does not apply, and `ArgumentTypeError` if it should change something other than an array.
         """
+        if not isinstance(state, Mapping):
+            method = ": call its state_dict()" if hasattr(state, "state_dict") else ""
+            raise ArgumentTypeError(f"StateDictMapper: it takes a state dict, arrays by name, got {type(state).__name__}{method}")
         current = dict(state)
         for rule in self.rules:
             current = rule.function(current)

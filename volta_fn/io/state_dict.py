@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, from_host, wrap
+from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, brief, from_host, library_name, wrap
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
@@ -28,7 +28,7 @@ def as_state_value(name: str, leaf: Any) -> Any:
         values = np.asarray(leaf)
         return values if is_foreign(values.dtype) else from_host(values)
     raise ArgumentTypeError(
-        f"state dict: {name!r} is not an array but {type(leaf).__name__} {leaf!r:.60}; convert a number with numpy.array, or save "
+        f"state dict: {name!r} is not an array but {library_name(leaf)} {brief(leaf)}; convert a number with numpy.array, or save "
         "training states with io.Checkpointer"
     )
 
@@ -335,7 +335,9 @@ def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[State
 
 def _type_of_value(name: str, value: Any) -> ShapedArray:
     if not is_array(value):
-        raise ArgumentTypeError(f"state dict: {name!r} is not an array but {type(value).__name__} {value!r:.60}")
+        kind = library_name(value)
+        remedy = "; PyTorch's pass through io.from_torch(model) before" if kind.startswith("torch.") else ""
+        raise ArgumentTypeError(f"state dict: {name!r} is not an array but {kind} {brief(value)}{remedy}")
     return type_of(name, value)
 
 
@@ -349,9 +351,18 @@ def _short(aval: ShapedArray) -> str:
     return f"{dtypes.short_name(aval.dtype)}[{','.join(map(str, aval.shape))}]"
 
 
+def _common_prefix(diff: StateDictDiff) -> str | None:
+    """Return the prefix without which unexpected names are the missing ones."""
+    unexpected = set(diff.unexpected)
+    ends = [name.removesuffix(f".{diff.missing[0]}") for name in diff.unexpected if name.endswith(f".{diff.missing[0]}")]
+    return next((prefix for prefix in ends if unexpected.issuperset([joined(prefix, name) for name in diff.missing])), None)
+
+
 def _in_words(diff: StateDictDiff) -> str:
     """Return advice about differences."""
     if diff.missing and diff.unexpected:
+        if (prefix := _common_prefix(diff)) is not None:
+            return f"its names begin with {prefix!r}: load_state_dict(model, io.StateDictMapper().strip_prefix({prefix!r})(state))"
         return "rename its arrays with io.StateDictMapper (io.from_torch for PyTorch's names), or load what fits with strict=False."
     if diff.mismatched:
         return "arrays of other dtypes are converted with cast=True, other layouts are mapped with io.StateDictMapper."

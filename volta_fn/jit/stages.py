@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -11,7 +11,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep
-from volta_fn.core.arrays.array import as_value
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device
 from volta_fn.core.devices.device_world import first_described
@@ -24,6 +24,7 @@ from volta_fn.jit.device_plan import DevicePlan, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.program_text import code_of
 from volta_fn.settings import current as settings
+from volta_fn.tree.structures import structural_difference
 
 T = TypeVar("T")
 
@@ -281,10 +282,7 @@ class Compiled(_Stage):
         leaves, structure = tree.flatten((args, kwargs))
         values = [as_value(x) for x in leaves]
         if structure != self.in_tree or [(v.shape, v.dtype) for v in values] != self._wanted:
-            raise ArgumentTypeError(
-                f"{self.fun_name} was compiled for arguments of structure {self.in_tree} and types {self._arguments}, "
-                f"but called with {structure} and {[v.aval for v in values]}"
-            )
+            raise ArgumentTypeError(f"{self.fun_name} was compiled {self._difference(structure, values)}; lower it for other types anew")
         if any(isinstance(v, Tracer) for v in values):
             raise TracerError(
                 f"{self.fun_name} was lowered and compiled, so no transform can see into it, but it was called with traced arrays. "
@@ -294,6 +292,16 @@ class Compiled(_Stage):
         return self._run(values)
 
     call = __call__
+
+    def _difference(self, structure: tree.TreeDef, values: Sequence[Array]) -> str:
+        """Say for which arguments the function was compiled, and which others it got."""
+        if structure != self.in_tree:
+            path, expected, got = structural_difference(self.in_tree, structure)
+            return f"for arguments of another structure: at {_location(path)} it takes {expected}, got {got}"
+        places = [_location(path) for path, _ in tree.leaves_with_path(self.in_avals)]
+        pairs = zip(places, self._arguments, values, strict=True)
+        wrong = [f"{place} is {a}, got {v.aval}" for place, a, v in pairs if (a.shape, a.dtype) != (v.shape, v.dtype)]
+        return f"for arguments of other types: {', '.join(wrong[:4])}{', …' if len(wrong) > 4 else ''}"
 
     def as_text(self) -> str:
         """Return the program in JAX's notation, with a comment for each host step."""
@@ -312,6 +320,11 @@ class Compiled(_Stage):
         """
         memory = self._lowered.memory()
         return MemoryAnalysis(memory.arguments, memory.results, memory.temporaries)
+
+
+def _location(path: tree.KeyPath) -> str:
+    """Return the place of an argument in ``(args, kwargs)``."""
+    return f"{'args' if getattr(path[0], 'idx', 0) == 0 else 'kwargs'}{tree.keystr(path[1:])}" if path else "the arguments"
 
 
 class MemoryAnalysis(NamedTuple):

@@ -15,6 +15,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.nn.layers.linear import Linear
+from volta_fn.nn.layers.normalization import SpectralNorm, WeightNorm
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantization.quantized_array import WeightArray
 from volta_fn.primitives.call import stop_gradient
@@ -115,6 +116,11 @@ def _is_linear(node: Any) -> bool:
     return isinstance(node, (Linear, Projection))
 
 
+def _is_whole(node: Any) -> bool:
+    """Return True for a layer that is wrapped, if at all, as a whole."""
+    return isinstance(node, (Linear, Projection, LoRA, WeightNorm, SpectralNorm))
+
+
 def lora(
     model: T,
     key: Any,
@@ -127,7 +133,8 @@ def lora(
 ) -> T:
     """Return a model whose linear layers are wrapped in `LoRA`.
 
-    The result computes what `model` does, until its adapters are trained: see `lora_filter`.
+    The result computes what `model` does, until its adapters are trained: see `lora_filter`. Layers in `WeightNorm` and `SpectralNorm`,
+    whose weights are computed from their parameters, are left out.
 
     Args:
         model: a tree of modules.
@@ -156,7 +163,7 @@ def lora(
             return bool(patterns(name))
         return any(fnmatchcase(name, pattern) and (name != "lm_head" or pattern == name) for pattern in patterns)
 
-    leaves = tree.leaves_with_path(model, is_leaf=lambda node: _is_linear(node) or isinstance(node, LoRA))
+    leaves = tree.leaves_with_path(model, is_leaf=_is_whole)
     layers = {tree.keystr(path, simple=True, separator="."): node for path, node in leaves}
     names = [name for name, node in layers.items() if (_is_linear(node) or isinstance(node, LoRA)) and matches(name)]
     if not names:
@@ -172,7 +179,7 @@ def lora(
         name = tree.keystr(path, simple=True, separator=".")
         return LoRA.init(keys[name], node, rank, scale=scale, dora=dora, dtype=dtype) if name in keys else node
 
-    changed: T = tree.map_with_path(wrapped, model, is_leaf=lambda node: _is_linear(node) or isinstance(node, LoRA))
+    changed: T = tree.map_with_path(wrapped, model, is_leaf=_is_whole)
     return changed
 
 

@@ -32,7 +32,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
-from volta_fn.source import current_scope
+from volta_fn.source import current_scope, is_internal
 from volta_fn.tree.registry import FIELDS
 
 __all__ = ["Module", "apply", "parameter_count", "static"]
@@ -107,6 +107,8 @@ class Module:
         elif not inspect.get_annotations(cls):
             cls.__init__ = cls.__init__  # type: ignore[method-assign]  # a class without new fields is created like its base
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
+        if not is_internal(cls.__module__):
+            cls.__init__ = _of_this_module(vars(cls)["__init__"])  # type: ignore[method-assign]
         del cls.__setattr__, cls.__delattr__  # those of Module raise helpful errors
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
         cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
@@ -388,6 +390,18 @@ def _name_in(caller: Module | None, layer: Module) -> str:
 def _name_it_call(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     """Raise `ArgumentError`: the class has PyTorch's `forward` alone."""
     raise ArgumentError(f"{type(self).__name__} defines forward; the method that a call runs has the name __call__ here")
+
+
+def _of_this_module(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Return a generated `__init__` as a function of this module.
+
+    Its frame then is one of this package, and errors are at the line of its caller.
+    """
+    if not isinstance(initialise, FunctionType) or initialise.__globals__ is globals():
+        return initialise
+    function = FunctionType(initialise.__code__, globals(), "__init__", initialise.__defaults__, initialise.__closure__)
+    function.__kwdefaults__ = initialise.__kwdefaults__
+    return functools.update_wrapper(function, initialise)
 
 
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:

@@ -142,7 +142,8 @@ def _extremum(name: str, a: Any, axis: Axis, out: None, keepdims: bool, initial:
 
 def _check_not_empty(name: str, value: Array, axes: tuple[int, ...]) -> None:
     if 0 in [value.shape[i] for i in axes]:
-        raise ShapeError(f"{name} of no elements: axis {axes} of shape {value.shape} is empty; give initial= for a result")
+        remedy = "" if name.startswith("arg") else "; give initial= for a result"
+        raise ShapeError(f"{name} of no elements: axis {axes} of shape {value.shape} is empty{remedy}")
 
 
 @fused

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.advice import explained
 from volta_fn.core.arrays.array import as_value, host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dimension import Dimension
@@ -32,13 +33,15 @@ _IR_VERSIONS = {20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 _LARGEST = 2**31 - 2**20
 
 
+@explained
 def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: str | os.PathLike[str], *, opset: int = 21) -> None:
     """Write a function ``f(params, *example_args)`` as an ONNX model.
 
-    The parameters are the model's initializers, named by their path in the tree, the leaves of the arguments its inputs x0, x1, …, those
-    of the result its outputs y0, y1, …. Shapes are those of the example. Symbolic sizes, from `export.symbolic_shape`, keep their names in
-    the model, which runs for all of them. Gradients are programs too, so a training step can be saved; scans, conditionals and while loops
-    become Scan, If and Loop. Arithmetic of bfloat16 is written as that of float32, rounded after each operator.
+    The parameters that the function uses are the model's initializers, named by their path in the tree, the leaves of the arguments its
+    inputs x0, x1, …, those of the result its outputs y0, y1, …. Shapes are those of the example. Symbolic sizes, from
+    `export.symbolic_shape`, keep their names in the model, which runs for all of them. Gradients are programs too, so a training step can
+    be saved; scans, conditionals and while loops become Scan, If and Loop. Arithmetic of bfloat16 is written as that of float32, rounded
+    after each operator.
 
     Args:
         f: a function of arrays that `jit` can trace.
@@ -89,15 +92,26 @@ def _model(f: Callable[..., Any], params: Any, example_args: Sequence[Any], opse
     if len(graphs) > 1:
         shapes = [getattr(leaf, "shape", ()) for leaf in tree.leaves(tuple(example_args))]
         merged = merge(graphs, source.samples, list(zip(inputs, shapes, strict=True)))
+    read = set(_names_read(merged.nodes))  # runtimes warn of initializers that no node reads
     graph = onnx.helper.make_graph(
         merged.nodes,
         "volta_fn",
         [_value_info(name, kind.dtype, shape) for name, kind, shape in zip(inputs, in_kinds, merged.inputs[len(weights) :], strict=True)],
         [_value_info(name, kind.dtype, shape) for name, kind, shape in zip(outputs, out_kinds, merged.outputs, strict=True)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in [*weights, *merged.constants]],
+        [onnx.numpy_helper.from_array(value, name) for name, value in [*weights, *merged.constants] if name in read],
     )
     versions = [onnx.helper.make_opsetid("", opset)]
     return onnx.helper.make_model(graph, opset_imports=versions, ir_version=_IR_VERSIONS[opset], producer_name="volta_fn")
+
+
+def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yield the names that nodes read, and those inside of the graphs that they run."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _names_read(attribute.g.node)
+                yield from [output.name for output in attribute.g.output]
 
 
 def _concrete(leaf: Any) -> Any:

@@ -44,6 +44,11 @@ def merge(
     return _Merger(samples, inputs).merged(graphs)
 
 
+def _first_other(items: Sequence[Any]) -> int:
+    """Return where the first item is that differs from the first of all, or 0."""
+    return next((i for i, item in enumerate(items) if item != items[0]), 0)
+
+
 class _Merger:
     """Merges graphs of several sizes, with nodes that compute what differs."""
 
@@ -70,14 +75,18 @@ class _Merger:
         return WrittenGraph([*self._nodes, *nodes], [*self._constants, *constants], *shapes)
 
     def _columns(self, lists: Sequence[Sequence[Any]], what: str) -> list[tuple[Any, ...]]:
-        if len({len(items) for items in lists}) > 1:
-            self._fail(f"it has {len(lists[0])} and {len(lists[-1])} {what}")
+        counts = [len(items) for items in lists]
+        if other := _first_other(counts):
+            self._fail(f"it has {counts[0]} and {counts[other]} {what}", other)
         return list(zip(*lists, strict=True))
 
-    def _fail(self, difference: str) -> Any:
+    def _fail(self, difference: str, other: int = -1) -> Any:
+        """Raise `OnnxError` for a difference between the first sample and another one."""
+        sample = self._samples[other]
+        example = next((f", such as '{name} >= 2'" for name, size in sample.items() if size == 1), "")
         raise OnnxError(
-            f"the model is not the same for all sizes: for {dict(self._samples[0])} and {dict(self._samples[-1])} {difference}. "
-            "Save it for each size, or add constraints to the symbolic sizes"
+            f"the model is not the same for all sizes: for {dict(self._samples[0])} and {dict(sample)} {difference}. "
+            f"Save it for each size, or add constraints to the symbolic sizes{example}"
         )
 
     # Nodes, and graphs in them.
@@ -90,9 +99,9 @@ class _Merger:
         texts = {node.SerializeToString(deterministic=True) for node in nodes}
         if len(texts) == 1:
             return first
-        heads = {(node.op_type, tuple(node.input), tuple(node.output), tuple(a.name for a in node.attribute)) for node in nodes}
-        if len(heads) > 1:
-            self._fail(f"it has the operators {first.op_type} and {nodes[-1].op_type} at the same place")
+        heads = [(node.op_type, tuple(node.input), tuple(node.output), tuple(a.name for a in node.attribute)) for node in nodes]
+        if other := _first_other(heads):
+            self._fail(f"it has the operators {first.op_type} and {nodes[other].op_type} at the same place", other)
         result = library().NodeProto()
         result.CopyFrom(first)
         for position, attribute in enumerate(result.attribute):

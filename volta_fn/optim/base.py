@@ -220,7 +220,10 @@ def with_extra_args_support(tx: GradientTransformation) -> GradientTransformatio
         return tx
     init, update = getattr(tx, "init", None), getattr(tx, "update", None)
     if not callable(init) or not callable(update):
-        raise ArgumentTypeError(f"expected a gradient transformation (init and update), got {tx!r:.80} of type {type(tx).__name__}")
+        several = ". Give those of a list as arguments: chain(*transformations)" if isinstance(tx, (list, tuple)) else ""
+        raise ArgumentTypeError(
+            f"expected a gradient transformation (init and update), got {tx!r:.80} of type {type(tx).__name__}{several}"
+        )
     if not isinstance(tx, GradientTransformation):  # an object with these methods, such as `MultiSteps`
         return GradientTransformationExtraArgs(init, update)
 

@@ -113,16 +113,15 @@ threefry2x32_word: Elementwise = elementwise(
 
 # random_bits
 
+_REMEDY = "Make keys with volta_fn.random.key(seed); a key is the first argument."
+
 
 def check_key_data(function: str, key_data: ShapedArray) -> None:
     """Raise `DTypeError` or `ShapeError` unless these are the types of key data."""
     if key_data.dtype != _UINT32:
-        raise DTypeError(f"{function}: a key's data has dtype uint32, got {key_data}. Make keys with volta_fn.random.key(seed).")
+        raise DTypeError(f"{function}: a key's data has dtype uint32, got {key_data}. {_REMEDY}")
     if not key_data.shape or key_data.shape[-1] not in (2, PHILOX_WORDS):
-        raise ShapeError(
-            f"{function}: a key's data has shape (..., 2), two words per key (four of 'rbg'), got {key_data}. "
-            "Make keys with volta_fn.random.key(seed)."
-        )
+        raise ShapeError(f"{function}: a key's data has shape (..., 2), two words per key (four of 'rbg'), got {key_data}. {_REMEDY}")
 
 
 def _is_philox(function: str, key_data: Array) -> bool:

@@ -169,7 +169,7 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
     if axis_size is not None:
         sizes.append(axis_size)
     if not sizes:
-        raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
+        raise ArgumentError(f"vmap of {name}: nothing is mapped (there are no arrays, or all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
         labels = argument_labels(fun, in_tree)
         listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
+from volta_fn.advice import explained
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import HostStep
@@ -25,6 +26,7 @@ from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import (
     ArgumentError,
+    ArgumentTypeError,
     CompilerError,
     DTypeError,
     ExportError,
@@ -164,10 +166,13 @@ class Argument(NamedTuple):
 def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> list[Argument]:
     """Return the arguments of a page's function.
 
-    Raises `ExportError` for a name that is not in the state.
+    Raises `ExportError` for a name that is not in the state, a shape without a dtype, or arguments that do not fit the function.
     """
     arguments = []
+    _check_count(name, function)
     for parameter, value in zip(_parameters(function), function.arguments, strict=True):
+        if isinstance(value, tuple) and value and all(type(size) is int for size in value):
+            raise ExportError(f"export_web: the input {parameter} of {name!r} has no dtype: give a ShapeDtypeStruct({value}, 'float32')")
         if not isinstance(value, str):
             arguments.append(Argument(parameter, value, False))
         elif value in state:
@@ -175,6 +180,15 @@ def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> lis
         else:
             raise ExportError(f"export_web: the function {name!r} takes {value!r}, but the state has {sorted(state)}")
     return arguments
+
+
+def _check_count(name: str, function: Function) -> None:
+    try:
+        inspect.signature(function.function).bind(*function.arguments)
+    except TypeError as error:
+        raise ExportError(f"export_web: the function {name!r} is called with {len(function.arguments)} arguments: {error}") from None
+    except ValueError:  # one without a signature
+        pass
 
 
 def _parameters(function: Function) -> Iterator[str]:
@@ -362,6 +376,7 @@ def make_manifest(
 
     Raises `ExportError` for what a page cannot do, naming the function and the user's line.
     """
+    _check_parts(state, functions)
     builder = _Builder(profile, storage)
     for name, value in state.items():
         for leaf in leaves_of(name, value):
@@ -378,6 +393,20 @@ def make_manifest(
     if wasm:
         builder.add_wasm(json)
     return Manifest(json, builder.writer.data.block(), builder.plans)
+
+
+def _check_parts(state: Any, functions: Any) -> None:
+    """Raise `ArgumentTypeError` unless both are dictionaries, one of `Function`."""
+    if not isinstance(state, Mapping):
+        raise ArgumentTypeError(f"export_web: the state is a dictionary of its parts, as {{'model': model}}, got {type(state).__name__}")
+    if not isinstance(functions, Mapping):
+        raise ArgumentTypeError(f"export_web: the functions are a dictionary, as {{'predict': …}}, got {type(functions).__name__}")
+    for name, function in functions.items():
+        if not isinstance(function, Function):
+            raise ArgumentTypeError(
+                f"export_web: {name!r} is a web.Function, which names arguments and results: web.Function(f, ['model', x], ['y']), "
+                f"got {type(function).__name__}"
+            )
 
 
 class _Builder:
@@ -534,6 +563,7 @@ class ExportedPage:
     peak_memory: dict[str, int]
 
 
+@explained
 def export_web(
     path: str | os.PathLike[str],
     *,
@@ -563,9 +593,11 @@ def export_web(
 
     Raises:
         ExportError: a function has a step on the host (`eig`, callbacks) or an array of a dtype that WebGPU lacks, does not fit the limits,
-            or returns a state that differs from what it takes; with `wasm`, it has a step that WebAssembly cannot do.
+            is called with other arguments than it takes, or returns a state that differs from what it takes; with `wasm`, it has a step
+            that WebAssembly cannot do.
         MissingDependencyError: `wasm`, and llvmlite is not installed.
         ArgumentError: an option is unknown, or the page needs a function, an input or a result that is not there.
+        ArgumentTypeError: `state` or `functions` is not a dictionary, or a function is not a `Function`.
         SerializationError: a file cannot be read or written.
 
     >>> import tempfile, volta_fn as vf

@@ -160,6 +160,22 @@ def test_too_many_tokens_for_a_cache() -> None:
     assert np.isnan(np.asarray(logits)).all()
 
 
+def test_other_models_are_named() -> None:
+    gpt = nn.GPT.init(vf.random.key(0), 20, 8, num_layers=1, d_model=8, nhead=2)
+    calls: dict[str, Any] = {
+        "generate": lambda model: nn.generate(model, [1, 2], 3),
+        "prefill": lambda model: nn.prefill(model, [[1, 2]]),
+        "beam_search": lambda model: nn.beam_search(model, [1, 2], 3, num_beams=2),
+        "speculative_generate": lambda model: nn.speculative_generate(model, model, [1, 2], 3),
+        "ContinuousBatch": lambda model: nn.ContinuousBatch(model, pages=4, page_size=4, rows=1),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentTypeError, match=rf"{name}: the model is a CausalLM, got GPT; .*model.init_cache\(1\)"):
+            call(gpt)
+        with pytest.raises(ArgumentTypeError, match=rf"{name}: the model is a CausalLM, got MLP\n"):
+            call(nn.MLP.init(vf.random.key(0), 2, 2, width_size=2, depth=1))
+
+
 @pytest.mark.parametrize(
     ("prompt", "count", "options", "error", "message"),
     [

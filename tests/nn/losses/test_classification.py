@@ -154,6 +154,8 @@ def test_ignored_labels():
         (lambda x, y: nn.cross_entropy(x[:, :0], y), ShapeError, "no classes"),
         (lambda x, y: nn.cross_entropy(1.0, 0), ShapeError, "axis of classes"),
         (lambda x, y: nn.cross_entropy(x, y, axis=2), ShapeError, "axis"),
+        (lambda x, y: nn.cross_entropy(x.argmax(1), y), DTypeError, r"both integers of shape \(8,\) \(int64\): .* not their argmax"),
+        (lambda x, y: nn.nll_loss(vf.numpy.argmax(x, 1), y), DTypeError, r"nll_loss: .* \(int32\): .* not their argmax"),
     ],
 )
 def test_wrong_arguments_are_named(call, error, words):

@@ -528,6 +528,8 @@ _BRIEF = 60
 def _remedy(value: Any) -> str:
     if isinstance(value, str):
         return "Text is no array: pass an option of a jitted function as static, jit(f, static_argnames=…), and data as numbers."
+    if isinstance(value, (list, tuple)) and any(isinstance(item, str) for item in value):
+        return "Text is no array: use the numbers of its items, as numpy.arange(len(items))."
     if isinstance(value, tuple) and any(isinstance(item, Array) for item in value):
         return "If a function returned several values, unpack them, as in `y, state = layer(x, state)`; numpy.stack joins arrays."
     if callable(value):

@@ -15,7 +15,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.generation import LEAST_CHUNK, LEAST_SLOTS, as_prompts, left_padded, prefill, rounded_size
+from volta_fn.nn.language.generation import LEAST_CHUNK, LEAST_SLOTS, as_prompts, config_of, left_padded, prefill, rounded_size
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.scipy.special.exponential import log_softmax
 
@@ -110,7 +110,8 @@ def beam_search(
         The beams, with a batch of 1 for a single prompt.
 
     Raises:
-        ArgumentError: numbers out of their range. ShapeError, DTypeError: the prompts are not sequences of integers.
+        ArgumentError: numbers out of their range. ArgumentTypeError: another model.
+        ShapeError, DTypeError: the prompts are not sequences of integers.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
     ...                            num_attention_heads=4)
@@ -120,10 +121,11 @@ def beam_search(
     """
     if not is_integer(max_new_tokens, 1) or not is_integer(num_beams, 1):
         raise ArgumentError(f"beam_search: max_new_tokens and num_beams are positive integers, got {max_new_tokens!r} and {num_beams!r}")
-    vocabulary = model.config.vocab_size
+    config = config_of("beam_search", model)
+    vocabulary = config.vocab_size
     prompts, _ = as_prompts("beam_search", prompt_tokens, vocabulary)
-    stop = set(model.config.eos_token_id if stop_tokens is None else stop_tokens)
-    pad = pad_token if pad_token is not None else 0 if model.config.pad_token_id is None else model.config.pad_token_id
+    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    pad = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
     tokens, starts = left_padded(prompts)
     batch, length = tokens.shape
     cache = model.init_cache(batch, rounded_size(length + LEAST_CHUNK, LEAST_SLOTS), start=vnp.asarray(starts) if starts.any() else None)
@@ -159,7 +161,7 @@ def beam_search(
             done[row] = finished[row].complete(float(scores[row, 0]), step)
         if all(done) or step == max_new_tokens:
             break
-        cache = cache.grow(rounded_size(length + step, LEAST_SLOTS), model.config.sliding_window)
+        cache = cache.grow(rounded_size(length + step, LEAST_SLOTS), config.sliding_window)
         rows = vnp.asarray((parents + np.arange(batch)[:, None] * num_beams).reshape(-1))
         logits, cache = _advance(model, vnp.asarray(chosen.reshape(-1)), rows, cache)
     for row in range(batch):

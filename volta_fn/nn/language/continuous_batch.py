@@ -16,7 +16,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache, PagedCache
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, rounded_size
+from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, config_of, rounded_size
 from volta_fn.nn.language.samplers import greedy
 from volta_fn.nn.layers.arguments import check_sizes, is_integer
 
@@ -106,12 +106,12 @@ class ContinuousBatch:
             key: a random key, if the sampler needs one.
             stop_tokens: as in `generate`.
 
-        Raises `ArgumentError` for sizes that are no positive integers.
+        Raises `ArgumentError` for sizes that are no positive integers, `ArgumentTypeError` for another model.
         """
         check_sizes("ContinuousBatch", pages=pages, page_size=page_size, rows=rows)
         if not pages or not page_size or not rows:
             raise ArgumentError(f"ContinuousBatch: pages, page_size and rows are positive, got {pages}, {page_size}, {rows}")
-        config = model.config
+        config = config_of("ContinuousBatch", model)
         self.model, self.page_size, self.sampler = model, page_size, sampler
         sizes = (pages, config.num_key_value_heads, page_size, config.head_dim, config.dtype)
         self._layers = tuple([PagedCache.empty(*sizes) for _ in config.layer_types])

@@ -14,6 +14,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache
+from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
 from volta_fn.nn.language.samplers import Sampler
 from volta_fn.nn.layers.arguments import is_integer
@@ -36,6 +37,14 @@ def rounded_size(count: int, least: int) -> int:
 
 
 # Prompts.
+
+
+def config_of(name: str, model: Any) -> CausalLMConfig:
+    """Return a model's config; raise `ArgumentTypeError` if it is no `CausalLM`."""
+    if isinstance(model, CausalLM):
+        return model.config
+    loop = "; with its cache a loop continues texts: `logits, cache = model(tokens, cache=cache)`, from `model.init_cache(1)`"
+    raise ArgumentTypeError(f"{name}: the model is a CausalLM, got {type(model).__name__}{loop if hasattr(model, 'init_cache') else ''}")
 
 
 def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray], bool]:
@@ -83,7 +92,7 @@ def prefill(model: CausalLM, tokens: Any, cache: CausalLMCache | None = None) ->
     Returns:
         Logits of shape (batch, V), and the cache.
 
-    Raises `ShapeError` for other tokens.
+    Raises `ShapeError` for other tokens, `ArgumentTypeError` for another model.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
     ...                            num_attention_heads=4)
@@ -91,6 +100,7 @@ def prefill(model: CausalLM, tokens: Any, cache: CausalLMCache | None = None) ->
     >>> logits.shape, cache.length
     ((1, 50), Array(3, dtype=int32))
     """
+    config = config_of("prefill", model)
     numbers = np.asarray(tokens)
     if numbers.ndim != 2 or numbers.shape[1] == 0:
         raise ShapeError(f"prefill: tokens have shape (batch, T) with at least one token, got {numbers.shape}")
@@ -102,7 +112,7 @@ def prefill(model: CausalLM, tokens: Any, cache: CausalLMCache | None = None) ->
         chunk = numbers[:, begin : begin + CHUNK]
         count = chunk.shape[1]
         padded = rounded_size(count, LEAST_CHUNK)
-        cache = cache.grow(rounded_size(length + padded, LEAST_SLOTS), model.config.sliding_window)
+        cache = cache.grow(rounded_size(length + padded, LEAST_SLOTS), config.sliding_window)
         rows = vnp.asarray(np.pad(chunk, ((0, 0), (0, padded - count))), "int32")
         logits, cache = _prefill(model, rows, cache, vnp.asarray(count, "int32"), is_first=length == 0)
         length += count
@@ -170,7 +180,8 @@ class TokenStream(Iterator[np.ndarray]):
         """
         if not is_integer(max_new_tokens):
             raise ArgumentError(f"generate: max_new_tokens is an integer of at least 0, got {max_new_tokens!r}")
-        prompts, self.is_batch = as_prompts("generate", prompt_tokens, model.config.vocab_size)
+        config = config_of("generate", model)
+        prompts, self.is_batch = as_prompts("generate", prompt_tokens, config.vocab_size)
         self.model, self.max_new_tokens = model, max_new_tokens
         self.tokens, self._starts = left_padded(prompts)
         self.cache = cache
@@ -179,9 +190,8 @@ class TokenStream(Iterator[np.ndarray]):
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._sampler, self._penalized = _sampler(sampler, key, filters, repetition_penalty)
         self._key = key
-        self._stop = np.array(model.config.eos_token_id if stop_tokens is None else list(stop_tokens), np.int32)
-        config_pad = model.config.pad_token_id
-        self.pad_token = pad_token if pad_token is not None else 0 if config_pad is None else config_pad
+        self._stop = np.array(config.eos_token_id if stop_tokens is None else list(stop_tokens), np.int32)
+        self.pad_token = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
         self._seen = self._mask_of_seen(prompts) if self._penalized else None
         self._last: Array | None = None
         self._length = 0 if cache is None else int(cache.length)
@@ -253,7 +263,8 @@ def generate(model: CausalLM, prompt_tokens: Any, max_new_tokens: int, **options
         int32 of shape (n,) or (batch, n), without the prompts; n is `max_new_tokens`, or fewer if all rows ended.
 
     Raises:
-        ArgumentError: numbers out of their range, or options that exclude each other. ArgumentTypeError: the key is missing.
+        ArgumentError: numbers out of their range, or options that exclude each other. ArgumentTypeError: the key is missing, or another
+            model.
         ShapeError, DTypeError: the prompts are not sequences of integers.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,

@@ -15,7 +15,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.generation import LEAST_CHUNK, LEAST_SLOTS, as_prompts, prefill, rounded_size
+from volta_fn.nn.language.generation import LEAST_CHUNK, LEAST_SLOTS, as_prompts, config_of, prefill, rounded_size
 from volta_fn.nn.language.samplers import Sampler
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.scipy.special.exponential import softmax
@@ -129,7 +129,8 @@ def speculative_generate(
         stop_tokens: as in `generate`.
 
     Raises:
-        ArgumentError: numbers out of their range, a batch, or vocabularies that differ. ArgumentTypeError: the key is missing.
+        ArgumentError: numbers out of their range, a batch, or vocabularies that differ.
+        ArgumentTypeError: the key is missing, or another model.
         ShapeError, DTypeError: the prompt is not a sequence of integers.
 
     >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
@@ -141,9 +142,10 @@ def speculative_generate(
     name = "speculative_generate"
     if not is_integer(max_new_tokens) or not is_integer(num_draft_tokens, 1):
         raise ArgumentError(f"{name}: max_new_tokens and num_draft_tokens are integers, got {max_new_tokens!r} and {num_draft_tokens!r}")
-    if model.config.vocab_size != draft.config.vocab_size:
-        raise ArgumentError(f"{name}: the models have vocabularies of {model.config.vocab_size} and {draft.config.vocab_size} tokens")
-    prompts, is_batch = as_prompts(name, prompt_tokens, model.config.vocab_size)
+    config, vocabulary = config_of(name, model), config_of(name, draft).vocab_size
+    if config.vocab_size != vocabulary:
+        raise ArgumentError(f"{name}: the models have vocabularies of {config.vocab_size} and {vocabulary} tokens")
+    prompts, is_batch = as_prompts(name, prompt_tokens, config.vocab_size)
     if is_batch:
         raise ArgumentError(f"{name}: one prompt is needed, of shape (T,), got a batch of {len(prompts)}")
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -151,7 +153,7 @@ def speculative_generate(
     if key is None and any(value != 0 for value in chosen.values()):
         raise ArgumentTypeError(f"{name}: {', '.join(chosen)} need a random key: {name}(…, key=vf.random.key(0))")
     sampler = Sampler(**(chosen if key is not None else {"temperature": 0.0}))
-    stop = set(model.config.eos_token_id if stop_tokens is None else stop_tokens)
+    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
     key = random.key(0) if key is None else key  # whose numbers decide nothing: all distributions are certain
     return _speculate(model, draft, prompts[0], max_new_tokens, key, num_draft_tokens, sampler, stop)
 

@@ -87,7 +87,8 @@ def check_sizes(layer: str, **sizes: Any) -> None:
     """Check that sizes are integers, 0 or more."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise ArgumentError(f"{layer}: {name} is an integer, 0 or more, got {size!r}")
+            text = "a random key, which is the first argument" if isinstance(size, random.PRNGKeyArray) else repr(size)
+            raise ArgumentError(f"{layer}: {name} is an integer, 0 or more, got {text}")
 
 
 def check_features(layer: str, x: Array, size: int, axis: int = -1) -> None:

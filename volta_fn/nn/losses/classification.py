@@ -308,7 +308,8 @@ def cross_entropy(
         axis: the axis of classes: -1 for scores (batch, time, classes), as those of language models.
 
     Raises:
-        ShapeError: labels or weight do not fit the logits. DTypeError: class numbers that are not integers.
+        ShapeError: labels or weight do not fit the logits.
+        DTypeError: class numbers that are not integers, or in the place of the logits.
         OutOfBoundsError: a known class number is no class.
         ArgumentError: another reduction, smoothing outside [0, 1], or an `ignore_index` given with probabilities.
 
@@ -320,6 +321,7 @@ def cross_entropy(
     """
     if not 0 <= label_smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing!r}")
+    _check_scores("cross_entropy", logits, labels)
     dtype, (x,) = real_operands("cross_entropy", logits)
     dim = class_axis("cross_entropy", x, axis)
     scores = log_softmax(x, dim)
@@ -342,9 +344,17 @@ def nll_loss(
     >>> vf.nn.nll_loss(vf.numpy.log(vf.numpy.array([[0.5, 0.5], [0.25, 0.75]])), vf.numpy.array([0, 0])).round(4)
     Array(1.0397, dtype=float32)
     """
+    _check_scores("nll_loss", log_probabilities, labels)
     dtype, (scores,) = real_operands("nll_loss", log_probabilities)
     dim = class_axis("nll_loss", scores, axis)
     return _likelihood("nll_loss", scores, labels, weight, ignore_index, 0.0, reduction, dim, dtype)
+
+
+def _check_scores(loss: str, scores: Any, labels: Any) -> None:
+    """Raise `DTypeError` for class numbers in the place of scores."""
+    if all(getattr(x, "dtype", None) in INTEGERS for x in (scores, labels)) and np.ndim(scores) == np.ndim(labels):
+        shape, dtype = np.shape(scores), np.dtype(scores.dtype).name
+        raise DTypeError(f"{loss}: scores and labels are both integers of shape {shape} ({dtype}): pass the scores, not their argmax")
 
 
 def _likelihood(

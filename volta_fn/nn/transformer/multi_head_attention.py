@@ -461,7 +461,7 @@ class MultiHeadAttention(Module):
         """Return an empty cache for `batch` sequences of up to `max_length` positions."""
         check_sizes("MultiHeadAttention.init_cache", max_length=max_length)
         lead = (batch,) if isinstance(batch, int) else tuple(batch)
-        weight = self.k_proj.weight
+        weight = _weight(self.k_proj)
         features = weight.shape[1] // self.num_kv_heads
         return KVCache.empty(lead, self.num_kv_heads, max_length, features, weight.dtype if dtype is None else dtype)
 
@@ -516,9 +516,10 @@ class MultiHeadAttention(Module):
             ArgumentTypeError: the key is missing.
         """
         value = as_value(x)
+        features = _weight(self.q_proj).shape[0]
         if value.ndim < 2:
-            raise ShapeError(f"MultiHeadAttention: the input has shape (…, T, {self.q_proj.weight.shape[0]}), got {value.shape}")
-        check_features("MultiHeadAttention", value, self.q_proj.weight.shape[0])
+            raise ShapeError(f"MultiHeadAttention: the input has shape (…, T, {features}), got {value.shape}")
+        check_features("MultiHeadAttention", value, features)
         self._check_options(context, values, positions, cache)
         q = self._heads(self.q_proj(value), self.num_heads)
         keys_values = context if isinstance(context, KeysValues) else self.project(value if context is None else context, values)
@@ -559,6 +560,11 @@ class MultiHeadAttention(Module):
     def _heads(x: Array, count: int) -> Array:
         """Reshape (…, T, count * features) to (…, count, T, features)."""
         return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-2, -3)
+
+
+def _weight(projection: Any) -> Any:
+    """Return a projection's weight, or that of the one that an adapter wraps."""
+    return getattr(projection, "layer", projection).weight
 
 
 def _fitting(q: Array, k: Array, v: Array) -> list[Array]:

@@ -61,9 +61,11 @@ def check_carry(
     name = function_name(function.owner if isinstance(function, Adapted) else function)
     if tree.structure(init) != after_tree:
         path, expected, got = structural_difference(tree.structure(init), after_tree)
+        is_missing = got == "None" and not path[hidden:]
+        remedy = "Is a `return` missing at its end?" if is_missing else "Return a carry of the structure of the initial one."
         raise TreeError(
             f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_location(path, hidden)}: "
-            f"it takes {expected} and returns {got}. Return a carry of the structure of the initial one."
+            f"it takes {expected} and returns {got}. {remedy}"
         )
     for (path, _), old, new in zip(tree.leaves_with_path(init), before, after, strict=True):
         if old.shape != new.shape:
@@ -146,7 +148,7 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
         if re.match(rf"{re.escape(getattr(owner, '__qualname__', ''))}\(\) (missing|takes)", str(error)):
             raise ArgumentTypeError(
                 f"{error}: branches of cond and switch get the operands that follow them, a scan's step (carry, x), the body of fori_loop "
-                "(i, carry), and the functions of while_loop the carry"
+                "(i, carry), the functions of while_loop the carry, and map's function one element, of a tuple of arrays a tuple"
             ) from None
         raise
     program, captured = hoist_tracers(closed)

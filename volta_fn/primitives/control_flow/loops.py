@@ -17,7 +17,7 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
 from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import bind, is_concrete
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
     UNKNOWN,
     Adapted,
@@ -105,7 +105,7 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
         operands: pytrees of arrays, given to the chosen function; ``operand=x`` is the older spelling for one of them.
 
     Raises:
-        ArgumentError: there are no branches.
+        ArgumentError: there are no branches. ArgumentTypeError: they are not functions in a sequence.
         ShapeError, DTypeError, TreeError: `index` is not an integer scalar, or the branches' results differ.
 
     >>> import volta_fn as vf
@@ -116,6 +116,8 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
         if operands:
             raise ArgumentError("switch: give the operands by position or one of them with operand=, not both")
         operands = (operand,)
+    if callable(branches):
+        raise ArgumentTypeError("switch: the branches are one sequence, switch(index, [f, g], *operands), got a function in its place")
     for branch in branches:
         check_callable(branch, "switch")
     value = as_value(index)

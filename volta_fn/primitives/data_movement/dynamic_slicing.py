@@ -5,7 +5,7 @@ A start that would let the block reach outside is moved so that the block lies i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.gather import (
     GatherDimensionNumbers,
     GatherScatterMode,
@@ -163,8 +163,11 @@ def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name:
             raise ShapeError(f"{name}: start_indices must be a sequence or a 1-d array, got shape {start_indices.shape}")
         vector = as_value(start_indices)
         starts: list[Any] = [reshape(slice_of(vector, i), ()) for i in range(vector.shape[0])]
-    else:
+    elif isinstance(start_indices, Iterable):
         starts = list(start_indices)
+    else:
+        example = f"({', '.join('0' * len(shape))}{',' * (len(shape) == 1)})"
+        raise ArgumentTypeError(f"{name}: start_indices is a sequence of one index per dimension, as in {example}, got {start_indices!r}")
     if len(starts) != len(shape):
         raise ShapeError(f"{name} needs one start index per dimension of an operand of shape {shape}, got {len(starts)}")
     return [canonical_index(start, size, allow_negative) for start, size in zip(starts, shape, strict=True)]

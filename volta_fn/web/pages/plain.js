@@ -7,8 +7,9 @@ class Field {
     this.first = first;
     this.size = volta.sizeOf(array.shape);
     this.values = null;
-    const side = Math.round(Math.sqrt(this.size));
-    this.isImage = array.dtype.includes('float') && side * side === this.size && side >= 8 && side <= 64;
+    const side = Math.round(Math.sqrt(this.size)), long = array.shape.filter(size => size > 1);
+    const isSquare = long.length === 2 ? long[0] === side && long[1] === side : long.length === 1 && array.shape.at(-1) === side * side;
+    this.isImage = array.dtype.includes('float') && isSquare && side >= 8 && side <= 64;
     if (this.size === 1) this.box = this.number();
     else this.box = element('div', {class: 'field'}, this.isImage ? this.picture(side) : this.text(), this.file());
     this.box.dataset.input = array.key;
