@@ -6,22 +6,19 @@ The next tile's keys are multiplied together with the values of a tile, and thei
 
 from __future__ import annotations
 
-import math
-
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.forward import exponentiate, finish, scale_rows
 from volta_fn.targets.nvidia.attention.groups import GroupKernel, GroupSchedule
 from volta_fn.targets.nvidia.attention.queries import LOWEST, key_tiles, masked, query_block
-from volta_fn.targets.nvidia.attention.tiles import ZERO, number
-from volta_fn.targets.nvidia.matmul.function import i32
+from volta_fn.targets.nvidia.function import ZERO, i32
 from volta_fn.targets.wgsl.routine import Dispatch
 
 
 def group_dispatch(a: Attention, schedule: GroupSchedule) -> Dispatch:
     """Return the dispatch of `forward.forward_dispatch` by this kernel."""
     kernel = _GroupForward(a, schedule)
-    return kernel.dispatch(range(5), (3, 4), -(-a.queries // schedule.rows) * a.stack)
+    return kernel.dispatch(range(5), 2, -(-a.queries // schedule.rows) * a.stack)
 
 
 class _GroupForward(GroupKernel):
@@ -37,7 +34,6 @@ class _GroupForward(GroupKernel):
     def compute(self) -> None:
         """Append what a warp group computes."""
         f, a, tile = self.f, self.a, self.schedule.tile
-        factor = number(a.scale * math.log2(math.e))
         (queries,), (keys, values) = self.row_arrays, self.column_arrays
         query = f.plus(self.first, self.first_row)
 
@@ -47,7 +43,7 @@ class _GroupForward(GroupKernel):
             The statistics are the largest products, and the sums of weights.
             """
             nested = masked(self, a, self.nested(logits), query, f.times(tile_number, tile))
-            maxima, totals, growths = exponentiate(self, factor, nested, state[:2], state[2:4])
+            maxima, totals, growths = exponentiate(self, self.factor, nested, state[:2], state[2:4])
             return self.flat(nested), [*maxima, *totals], growths
 
         def weights_of(words: list[Value]) -> list[list[list[Value]]]:

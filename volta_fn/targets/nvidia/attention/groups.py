@@ -16,9 +16,9 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_module
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, exponent_factor
+from volta_fn.targets.nvidia.function import KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -154,7 +154,7 @@ class GroupKernel(FragmentKernel, ABC):
     ) -> None:
         f = KernelFunction(len(row_arrays) + len(column_arrays), bindings, schedule.threads, schedule.residents)
         super().__init__(f, schedule, a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
-        self.a, self.schedule = a, schedule
+        self.a, self.schedule, self.factor = a, schedule, exponent_factor(a)
         self.row_arrays: list[GroupArray] = []
         self.column_arrays: list[GroupArray] = []
         offset = 0
@@ -176,15 +176,12 @@ class GroupKernel(FragmentKernel, ABC):
         self._full = [f.plus(self.base, i32(barriers + 8 + 16 * schedule.stages * side)) for side in range(2)]
         self._empty = [f.plus(full, i32(8 * schedule.stages)) for full in self._full]
 
-    def dispatch(self, buffers: Sequence[int], written: Sequence[int], blocks: int) -> Dispatch:
-        """Return the dispatch of the kernel on buffers.
-
-        It writes the bindings numbered in `written`.
-        """
+    def dispatch(self, buffers: Sequence[int], results: int, blocks: int) -> Dispatch:
+        """Return the dispatch of the kernel on buffers, of which it writes the last `results`."""
         schedule = self.schedule
         shared = schedule.shared(self.width, len(self.row_arrays), self.extra_bytes // schedule.tile)
         header = KernelHeader(schedule.threads, shared, tuple([array.tensor_map for array in (*self.row_arrays, *self.column_arrays)]))
-        return Dispatch(kernel_module(header, len(buffers), written, self._text()), tuple(buffers), (blocks, 1, 1))
+        return kernel_dispatch(header, buffers, results, self._text(), blocks)
 
     def _text(self) -> str:
         """Return the module."""

@@ -9,7 +9,7 @@ from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.queries import LOWEST
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Sums
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.function import KernelFunction, i32
 
 
 class KeyBlock:
@@ -28,7 +28,7 @@ class KeyBlock:
         #: The number of tiles of all heads.
         self.count = i32(a.shared * tiles)
         if a.causal:
-            self._first_tile = f.intrinsic("llvm.umin.i32", "i32", f.quotient(self.first, tile), i32(tiles - 1))
+            self._first_tile = f.umin(f.quotient(self.first, tile), i32(tiles - 1))
             self._each = f.minus(i32(tiles), self._first_tile)
             self.count = f.times(self._each, a.shared)
 

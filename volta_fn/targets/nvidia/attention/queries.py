@@ -5,18 +5,17 @@ A block reads the head's keys and values tile by tile. The forward pass is such 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, number
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, exponent_factor
+from volta_fn.targets.nvidia.function import KernelFunction, f32, i32
 
 #: Less than any product, including those of keys that are not seen.
-LOWEST = number(-float(np.finfo(np.float32).max))
+LOWEST = f32(-float(np.finfo(np.float32).max))
 
 
 class QueryKernel(AttentionKernel):
@@ -29,8 +28,7 @@ class QueryKernel(AttentionKernel):
         super().__init__(schedule, bindings, [(0, a.q), *more_rows], [(1, a.k), (2, a.v)])
         self.a = a
         self.blocks = -(-a.queries // schedule.rows)
-        #: By this, products become exponents of two.
-        self.factor = number(a.scale * math.log2(math.e))
+        self.factor = exponent_factor(a)
         self._begin_block()
 
     def _begin_block(self) -> None:
@@ -77,7 +75,7 @@ def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: in
     count = i32(-(-a.keys // tile))
     if not a.causal:
         return count
-    return f.intrinsic("llvm.umin.i32", "i32", count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
+    return f.umin(count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
 
 
 def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:

@@ -7,6 +7,7 @@ the next product have to be, so that weights never pass through memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,15 +15,14 @@ from typing import Protocol
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.attention import Rows
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.compiler.attention import Attention, Rows
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8
-
-ZERO = Value("float", "0.0")
 
 _BFLOAT16 = np.dtype(dtypes.bfloat16)
 
@@ -98,9 +98,9 @@ class Tile:
     def source(self, head: Value) -> Value:
         """Return where this thread's copies of a head begin."""
         f = self.f
-        row = f.binary("mul", f.widened_index(self._row), Value("i64", str(self.rows.step)))
+        row = f.wide_times(self._row, self.rows.step)
         total = f.binary("add", f.offset(head, self.rows.heads), f.binary("add", row, f.widened_index(f.times(self._unit, ELEMENTS))))
-        return f.further(f.bindings[self.binding], f.binary("mul", total, Value("i64", "2")))
+        return f.element(f.bindings[self.binding], total, 2)
 
     def copy(self, source: Value, first: Value, stage: Value) -> None:
         """Begin to copy this thread's share of the rows from `first` on.
@@ -109,11 +109,11 @@ class Tile:
         """
         f = self.f
         pitch = 2 * self.rows.step
-        begin = f.further(source, f.binary("mul", f.widened_index(first), Value("i64", str(pitch))))
+        begin = f.further(source, f.wide_times(first, pitch))
         row, to = f.plus(first, self._row), f.plus(self._to, stage)
         for k in range(0, self.count, self._together):
             size = f.select(f.below(f.plus(row, i32(k)), self.rows.count), i32(UNIT), i32(0))
-            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, Value("i64", str(k * pitch))), size)
+            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, i64(k * pitch)), size)
 
     # fragments
 
@@ -136,6 +136,11 @@ class Tile:
     def fragment(self, pointer: Value, row: int, *, transposed: bool = False) -> list[Value]:
         """Load the fragment so many rows further, as four registers."""
         return self.f.load_matrices(self.f.further(pointer, i32(row * self.row_bytes)), transposed=transposed)
+
+
+def exponent_factor(a: Attention) -> Value:
+    """Return the number by which products of queries and keys become exponents of two."""
+    return f32(a.scale * math.log2(math.e))
 
 
 class FragmentSchedule(Protocol):
@@ -200,38 +205,9 @@ class FragmentKernel:
         name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
         return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
 
-    def exp2(self, x: Value) -> Value:
-        """Emit 2 to the power of x, with an error of two units in the last place.
-
-        Results below the normal numbers are 0.
-        """
-        return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
-
-    def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """Emit x * y + z, rounded once."""
-        return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
-
-    def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
-        """Combine values of the lanes whose numbers differ in these bits.
-
-        By default these are the lanes of a row.
-        """
-        for bit in lanes:
-            name = "llvm.nvvm.shfl.sync.bfly.f32"
-            x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
-        return x
-
-    def maximum(self, x: Value, y: Value) -> Value:
-        """Emit the larger of two numbers; the other one if one is NaN."""
-        return self.f.intrinsic("llvm.maxnum.f32", "float", x, y)
-
-    def add(self, x: Value, y: Value) -> Value:
-        """Emit x + y."""
-        return self.f.binary("fadd", x, y)
-
-    def multiply(self, x: Value, y: Value) -> Value:
-        """Emit x * y."""
-        return self.f.binary("fmul", x, y)
+    def across_row(self, combine: Callable[[Value, Value], Value], x: Value) -> Value:
+        """Combine the numbers of the four lanes that have a row."""
+        return self.f.reduce_lanes(combine, x, (1, 2))
 
     # results
 
@@ -242,7 +218,7 @@ class FragmentKernel:
         """
         f, row_bytes = self.f, 2 * rows.width
         units = row_bytes // UNIT
-        base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
+        base = f.element(f.bindings[binding], f.offset(head, rows.heads), 2)
         line, unit = f.divided(f.lane, units)
         for i, fragment in enumerate(sums):
             start = f.plus(f.times(f.plus(self.first_row, i32(FRAGMENT * i)), row_bytes), i32(offset))
@@ -257,7 +233,7 @@ class FragmentKernel:
             words = f.load("<4 x i32>", f.shared(at), 16)
             number = f.plus(first, row)
             with f.only_if(f.below(number, rows.count)):
-                far = f.binary("mul", f.widened_index(number), Value("i64", str(2 * rows.step)))
+                far = f.wide_times(number, 2 * rows.step)
                 to = f.further(base, f.binary("add", far, f.widened_index(f.times(unit, UNIT))))
                 f.store(words, to, 16)
 
@@ -289,7 +265,8 @@ class AttentionKernel(FragmentKernel):
                 offset += tiles[-1].bytes
         #: Where the further bytes of a tile are, and the bytes of a stage.
         self.extra, self.stage = offset, offset + extra * schedule.tile - self.column_tiles[0].offset
-        self.shared = self.column_tiles[0].offset + schedule.stages * self.stage
+        #: How the kernel is launched.
+        self.header = KernelHeader(schedule.threads, self.column_tiles[0].offset + schedule.stages * self.stage)
 
     # tiles
 
@@ -382,9 +359,3 @@ class AttentionKernel(FragmentKernel):
                 for i, half in ((i, half) for i in range(len(sums)) for half in range(2)):
                     at = 2 * d + half
                     sums[i][at] = f.multiply_add(self.dtype, weights[i][k], right[2 * half : 2 * half + 2], sums[i][at])
-
-
-def number(x: float) -> Value:
-    """Return a constant float32."""
-    bits = int(np.array(np.float32(x), np.float64).view(np.uint64))
-    return Value("float", f"0x{bits:016X}")

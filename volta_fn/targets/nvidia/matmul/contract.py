@@ -15,7 +15,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.primitives.quantized import QuantizedLayout
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
 from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
 from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
@@ -218,9 +218,7 @@ def dispatch_of(
         kernel = WarpGroupKernel(product, schedule, results, len(buffers))
     else:
         kernel = WarpKernel(product, schedule, results, len(buffers))
-    written = range(len(buffers) - stores, len(buffers))
-    module = kernel_module(kernel.header, len(buffers), written, kernel.text())
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    return Dispatch(module, buffers, (min(total, most), 1, 1))
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))

@@ -16,11 +16,11 @@ import numpy as np
 from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
 
@@ -71,9 +71,7 @@ class Results(ABC):
         line = f.plus(staging, f.times(g, ROW))
         for eight in range(len(sums) // 4):
             for half in range(2):
-                pair = Value(vector_of(self.type, 2), "poison")
-                for e in range(2):
-                    pair = f.let(pair.type, f"insertelement {pair}, {sums[4 * eight + 2 * half + e]}, i32 {e}")
+                pair = f.vector(sums[4 * eight + 2 * half :][:2])
                 at = f.plus(line, f.exclusive_or(pair_at, 32 * eight), i32(half * 8 * ROW))
                 f.store(pair, f.shared(at), 8)
 
@@ -151,8 +149,7 @@ class Stored(_Elementwise):
         """Convert and store sums."""
         target, dtype = self._target, self._target.dtype
         if dtype != _FLOAT32:
-            narrow = f.cast("fptrunc", sums, vector_of("bfloat" if dtype == BFLOAT16 else "half", self.lanes))
-            sums = f.cast("bitcast", narrow, vector_of("i16", self.lanes))
+            sums = f.rounded(sums, dtype)
         walks = target.stack, target.rows, target.columns
         pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
         f.store(sums, pointer, dtype.itemsize * self.lanes)
@@ -160,10 +157,10 @@ class Stored(_Elementwise):
 
 def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
     """Emit the pointer to an element."""
-    total = Value("i64", str(start))
+    total = i64(start)
     for index, walk in zip(indices, walks, strict=True):
         total = f.binary("add", total, f.offset(index, walk))
-    return f.further(base, f.binary("mul", total, Value("i64", str(size))))
+    return f.element(base, total, size)
 
 
 # Sums that are only rounded, to 16 bits.

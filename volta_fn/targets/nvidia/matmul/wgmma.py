@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
@@ -114,7 +114,7 @@ class WarpGroupKernel:
         #: Slices under way: registers may not change while `wgmma` reads them.
         self.ahead = 0 if left.in_registers else schedule.ahead
         #: What sums begin with.
-        self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
+        self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.peers.memory import (
     AREAS,
     BLOCKS,
@@ -113,7 +113,7 @@ class PeerFunction(KernelFunction):
     # addresses
 
     def _entry_of(self, offset: int) -> Value:
-        return self.further(self._table, Value("i64", str(offset)))
+        return self.further(self._table, i64(offset))
 
     def _at(self, region: Value, offset: Value) -> Value:
         """Emit the pointer to a byte of a region, whose address is an i64."""
@@ -121,7 +121,7 @@ class PeerFunction(KernelFunction):
 
     def region(self, position: Value) -> Value:
         """Emit the address of a process's region."""
-        entry = self.further(self._entry_of(REGIONS), self.widened_index(self.times(position, 8)))
+        entry = self.further(self._entry_of(REGIONS), self.times(position, 8))
         return self.load("i64", entry, 8)
 
     def other(self, distance: int) -> Value:
@@ -167,7 +167,7 @@ class PeerFunction(KernelFunction):
         """
         with self.only_if(self._peer()):
             flag = self._flag(self._region, self.thread, kind)
-            failed = self.binary("add", self._region, Value("i64", str(FAILED)))
+            failed = self.binary("add", self._region, i64(FAILED))
             limit, report = self.load("i64", self._entry_of(LIMIT), 8), self.load("i64", self._entry_of(REPORT), 8)
             self.ptx(ACQUIRE, flag, self._number(exchange), failed, limit, report, self.plus(self.thread, i32(1)), self._kernel)
         self.synchronise()
@@ -183,7 +183,7 @@ class PeerFunction(KernelFunction):
 
         def body(index: Value, _: list[Value]) -> list[Value]:
             numbers = [self.plus(index, i32(k * step)) for k in range(self._unroll)]
-            values = [load(self.intrinsic("llvm.umin.i32", "i32", number, last) if k else number) for k, number in enumerate(numbers)]
+            values = [load(self.umin(number, last) if k else number) for k, number in enumerate(numbers)]
             for k, (number, value) in enumerate(zip(numbers, values, strict=True)):
                 with self.only_if(self.below(number, count) if k else None):
                     store(number, value)

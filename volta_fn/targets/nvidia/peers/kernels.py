@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
+from volta_fn.runtime.llvm.text import Value, i64, vector_of
+from volta_fn.targets.nvidia.function import GLOBAL, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, Division, PeerFunction, divided
 from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
 from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
@@ -43,9 +43,7 @@ SCHEDULE = PeerSchedule()
 
 def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
     """Return the dispatch of a finished kernel, of whose buffers the last are results."""
-    header = KernelHeader(f.threads, 0, (), ranks)
-    written = range(len(buffers) - results, len(buffers))
-    return Dispatch(kernel_module(header, len(buffers), written, f.text()), tuple(buffers), (division.blocks, 1, 1))
+    return kernel_dispatch(KernelHeader(f.threads, 0, (), ranks), buffers, results, f.text(), division.blocks)
 
 
 # Reductions of arrays.
@@ -64,7 +62,7 @@ class _Arrays:
         starts = [0, *self._ends[:-1]]
         self._sources, self._targets = [
             [
-                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), Value("i64", str(WORD * start)))
+                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), i64(WORD * start))
                 for pointer, start in zip(pointers, starts, strict=True)
             ]
             for pointers in (f.bindings[: len(sizes)], f.bindings[len(sizes) :])
@@ -78,7 +76,7 @@ class _Arrays:
         f, base = self.f, bases[-1]
         for end, other in zip(self._ends[-2::-1], bases[-2::-1], strict=True):
             base = f.select(f.below(word, end), other, base)
-        offset = f.binary("mul", f.widened_index(word), Value("i64", str(WORD)))
+        offset = f.wide_times(word, WORD)
         return f.let(GLOBAL, f"inttoptr {f.binary('add', base, offset)} to {GLOBAL}")
 
     def load(self, word: Value) -> Value:
@@ -102,7 +100,7 @@ class _Arrays:
             parts = f.cast("bitcast", value, vector_of(f"i{8 * self._part}", count))
             for k in range(count - 1):
                 with f.only_if(f.compare("icmp ugt", remaining, i32(k * self._part))):
-                    f.store(f.shuffle(parts, [k]), f.further(pointer, Value("i64", str(k * self._part))), self._part)
+                    f.store(f.shuffle(parts, [k]), f.further(pointer, i64(k * self._part)), self._part)
 
         f.branch(is_whole, lambda: f.store(value, pointer, WORD), store_parts)
 
@@ -135,7 +133,7 @@ def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | N
     number = f.plus(f.times(exchange, division.blocks), f.block)
     begin = f.plus(f.times(number, division.each), first or i32(0))
     remaining = f.intrinsic("llvm.usub.sat.i32", "i32", i32(division.words), begin)
-    return begin, f.intrinsic("llvm.umin.i32", "i32", remaining, i32(division.each if size is None else size))
+    return begin, f.umin(remaining, i32(division.each if size is None else size))
 
 
 def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
@@ -143,7 +141,7 @@ def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: S
 
     Those of this process are at the pointer `mine`, the others in slots.
     """
-    offset = f.binary("mul", f.widened_index(word), Value("i64", str(numbers.wire_size)))
+    offset = f.wide_times(word, numbers.wire_size)
     pointers = [f.further(slot, offset) for slot in slots]
     is_mine = [f.equals(f.position, number) for number in range(len(slots))]
     if numbers.wire == numbers.dtype:
@@ -188,7 +186,7 @@ def _rounded(numbers: Numbers, total: Value) -> Value:
 
 
 def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: Value, size: int) -> None:
-    offset = f.binary("mul", f.widened_index(word), Value("i64", str(size)))
+    offset = f.wide_times(word, size)
     for slot in slots:
         f.store(value, f.further(slot, offset), size)
 
@@ -202,7 +200,7 @@ def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, V
     """Append a loop that stores the words of `size` bytes that have arrived in a slot."""
 
     def load(word: Value) -> list[Value]:
-        return [f.load(word_type(size), f.further(slot, f.binary("mul", f.widened_index(word), Value("i64", str(size)))), size)]
+        return [f.load(word_type(size), f.further(slot, f.wide_times(word, size)), size)]
 
     f.words(count, load, lambda word, value: store(word, value[0]))
 
@@ -277,9 +275,9 @@ class Rows(NamedTuple):
         """Emit the offset of a row's word of `size` bytes, as an i64."""
         each = self.behind // size
         before, rest = f.divided(word, each)
-        row_words = f.binary("mul", f.widened_index(row), Value("i64", str(each))) if self.rows > 1 else Value("i64", "0")
-        words = f.binary("add", f.binary("mul", f.widened_index(before), Value("i64", str(self.rows * each))), row_words)
-        return f.binary("mul", f.binary("add", words, f.widened_index(rest)), Value("i64", str(size)))
+        row_words = f.wide_times(row, each) if self.rows > 1 else i64(0)
+        words = f.binary("add", f.wide_times(before, self.rows * each), row_words)
+        return f.binary("mul", f.binary("add", words, f.widened_index(rest)), i64(size))
 
 
 def _word_of(*sizes: int) -> int:
@@ -374,7 +372,7 @@ def scattered_sum(
             return [numbers.encoded(numbers.combined("sum", _parts(f, numbers, word, mine, slots)))]
 
         def store(word: Value, value: Sequence[Value]) -> None:
-            offset = f.binary("mul", f.widened_index(f.plus(begin, word)), Value("i64", str(word_size)))
+            offset = f.wide_times(f.plus(begin, word), word_size)
             f.store(value[0], f.further(result, offset), word_size)
 
         f.words(count, load, store)
@@ -410,7 +408,7 @@ def permuted(
         source = f.select(f.equals(f.position, receiver), i32(sender), source)
 
     def at(pointer: Value, word: Value) -> Value:
-        return f.further(pointer, f.binary("mul", f.widened_index(word), Value("i64", str(word_size))))
+        return f.further(pointer, f.wide_times(word, word_size))
 
     def is_other(position: Value) -> Value:
         return f.binary("and", f.below(position, f.size), f.compare("icmp ne", position, f.position))

@@ -18,11 +18,11 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.primitives.quantized import QuantizedLayout
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Source, choose
 from volta_fn.targets.nvidia.rows.weights import WeightLayout
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
 
 #: The most rows of x: two products of matrix units for each of the matrix's.
 MOST_ROWS = 16
@@ -150,8 +150,7 @@ def routine(product: RowsProduct, device: TargetCapabilities) -> Routine:
     """Return the routine of a product."""
     kernel, results = rows_kernel([product], device), 1 + product.arrays
     buffers = (1, 0, 2) if product.swapped else tuple(range(results + 1))
-    module = kernel_module(kernel.header, results + 1, [results], kernel.text())
-    return Routine((Dispatch(module, buffers, (kernel.blocks, 1, 1)),))
+    return Routine((kernel_dispatch(kernel.header, buffers, 1, kernel.text(), kernel.blocks),))
 
 
 #: Products of few rows by their primitives.
