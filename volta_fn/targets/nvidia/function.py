@@ -60,8 +60,9 @@ def half_type(dtype: np.dtype) -> str:
 
 
 class KernelFunction(Function):
-    """The kernel `main` of a module. Indices are unsigned and have 32 bits.
+    """The kernel `main` of a module.
 
+    Indices have 32 bits and are below 2^31; offsets in arrays that may have more bytes are computed in 64 bits.
     Its parameters are pointers to tensor maps, a pointer per binding, and one to the grid of a conditional dispatch.
     """
 

@@ -47,8 +47,8 @@ class _GroupByQueries(GroupKernel):
 
         def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             stage, parity, *sums = state
-            self.wait_until_full(0, stage, parity)
-            self.wait_until_full(1, stage, parity)
+            self.pipelines[0].wait(stage, parity)
+            self.pipelines[1].wait(stage, parity)
             self.take_turn()
             logits = self.begin_products(queries, keys, stage)
             slopes = self.begin_products(cotangents, values, stage)
@@ -57,12 +57,12 @@ class _GroupByQueries(GroupKernel):
             for columns in weights[0]:
                 columns[:] = [f.exp2(f.fma(x, self.factor, pairs[k // 2][0])) for k, x in enumerate(columns)]
             results = self.nested(self.await_products(slopes))
-            self.release(1, stage)
+            self.pipelines[1].release(stage)
             for columns, others in zip(results[0], weights[0], strict=True):
                 columns[:] = [f.fmul(others[k], f.fadd(x, pairs[k // 2][1])) for k, x in enumerate(columns)]
             sums = self.await_products(self.begin_adding(sums, self.fragments(results), keys, stage))
-            self.release(0, stage)
-            return [*self.next(stage, parity), *sums]
+            self.pipelines[0].release(stage)
+            return [*self.pipelines[0].next(stage, parity), *sums]
 
         self.begin_turns()
         begin = [i32(0), i32(0), *self.flat(self.zeros(self.width))]
@@ -101,8 +101,8 @@ class _GroupByKeys(GroupKernel):
         def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             stage, parity, *sums = state
             to_k, to_v = sums[: len(sums) // 2], sums[len(sums) // 2 :]
-            self.wait_until_full(0, stage, parity)
-            self.wait_until_full(1, stage, parity)
+            self.pipelines[0].wait(stage, parity)
+            self.pipelines[1].wait(stage, parity)
             self.take_turn()
             logits = self.begin_products(keys, queries, stage)
             slopes = self.begin_products(values, cotangents, stage)
@@ -118,9 +118,9 @@ class _GroupByKeys(GroupKernel):
                 columns[:] = [f.fmul(others[k], f.fadd(x, pair[k % 2][1])) for k, x in enumerate(columns)]
             to_k = self.begin_adding(to_k, self.fragments(results), queries, stage)
             sums = self.await_products([*to_k, *to_v])
-            for side in range(2):
-                self.release(side, stage)
-            return [*self.next(stage, parity), *sums]
+            for pipeline in self.pipelines:
+                pipeline.release(stage)
+            return [*self.pipelines[0].next(stage, parity), *sums]
 
         self.begin_turns()
         begin = [i32(0), i32(0), *2 * self.flat(self.zeros(self.width))]

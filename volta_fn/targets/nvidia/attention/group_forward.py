@@ -55,31 +55,38 @@ class _GroupForward(GroupKernel):
         def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             stage, parity, last, last_parity, *rest = state
             statistics, sums, words = rest[:4], rest[4 : 4 + self.width // 2], rest[4 + self.width // 2 :]
-            self.wait_until_full(0, stage, parity)
+            self.pipelines[0].wait(stage, parity)
             self.take_turn()
             logits = self.begin_products(queries, keys, stage)
-            self.wait_until_full(1, last, last_parity)
+            self.pipelines[1].wait(last, last_parity)
             sums = self.begin_adding(sums, weights_of(words), values, last)
             self.end_turn()
             logits = self.await_products(logits, 1)
-            self.release(0, stage)
+            self.pipelines[0].release(stage)
             weights, statistics, growths = weigh(logits, tile_number, statistics)
             self.settle(statistics[2:4])
             sums = self.await_products(sums)
-            self.release(1, last)
+            self.pipelines[1].release(last)
             scaled = self.nested(sums)
             scale_rows(self, scaled, growths)
-            return [*self.next(stage, parity), stage, parity, *statistics, *self.flat(scaled), *words_of(weights)]
+            return [*self.pipelines[0].next(stage, parity), stage, parity, *statistics, *self.flat(scaled), *words_of(weights)]
 
         self.begin_turns()
-        self.wait_until_full(0, i32(0), i32(0))
+        self.pipelines[0].wait(i32(0), i32(0))
         logits = self.await_products(self.begin_products(queries, keys, i32(0)))
-        self.release(0, i32(0))
+        self.pipelines[0].release(i32(0))
         weights, statistics, _ = weigh(logits, i32(0), [LOWEST, LOWEST, ZERO, ZERO])
-        begin = [*self.next(i32(0), i32(0)), i32(0), i32(0), *statistics, *self.flat(self.zeros(self.width)), *words_of(weights)]
+        begin = [
+            *self.pipelines[0].next(i32(0), i32(0)),
+            i32(0),
+            i32(0),
+            *statistics,
+            *self.flat(self.zeros(self.width)),
+            *words_of(weights),
+        ]
         more = f.compare("icmp ugt", self.count, i32(1))
         state = f.branch(more, lambda: f.repeat(i32(1), self.count, i32(1), begin, multiply_tile), lambda: begin)
         last, last_parity, *rest = state[2:]
-        self.wait_until_full(1, last, last_parity)
+        self.pipelines[1].wait(last, last_parity)
         sums = self.await_products(self.begin_adding(rest[4 : 4 + self.width // 2], weights_of(rest[4 + self.width // 2 :]), values, last))
         finish(self, a, self.head, self.first, self.results, [*rest[:4], *sums])
