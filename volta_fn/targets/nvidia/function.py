@@ -41,9 +41,6 @@ setp.eq.u32 first, $1, 0;
 }"""
 
 
-ZERO = Value("float", "0.0")
-
-
 def i32(number: int) -> Value:
     """Return a constant 32-bit integer."""
     return Value("i32", str(number))
@@ -52,6 +49,12 @@ def i32(number: int) -> Value:
 def f32(number: float) -> Value:
     """Return a constant float32."""
     return Value("float", f"0x{int(np.float64(np.float32(number)).view(np.uint64)):016X}")
+
+
+ZERO = Value("float", "0.0")
+
+#: The least finite float32, less than any product that is seen.
+LOWEST = f32(-np.finfo(np.float32).max)
 
 
 def half_type(dtype: np.dtype) -> str:

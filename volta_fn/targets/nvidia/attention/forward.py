@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel, masked
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionSchedule, FragmentKernel, Sums
+from volta_fn.targets.nvidia.attention.queries import QueryKernel, masked
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionSchedule, FragmentKernel, Sums, first_maximum
 from volta_fn.targets.nvidia.function import ZERO, f32, i32
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -57,7 +57,7 @@ class _Forward(QueryKernel):
                 self.add_products(sums, self.fragments(logits), values, pointers[1], start)
             return [*maxima, *totals, *self.flat(sums)]
 
-        state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
+        state = [*[first_maximum(a)] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
         finish(self, a, self.head, self.first, self.row_tiles[0].offset, self.over_keys(begin, state, body, query))
         return f.text()
 

@@ -10,7 +10,8 @@ from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.forward import exponentiate, finish, scale_rows
 from volta_fn.targets.nvidia.attention.groups import GroupKernel, GroupSchedule
-from volta_fn.targets.nvidia.attention.queries import LOWEST, key_tiles, masked, query_block
+from volta_fn.targets.nvidia.attention.queries import key_tiles, masked, query_block
+from volta_fn.targets.nvidia.attention.tiles import first_maximum
 from volta_fn.targets.nvidia.function import ZERO, i32
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -75,7 +76,7 @@ class _GroupForward(GroupKernel):
         self.pipelines[0].wait(i32(0), i32(0))
         logits = self.await_products(self.begin_products(queries, keys, i32(0)))
         self.pipelines[0].release(i32(0))
-        weights, statistics, _ = weigh(logits, i32(0), [LOWEST, LOWEST, ZERO, ZERO])
+        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO])
         begin = [
             *self.pipelines[0].next(i32(0), i32(0)),
             i32(0),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.queries import LOWEST
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Sums
-from volta_fn.targets.nvidia.function import KernelFunction, i32
+from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
 
 
 class KeyBlock:

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, exponent_factor
-from volta_fn.targets.nvidia.function import KernelFunction, f32, i32
-
-#: Less than any product, including those of keys that are not seen.
-LOWEST = f32(-float(np.finfo(np.float32).max))
+from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
 
 
 class QueryKernel(AttentionKernel):

@@ -19,7 +19,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import Form, Window
 from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
+from volta_fn.targets.nvidia.function import LOWEST, ZERO, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 from volta_fn.targets.nvidia.rows.weights import as_float
@@ -37,7 +37,8 @@ _LOG2_E = f32(math.log2(math.e))
 def attends_by_one_query(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
     """Return whether the kernels compute an attention."""
     plain = form.cotangent is None and not form.softcap and not form.biased and form.window == Window() and form.masks <= 1
-    if not device.matrix_units or not plain or not isfinite(form.unseen):
+    has_contiguous_rows = all(axes.features == len(axes.order) - 1 for axes in (form.q, form.k, form.v))
+    if not device.matrix_units or not plain or not has_contiguous_rows or not isfinite(form.unseen):
         return False
     a = attention_of(avals, form)
     if a.queries != 1 or not _KEYS <= a.keys <= _KEYS * _MOST_SPLITS or a.shared > _MOST_HEADS or a.stack * a.keys * a.q.width >= 1 << 31:
@@ -103,10 +104,7 @@ class _Parts:
         keys = self._row(1, a.k, key)
         units = [self._words(keys, f.plus(f.times(half, 8), i32(16 * unit)), 4) for unit in range(width // 16)]
         share, pair = f.divided(f.thread, width // 2)
-        values = [
-            self._words(self._row(2, a.v, f.plus(self.first, share, i32(n * self.shares))), f.times(pair, 2), 1)[0]
-            for n in range(_KEYS // self.shares)
-        ]
+        values = [self._values(f.plus(self.first, share, i32(n * self.shares)), pair) for n in range(_KEYS // self.shares)]
         self._load_queries()
         f.synchronise()
         self._store_logits(key, half, units)
@@ -128,6 +126,12 @@ class _Parts:
         f = self.f
         pointer = f.further(row, f.times(feature, 2))
         return f.elements(f.load(vector_of("i32", count), pointer, 4 * count))
+
+    def _values(self, key: Value, pair: Value) -> Value:
+        """Load two values of a key. Beyond the end they are zeros: the last one, which is read, may be infinite."""
+        f = self.f
+        (word,) = self._words(self._row(2, self.a.v, key), f.times(pair, 2), 1)
+        return f.select(f.below(key, self.a.keys), word, i32(0)) if self.a.keys % _KEYS else word
 
     def _shared(self, begin: int, *offsets: Value) -> Value:
         return self.f.shared(self.f.plus(i32(begin), *offsets))
@@ -192,7 +196,8 @@ class _Parts:
             with f.only_if(f.below(head, self.heads) if (turn + 1) * warps > self.heads else None):
                 places = [self._shared(self._logits + 128 * k, f.times(head, 4 * _KEYS), f.times(f.lane, 4)) for k in range(_KEYS // 32)]
                 logits = [f.load("float", place, 4) for place in places]
-                top = f.reduce_lanes(partial(_largest, f), _largest(f, *logits))
+                # Finite, so that logits of minus infinity alone have the weight 0.
+                top = _largest(f, f.reduce_lanes(partial(_largest, f), _largest(f, *logits)), LOWEST)
                 weights = [_exponential(f, f.fsub(logit, top)) for logit in logits]
                 for place, weight in zip(places, weights, strict=True):
                     f.store(weight, place, 4)
