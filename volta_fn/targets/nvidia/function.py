@@ -54,7 +54,7 @@ def f32(number: float) -> Value:
 ZERO = Value("float", "0.0")
 
 #: The least finite float32, less than any product that is seen.
-LOWEST = f32(-np.finfo(np.float32).max)
+LOWEST = f32(-float(np.finfo(np.float32).max))
 
 
 def half_type(dtype: np.dtype) -> str:

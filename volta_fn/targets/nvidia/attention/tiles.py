@@ -145,7 +145,7 @@ def exponent_factor(a: Attention) -> Value:
 
 def first_maximum(a: Attention) -> Value:
     """Return what maxima of products begin with: its exponent is finite, so that products of minus infinity have the weight 0."""
-    return f32(-np.finfo(np.float32).max / max(a.scale * math.log2(math.e), 1.0))
+    return f32(-float(np.finfo(np.float32).max) / max(a.scale * math.log2(math.e), 1.0))
 
 
 class FragmentSchedule(Protocol):

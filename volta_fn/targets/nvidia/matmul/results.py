@@ -119,26 +119,8 @@ class _Elementwise(Results):
         f.repeat(i32(0), i32(_ROWS // self.lanes), i32(1), [], turn)
 
 
-class PartialSums(_Elementwise):
-    """Sums in a workspace, to which a second dispatch applies the epilogue.
-
-    The workspace is an array [number, rows, columns].
-    """
-
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
-        self.lanes = 1 if product.n % LANES else LANES
-        self._binding = binding
-
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
-        """Store sums."""
-        walks = Walk((1 << 31,), (self.rows * self.columns,)), Walk((self.rows,), (self.columns,)), Walk((self.columns,), (1,))
-        pointer = _element(f, f.bindings[self._binding], 0, (number, row, column), walks, 4)
-        f.store(sums, pointer, 4 * self.lanes)
-
-
 class Stored(_Elementwise):
-    """Sums converted to a dtype of floats, and stored at the places of an index map."""
+    """Sums stored at the places of an index map, rounded to its dtype if that has 16 bits."""
 
     def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
@@ -147,34 +129,39 @@ class Stored(_Elementwise):
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
         """Convert and store sums."""
-        target, dtype = self._target, self._target.dtype
-        if dtype != _FLOAT32:
+        dtype = self._target.dtype
+        if dtype.itemsize == 2:
             sums = f.rounded(sums, dtype)
-        walks = target.stack, target.rows, target.columns
-        pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
-        f.store(sums, pointer, dtype.itemsize * self.lanes)
+        f.store(sums, _place(f, self._binding, self._target, number, row, column), dtype.itemsize * self.lanes)
 
 
-def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
-    """Emit the pointer to an element."""
-    total = i64(start)
-    for index, walk in zip(indices, walks, strict=True):
+def partial_sums(product: MatrixProduct, tile: AnySchedule, binding: int) -> Stored:
+    """Return the way to store sums in a workspace [number, rows, columns], to which a second dispatch applies the epilogue."""
+    m, n = product.m, product.n
+    target = ResultMap(product.sum_dtype, m * n, 0, Walk((1 << 31,), (m * n,)), Walk((m,), (n,)), Walk((n,), (1,)))
+    return Stored(product, tile, target, binding)
+
+
+def _place(f: KernelFunction, binding: int, target: ResultMap, number: Value, row: Value, column: Value) -> Value:
+    """Emit the pointer to a result."""
+    total = i64(target.start)
+    for index, walk in ((number, target.stack), (row, target.rows), (column, target.columns)):
         total = f.binary("add", total, f.offset(index, walk))
-    return f.element(base, total, size)
+    return f.element(f.bindings[binding], total, target.dtype.itemsize)
 
 
 # Sums that are only rounded, to 16 bits.
 
 
 class Rounded(Results):
-    """Sums rounded to a dtype of 16 bits, and stored in units of 16 bytes."""
+    """Sums rounded to a dtype of 16 bits, and stored at the places of an index map in units of 16 bytes."""
 
     most_columns = ROW // 2
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
+    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
         self._target, self._binding = target, binding
-        self._pack = "bf16x2" if dtype == BFLOAT16 else "f16x2"
+        self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
 
     @staticmethod
     def fits(target: ResultMap) -> bool:
@@ -210,8 +197,7 @@ class Rounded(Results):
             words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
             y = f.plus(row, line)
             with f.only_if(self.inside(f, y, x)):
-                walks = self._target.stack, self._target.rows, self._target.columns
-                f.store(words, _element(f, f.bindings[self._binding], self._target.start, (number, y, x), walks, 2), 16)
+                f.store(words, _place(f, self._binding, self._target, number, y, x), 16)
 
 
 # Epilogues: a kernel's operations on the sums, in registers.
