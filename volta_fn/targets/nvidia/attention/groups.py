@@ -1,8 +1,10 @@
 """Kernels of attention by `wgmma`, for GPUs of compute capability 9.0.
 
 One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of
-the others has 64 rows, and multiplies them by the rows of a tile. Each array of tiles has stages of its own (`pipeline`). `group_forward`
-and `group_backward` have what the kernels compute.
+the others has 64 rows, and multiplies them by the rows of a tile. Each of the two arrays of tiles has stages of its own (`pipeline`).
+Shared memory has the block's rows, the stages of both arrays, results, further bytes of tiles, and barriers, in this order. With
+`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `group_forward` and `group_backward` have
+what the kernels compute.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, exponent_factor
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, Division, FragmentKernel, Fragments, exponent_factor
 from volta_fn.targets.nvidia.function import KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW
@@ -50,14 +52,6 @@ class GroupSchedule:
     turns: bool = False
     #: Blocks that a multiprocessor has room for.
     residents: int = 1
-
-    fragments = 1
-    warp_rows = FRAGMENT
-
-    @property
-    def step(self) -> int:
-        """Rows of a tile that are multiplied at a time."""
-        return self.tile
 
     @property
     def rows(self) -> int:
@@ -154,7 +148,7 @@ class GroupKernel(FragmentKernel, ABC):
         extra: int = 0,
     ) -> None:
         f = KernelFunction(len(row_arrays) + len(column_arrays), bindings, schedule.threads, schedule.residents)
-        super().__init__(f, schedule, a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
+        super().__init__(f, Division(1, schedule.tile, schedule.tile), a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
         self.a, self.schedule, self.factor = a, schedule, exponent_factor(a)
         self.row_arrays: list[GroupArray] = []
         self.column_arrays: list[GroupArray] = []

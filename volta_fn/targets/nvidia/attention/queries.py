@@ -52,7 +52,7 @@ class QueryKernel(AttentionKernel):
             return f.compare("icmp ule", f.times(tile_number, s.tile), last)
 
         count = key_tiles(f, a, self.first, s.rows, s.tile)
-        last = f.plus(query, i32(s.warp_rows - 1))
+        last = f.plus(query, i32(self.division.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
 
 

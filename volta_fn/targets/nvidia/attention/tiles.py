@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,14 +57,9 @@ class AttentionSchedule:
         return 32 * self.warps
 
     @property
-    def warp_rows(self) -> int:
-        """Rows of a warp."""
-        return FRAGMENT * self.fragments
-
-    @property
     def rows(self) -> int:
         """Rows of a block."""
-        return self.warps * self.warp_rows
+        return self.warps * FRAGMENT * self.fragments
 
     def shared(self, width: int, operands: int, extra: int) -> int:
         """Return the bytes of shared memory.
@@ -148,24 +143,19 @@ def first_maximum(a: Attention) -> Value:
     return f32(-float(np.finfo(np.float32).max) / max(a.scale * math.log2(math.e), 1.0))
 
 
-class FragmentSchedule(Protocol):
-    """What kernels need to know of a schedule to compute with fragments."""
+class Division(NamedTuple):
+    """The rows and columns that a warp multiplies: of its own rows by those of a tile."""
 
-    @property
-    def fragments(self) -> int:
-        """Fragments of 16 rows that a warp has."""
-
-    @property
-    def tile(self) -> int:
-        """Rows of a tile."""
-
-    @property
-    def step(self) -> int:
-        """Those of them that are multiplied at a time."""
+    #: Fragments of 16 rows that a warp has.
+    fragments: int
+    #: Rows of a tile, and those of them that are multiplied at a time.
+    tile: int
+    step: int
 
     @property
     def warp_rows(self) -> int:
         """Rows of a warp."""
+        return FRAGMENT * self.fragments
 
 
 class FragmentKernel:
@@ -174,9 +164,8 @@ class FragmentKernel:
     `first_row` is the warp's first row in the block.
     """
 
-    def __init__(self, f: KernelFunction, schedule: FragmentSchedule, dtype: np.dtype, width: int, first_row: Value) -> None:
-        self.f, self.dtype, self.width, self.first_row = f, dtype, width, first_row
-        self.division = schedule
+    def __init__(self, f: KernelFunction, division: Division, dtype: np.dtype, width: int, first_row: Value) -> None:
+        self.f, self.division, self.dtype, self.width, self.first_row = f, division, dtype, width, first_row
         #: The lane's row and pair of columns in a fragment.
         self.g, self.t = f.divided(f.lane, 4)
 
@@ -259,7 +248,8 @@ class AttentionKernel(FragmentKernel):
         extra: int = 0,
     ) -> None:
         f, rows = KernelFunction(0, bindings, schedule.threads, schedule.residents), row_arrays[0][1]
-        super().__init__(f, schedule, rows.dtype, rows.width, f.times(f.warp, schedule.warp_rows))
+        division = Division(schedule.fragments, schedule.tile, schedule.step)
+        super().__init__(f, division, rows.dtype, rows.width, f.times(f.warp, division.warp_rows))
         self.schedule = schedule
         offset = 0
         self.row_tiles: list[Tile] = []

@@ -36,6 +36,9 @@ from volta_fn.targets.nvidia.peers.memory import (
     SLOTS,
 )
 
+#: Bytes of the largest word.
+WORD = 16
+
 #: The kinds of words: those that processes leave for others, and results.
 POSTS, RESULTS = 0, 1
 
@@ -99,6 +102,8 @@ class PeerFunction(KernelFunction):
     def __init__(self, bindings: int, size: int, threads: int, unroll: int) -> None:
         super().__init__(0, bindings + 1, threads)
         self.size, self._unroll = size, unroll
+        #: Bytes of a slot where every process has one.
+        self.slot_bytes = CAPACITY // size // WORD * WORD
         self._table = self.bindings.pop()
         #: This process's position in the group.
         self.position = self.load("i32", self._entry_of(POSITION), 8)
@@ -135,6 +140,14 @@ class PeerFunction(KernelFunction):
         number = self.plus(self.times(self.plus(self.times(area, BLOCKS), self.block), KINDS), i32(kind))
         offset = self.plus(self.times(number, CAPACITY), self.times(sender, size), i32(SLOTS))
         return self._at(self.region(owner), offset)
+
+    def received(self, exchange: Value, kind: int = POSTS) -> list[Value]:
+        """Emit the pointers to the slots of all processes in this one's memory."""
+        return [self.slot(self.position, i32(sender), exchange, kind, self.slot_bytes) for sender in range(self.size)]
+
+    def word(self, pointer: Value, number: Value, size: int) -> Value:
+        """Emit the pointer to a word of `size` bytes behind another one."""
+        return self.further(pointer, self.wide_times(number, size))
 
     # flags
 
