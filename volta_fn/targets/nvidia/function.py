@@ -22,6 +22,9 @@ _SHARED_MEMORY = "@shared_memory"
 #: The results of `mma` and of `ldmatrix`.
 _SUMS, _WORDS = "{float, float, float, float}", "{i32, i32, i32, i32}"
 
+#: The most rows of tiles of a band.
+_BAND = 8
+
 #: Bytes of a row of a tile that the tensor memory accelerator copies, in the swizzle of 128 bytes.
 _ROW = 128
 
@@ -145,12 +148,12 @@ class KernelFunction(Function):
             total = step if total.name == "0" else self.binary("add", total, step)
         return total
 
-    def raster(self, number: Value, down: int, across: int, band: int) -> tuple[Value, Value]:
+    def raster(self, number: Value, down: int, across: int) -> tuple[Value, Value]:
         """Emit the row and the column of a tile by its number.
 
-        Tiles are numbered column by column within bands of rows, so that neighbours share operands in the cache.
+        Tiles are numbered column by column within bands of some rows of tiles, so that neighbours share operands in the cache.
         """
-        band = next(rows for rows in range(min(band, down), 0, -1) if down % rows == 0)
+        band = next(rows for rows in range(min(_BAND, down), 0, -1) if down % rows == 0)
         outer, inner = self.divided(number, band * across)
         column, row = self.divided(inner, band)
         return self.plus(self.times(outer, band), row), column

@@ -257,7 +257,7 @@ class WarpKernel:
         """Compute a tile."""
         f, schedule, stages = self.f, self.schedule, self.schedule.stages
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
-        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        row, column = f.raster(rest, self.down, self.across)
         split, stack = f.divided(number, self.product.batch) if schedule.splits > 1 else (i32(0), number)
         positions = f.coordinates(stack, self.product.stack)
         begin = f.times(split, self.slices * _TERMS)

@@ -115,8 +115,8 @@ class WarpGroupKernel:
         self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
         assert self.phased is None or (schedule.splits == 1 and not schedule.turns), "tiles have different numbers of slices"
         assert not self.sides[1].in_registers, "registers are for the left operand"
-        #: Slices under way: registers may not change while `wgmma` reads them.
-        self.ahead = 0 if left.in_registers else schedule.ahead
+        #: Slices whose products may still be under way when those of the next begin: registers may not change while `wgmma` reads them.
+        self.ahead = 0 if left.in_registers else 1
         #: What sums begin with.
         self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
@@ -158,7 +158,7 @@ class WarpGroupKernel:
         """
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
-        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        row, column = f.raster(rest, self.down, self.across)
         if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
             number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, schedule.columns)

@@ -5,7 +5,7 @@ Those of other processes, and of arrays that these kernels do not have, run on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,7 +125,7 @@ def ppermute(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | N
 
 
 #: Makers of routines by the name of the primitive.
-ROUTINES = {
+ROUTINES: dict[str, Callable[..., Routine | None]] = {
     "psum_bucket": partial(_reduced, "sum"),
     "pmax": partial(_reduced, "max"),
     "pmin": partial(_reduced, "min"),

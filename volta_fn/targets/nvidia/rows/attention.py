@@ -7,7 +7,7 @@ logit among these. A second dispatch combines the blocks' sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import ceil, isfinite
 from typing import Any
@@ -136,17 +136,23 @@ class _Parts:
     def _shared(self, begin: int, *offsets: Value) -> Value:
         return self.f.shared(self.f.plus(i32(begin), *offsets))
 
+    def _features(self) -> Iterator[Value]:
+        """Yield this thread's numbers of features of all heads, each where it exists."""
+        f, count = self.f, self.heads * self.width
+        for begin in range(0, count, _THREADS):
+            index = f.plus(f.thread, i32(begin))
+            with f.only_if(f.below(index, count) if begin + _THREADS > count else None):
+                yield index
+
     def _load_queries(self) -> None:
         """Store the queries times the scale in shared memory."""
         f, a = self.f, self.a
-        for begin in range(0, self.heads * self.width, _THREADS):
-            index = f.plus(f.thread, i32(begin))
-            with f.only_if(f.below(index, self.heads * self.width) if begin + _THREADS > self.heads * self.width else None):
-                head, feature = f.divided(index, self.width)
-                place = f.binary("add", f.offset(f.plus(self.head, head), a.q.heads), f.widened_index(feature))
-                bits = f.load("i16", f.element(f.bindings[0], place, 2), 2)
-                number = as_float(f, bits, a.q.dtype)
-                f.store(f.fmul(number, f32(a.scale)), self._shared(0, f.times(index, 4)), 4)
+        for index in self._features():
+            head, feature = f.divided(index, self.width)
+            place = f.binary("add", f.offset(f.plus(self.head, head), a.q.heads), f.widened_index(feature))
+            bits = f.load("i16", f.element(f.bindings[0], place, 2), 2)
+            number = as_float(f, bits, a.q.dtype)
+            f.store(f.fmul(number, f32(a.scale)), self._shared(0, f.times(index, 4)), 4)
 
     def _store_logits(self, key: Value, half: Value, units: Sequence[Sequence[Value]]) -> None:
         """Store the logits of a key, to which two threads contribute."""
@@ -227,16 +233,14 @@ class _Parts:
                 at = f.plus(f.times(share, 4 * self.heads * width), f.times(pair, 8), i32(4 * (head * width + e)))
                 f.store(both[e], self._shared(self._sums, at), 4)
         f.synchronise()
-        for begin in range(0, self.heads * width, _THREADS):
-            index = f.plus(f.thread, i32(begin))
-            with f.only_if(f.below(index, self.heads * width) if begin + _THREADS > self.heads * width else None):
-                total = f.load("float", self._shared(self._sums, f.times(index, 4)), 4)
-                for other in range(1, self.shares):
-                    one = f.load("float", self._shared(self._sums + 4 * other * self.heads * width, f.times(index, 4)), 4)
-                    total = f.fadd(total, one)
-                which, feature = f.divided(index, width)
-                number = f.plus(f.times(f.plus(self.head, which), self.splits), self.split)
-                f.store(total, self._result(f.plus(f.times(number, width), feature)), 4)
+        for index in self._features():
+            total = f.load("float", self._shared(self._sums, f.times(index, 4)), 4)
+            for other in range(1, self.shares):
+                one = f.load("float", self._shared(self._sums + 4 * other * self.heads * width, f.times(index, 4)), 4)
+                total = f.fadd(total, one)
+            which, feature = f.divided(index, width)
+            number = f.plus(f.times(f.plus(self.head, which), self.splits), self.split)
+            f.store(total, self._result(f.plus(f.times(number, width), feature)), 4)
 
 
 class _Whole:
