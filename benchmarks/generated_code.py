@@ -54,7 +54,10 @@ def _compile(function: Any, args: Sequence[Any]) -> None:
 
 
 def workloads(target: str, only: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the names that match `only` of jitted workloads, and functions that compile them."""
+    """Yield the names of jitted workloads, and functions that compile them.
+
+    The names have a match of the regular expression `only`.
+    """
     for workload in [*WORKLOADS, *(large.WORKLOADS if target != "cpu" else [])]:
         case = workload.case() if re.search(only, f"bench/{workload.name}") else None  # which draws its operands
         if case is not None and case.jit:
@@ -65,7 +68,10 @@ def workloads(target: str, only: str) -> Iterator[tuple[str, Callable[[], Any]]]
 
 
 def _type_of(dtype: str | None, array: np.ndarray) -> vf.ShapeDtypeStruct:
-    """Return the type of an operand of a case, which has floats of a dtype if that is given."""
+    """Return the type of an operand of a case.
+
+    If a dtype is given, floats are converted to it.
+    """
     converted = dtype if dtype is not None and array.dtype == np.float32 else vf.numpy.asarray(array).dtype
     return vf.ShapeDtypeStruct(array.shape, converted)
 
@@ -126,7 +132,9 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
 
 def record_nvidia(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
-    """Record the LLVM IR of all kernels in `texts`: shaders that are translated, and those that are LLVM IR themselves.
+    """Record the LLVM IR of all kernels in `texts`.
+
+    Shaders are translated.
 
     Returns an H200 that is emulated, and a function that forgets its pipelines.
     """

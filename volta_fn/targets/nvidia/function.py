@@ -264,18 +264,27 @@ class KernelFunction(Function):
         return self.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
 
     def reduce_lanes(self, combine: Callable[[Value, Value], Value], x: Value, bits: Sequence[int] = (16, 8, 4, 2, 1)) -> Value:
-        """Combine float32 numbers of the lanes whose numbers differ in these bits, by default all; each gets the result."""
+        """Combine float32 numbers of lanes, each of which gets the result.
+
+        They are the lanes whose numbers differ in these bits, by default all of a warp.
+        """
         for bit in bits:
             x = combine(x, self.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), x, i32(bit), i32(31)))
         return x
 
     def rounded(self, x: Value, dtype: np.dtype) -> Value:
-        """Emit the bits of float32 numbers, a vector or one, rounded to a dtype of 16 bits."""
+        """Emit the bits of float32 numbers rounded to a dtype of 16 bits.
+
+        They are a vector or one number.
+        """
         lanes = lanes_of(x.type)
         return self.cast("bitcast", self.cast("fptrunc", x, vector_of(half_type(dtype), lanes)), vector_of("i16", lanes))
 
     def unpacked(self, word: Value, dtype: np.dtype) -> tuple[Value, Value]:
-        """Emit the two 16-bit floats of a word as float32: that of the lower half, then the other one."""
+        """Emit the two 16-bit floats of a word as float32.
+
+        That of the lower half is the first.
+        """
         if dtype == np.float16:
             low, high = self.elements(self.cast("fpext", self.cast("bitcast", word, "<2 x half>"), "<2 x float>"))
             return low, high

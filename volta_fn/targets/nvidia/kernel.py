@@ -89,7 +89,10 @@ def _tensor_map(fields: dict[str, Any]) -> TensorMap:
 
 
 def kernel_dispatch(header: KernelHeader, buffers: Sequence[int], results: int, llvm_ir: str, blocks: int) -> Dispatch:
-    """Return the dispatch of so many blocks of a kernel in LLVM IR on buffers, of which it writes the last `results`."""
+    """Return the dispatch of so many blocks of a kernel in LLVM IR.
+
+    It writes the last `results` of its buffers.
+    """
     first = len(buffers) - results
     declarations = tuple([Binding(f"b{number}", "u32", number >= first) for number in range(len(buffers))])
     module = ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")

@@ -1,4 +1,6 @@
-"""Stages of shared memory that the tensor memory accelerator fills while warps read others.
+"""Stages of shared memory, which are filled while others are read.
+
+The tensor memory accelerator copies to them.
 
 One thread, of the warp group that copies, fills a stage when it is empty; the warps that multiply read it when it is full. Two barriers
 (`mbarrier`) per stage tell so: a phase of the first ends when all bytes have arrived, one of the second when all warps have read them. A
@@ -14,8 +16,11 @@ from volta_fn.targets.nvidia.function import KernelFunction, i32
 BARRIER = 8
 
 
-class Pipeline:
-    """The barriers of some stages, at an offset from an address of shared memory: those that tell of full stages, then the others."""
+class TilePipeline:
+    """The barriers of some stages.
+
+    Those that tell of full stages lie at an offset from an address of shared memory, the others follow.
+    """
 
     def __init__(self, f: KernelFunction, base: Value, offset: int, stages: int) -> None:
         self._f, self._stages = f, stages
@@ -36,7 +41,10 @@ class Pipeline:
         return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
 
     def empty(self, stage: Value) -> Value:
-        """Return the barrier that tells that a stage is empty: it is when the phase of the other parity has ended."""
+        """Return the barrier that tells that a stage is empty.
+
+        It is when the phase of the other parity has ended.
+        """
         return self._of_stage(self._empty, stage)
 
     def expect(self, stage: Value, count: int) -> Value:

@@ -71,7 +71,7 @@ def exponentiate(
     """
     f = kernel.f
     maxima, totals, growths = list(maxima), list(totals), []
-    for row in range(2 * kernel.division.fragments):
+    for row in range(2 * kernel.warp_tile.fragments):
         i, half = divmod(row, 2)
         products = [x for columns in logits[i] for x in columns[2 * half : 2 * half + 2]]
         largest = f.fmax(maxima[row], kernel.across_row(f.fmax, _combined(f.fmax, products)))
@@ -108,7 +108,7 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
 
     `state` has the largest products, the sums of weights, and the sums of the block's rows from `first` on; for `offset` see `store`.
     """
-    f, rows = kernel.f, 2 * kernel.division.fragments
+    f, rows = kernel.f, 2 * kernel.warp_tile.fragments
     totals = [kernel.across_row(f.fadd, total) for total in state[rows : 2 * rows]]
     sums = kernel.nested(state[2 * rows :])
     scale_rows(kernel, sums, [f.intrinsic("llvm.nvvm.rcp.approx.ftz.f", "float", total) for total in totals])

@@ -18,11 +18,11 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, Division, FragmentKernel, Fragments, exponent_factor
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
 from volta_fn.targets.nvidia.function import KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW
-from volta_fn.targets.nvidia.pipeline import BARRIER, Pipeline
+from volta_fn.targets.nvidia.pipeline import BARRIER, TilePipeline
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Rows of a warp group, features of a box, and terms of one `wgmma`.
@@ -148,7 +148,7 @@ class GroupKernel(FragmentKernel, ABC):
         extra: int = 0,
     ) -> None:
         f = KernelFunction(len(row_arrays) + len(column_arrays), bindings, schedule.threads, schedule.residents)
-        super().__init__(f, Division(1, schedule.tile, schedule.tile), a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
+        super().__init__(f, WarpTile(1, schedule.tile, schedule.tile), a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
         self.a, self.schedule, self.factor = a, schedule, exponent_factor(a)
         self.row_arrays: list[GroupArray] = []
         self.column_arrays: list[GroupArray] = []
@@ -169,10 +169,13 @@ class GroupKernel(FragmentKernel, ABC):
         #: The barrier that tells that the block's rows have arrived, and those of each array of tiles.
         self._begun = f.plus(self.base, i32(barriers))
         places = [barriers + BARRIER * (1 + 2 * schedule.stages * side) for side in range(2)]
-        self.pipelines = [Pipeline(f, self.base, place, schedule.stages) for place in places]
+        self.pipelines = [TilePipeline(f, self.base, place, schedule.stages) for place in places]
 
     def dispatch(self, buffers: Sequence[int], results: int, blocks: int) -> Dispatch:
-        """Return the dispatch of the kernel on buffers, of which it writes the last `results`."""
+        """Return the dispatch of the kernel on buffers.
+
+        It writes the last `results` of them.
+        """
         schedule = self.schedule
         shared = schedule.shared(self.width, len(self.row_arrays), self.extra_bytes // schedule.tile)
         header = KernelHeader(schedule.threads, shared, tuple([array.tensor_map for array in (*self.row_arrays, *self.column_arrays)]))

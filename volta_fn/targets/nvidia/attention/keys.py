@@ -60,5 +60,5 @@ def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Valu
                     result.append(f.select(f.compare("icmp sge", i32(8 * n + k % 2), begins[k // 2]), x, LOWEST))
         return result
 
-    last_key = f.plus(key, i32(kernel.division.warp_rows - 1))
+    last_key = f.plus(key, i32(kernel.warp_tile.warp_rows - 1))
     return kernel.nested(f.branch(f.compare("icmp ugt", last_key, query), mask, lambda: kernel.flat(values)))

@@ -52,7 +52,7 @@ class QueryKernel(AttentionKernel):
             return f.compare("icmp ule", f.times(tile_number, s.tile), last)
 
         count = key_tiles(f, a, self.first, s.rows, s.tile)
-        last = f.plus(query, i32(self.division.warp_rows - 1))
+        last = f.plus(query, i32(self.warp_tile.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
 
 
@@ -78,8 +78,8 @@ def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key
 
     None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
     """
-    f, step = kernel.f, kernel.division.step
-    is_ragged = a.keys % kernel.division.tile != 0
+    f, step = kernel.f, kernel.warp_tile.step
+    is_ragged = a.keys % kernel.warp_tile.tile != 0
     if not a.causal and not is_ragged:
         return values
     last = f.plus(key, i32(step - 1))

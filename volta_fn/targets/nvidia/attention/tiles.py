@@ -139,11 +139,14 @@ def exponent_factor(a: Attention) -> Value:
 
 
 def first_maximum(a: Attention) -> Value:
-    """Return what maxima of products begin with: its exponent is finite, so that products of minus infinity have the weight 0."""
+    """Return what maxima of products begin with.
+
+    Its exponent is finite, so that products of minus infinity have the weight 0.
+    """
     return f32(-float(np.finfo(np.float32).max) / max(a.scale * math.log2(math.e), 1.0))
 
 
-class Division(NamedTuple):
+class WarpTile(NamedTuple):
     """The rows and columns that a warp multiplies: of its own rows by those of a tile."""
 
     #: Fragments of 16 rows that a warp has.
@@ -164,8 +167,8 @@ class FragmentKernel:
     `first_row` is the warp's first row in the block.
     """
 
-    def __init__(self, f: KernelFunction, division: Division, dtype: np.dtype, width: int, first_row: Value) -> None:
-        self.f, self.division, self.dtype, self.width, self.first_row = f, division, dtype, width, first_row
+    def __init__(self, f: KernelFunction, warp_tile: WarpTile, dtype: np.dtype, width: int, first_row: Value) -> None:
+        self.f, self.warp_tile, self.dtype, self.width, self.first_row = f, warp_tile, dtype, width, first_row
         #: The lane's row and pair of columns in a fragment.
         self.g, self.t = f.divided(f.lane, 4)
 
@@ -173,7 +176,7 @@ class FragmentKernel:
 
     def zeros(self, columns: int) -> Sums:
         """Return sums of so many columns."""
-        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.division.fragments)]
+        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.warp_tile.fragments)]
 
     def flat(self, sums: Sums) -> list[Value]:
         """Return sums as a list."""
@@ -181,7 +184,7 @@ class FragmentKernel:
 
     def nested(self, values: Sequence[Value]) -> Sums:
         """Return a list as sums."""
-        each = len(values) // self.division.fragments
+        each = len(values) // self.warp_tile.fragments
         return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
 
     # numbers
@@ -221,7 +224,7 @@ class FragmentKernel:
                 f.store(self.pack(a, b), f.shared(to), 4)
                 f.store(self.pack(c, d), f.shared(f.plus(to, i32(8 * row_bytes))), 4)
         f.synchronise_warp()
-        for k in range(0, self.division.warp_rows, 32 // units):
+        for k in range(0, self.warp_tile.warp_rows, 32 // units):
             row = f.plus(self.first_row, line, i32(k))
             at = f.plus(f.times(row, row_bytes), f.times(f.exclusive_or(unit, f.remainder(row, 8)), UNIT), i32(offset))
             words = f.load("<4 x i32>", f.shared(at), 16)
@@ -248,8 +251,8 @@ class AttentionKernel(FragmentKernel):
         extra: int = 0,
     ) -> None:
         f, rows = KernelFunction(0, bindings, schedule.threads, schedule.residents), row_arrays[0][1]
-        division = Division(schedule.fragments, schedule.tile, schedule.step)
-        super().__init__(f, division, rows.dtype, rows.width, f.times(f.warp, division.warp_rows))
+        warp_tile = WarpTile(schedule.fragments, schedule.tile, schedule.step)
+        super().__init__(f, warp_tile, rows.dtype, rows.width, f.times(f.warp, warp_tile.warp_rows))
         self.schedule = schedule
         offset = 0
         self.row_tiles: list[Tile] = []

@@ -120,7 +120,10 @@ class _Elementwise(Results):
 
 
 class Stored(_Elementwise):
-    """Sums stored at the places of an index map, rounded to its dtype if that has 16 bits."""
+    """Sums stored at the places of an index map.
+
+    They are rounded to its dtype if that has 16 bits.
+    """
 
     def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
@@ -136,7 +139,10 @@ class Stored(_Elementwise):
 
 
 def partial_sums(product: MatrixProduct, tile: AnySchedule, binding: int) -> Stored:
-    """Return the way to store sums in a workspace [number, rows, columns], to which a second dispatch applies the epilogue."""
+    """Return the way to store sums for a second dispatch.
+
+    That one applies the epilogue to a workspace, which is an array [number, rows, columns].
+    """
     m, n = product.m, product.n
     target = ResultMap(product.sum_dtype, m * n, 0, Walk((1 << 31,), (m * n,)), Walk((m,), (n,)), Walk((n,), (1,)))
     return Stored(product, tile, target, binding)
@@ -154,7 +160,10 @@ def _place(f: KernelFunction, binding: int, target: ResultMap, number: Value, ro
 
 
 class Rounded(Results):
-    """Sums rounded to a dtype of 16 bits, and stored at the places of an index map in units of 16 bytes."""
+    """Sums rounded to 16 bits, and stored in units of 16 bytes.
+
+    Places and dtype are those of an index map.
+    """
 
     most_columns = ROW // 2
 

@@ -21,7 +21,7 @@ from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
-from volta_fn.targets.nvidia.pipeline import Pipeline
+from volta_fn.targets.nvidia.pipeline import TilePipeline
 
 #: Rows that a `wgmma` multiplies, and bytes of its terms.
 _ROWS, _STEP = 64, 32
@@ -125,7 +125,7 @@ class WarpGroupKernel:
         self.base = f.shared_base()
         self.staging = schedule.stages * schedule.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
-        self.pipeline = Pipeline(f, self.base, barriers, schedule.stages)
+        self.pipeline = TilePipeline(f, self.base, barriers, schedule.stages)
         #: The first tile of the block, and the number of blocks.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
 

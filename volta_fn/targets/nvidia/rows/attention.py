@@ -128,7 +128,10 @@ class _Parts:
         return f.elements(f.load(vector_of("i32", count), pointer, 4 * count))
 
     def _values(self, key: Value, pair: Value) -> Value:
-        """Load two values of a key. Beyond the end they are zeros: the last one, which is read, may be infinite."""
+        """Load two values of a key.
+
+        Beyond the end they are zeros: those of the last key, which are read, may be infinite.
+        """
         f = self.f
         (word,) = self._words(self._row(2, self.a.v, key), f.times(pair, 2), 1)
         return f.select(f.below(key, self.a.keys), word, i32(0)) if self.a.keys % _KEYS else word
