@@ -1,8 +1,9 @@
 """Compare the code that two versions of volta_fn generate.
 
 `python -m benchmarks.generated_code cpu FILE` writes the LLVM IR of all programs to a JSON file, `gpu` the WGSL that an NVIDIA H200 would
-get; that needs a GPU of any kind, but compiles no shader. Run it in two versions, then compare the files:
-`python -m benchmarks.generated_code compare BEFORE AFTER`. Programs are the benchmark's workloads and the samples of all primitives.
+get; that needs a GPU of any kind, but compiles no shader. `nvidia` writes the LLVM IR that NVIDIA's driver would have compiled for an H200,
+on any machine. Run it in two versions, then compare the files: `python -m benchmarks.generated_code compare BEFORE AFTER`. Programs are the
+benchmark's workloads and the samples of all primitives.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.workloads import WORKLOADS, large
-from benchmarks.workloads.case import Workload, library, map_arrays
+from benchmarks.workloads.case import library, map_arrays
 from tests.samples import all_samples
 
 #: The dtypes in which a sample is compiled: the first few of these that it has.
@@ -47,37 +49,41 @@ H200: dict[str, Any] = {
 Texts = dict[str, list[str]]
 
 
-def _compile(function: Any, args: Sequence[Any]) -> bool:
+def _compile(function: Any, args: Sequence[Any]) -> None:
     function.lower(*args).compile()
-    return True
 
 
-def workloads(target: str) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield the names of workloads, and functions that compile them.
+def workloads(target: str, only: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the names of jitted workloads, and functions that compile them.
 
-    These return False for workloads that are not jitted.
+    The names have a match of the regular expression `only`.
     """
-    for workload in [*WORKLOADS, *(large.WORKLOADS if target == "gpu" else [])]:
-        yield f"bench/{workload.name}", partial(_compile_workload, workload)
+    for workload in [*WORKLOADS, *(large.WORKLOADS if target != "cpu" else [])]:
+        case = workload.case() if re.search(only, f"bench/{workload.name}") else None  # which draws its operands
+        if case is not None and case.jit:
+            with vf.default_device("cpu"):
+                args = map_arrays(partial(_type_of, case.dtype), case.inputs)
+            function = vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ())
+            yield f"bench/{workload.name}", partial(_compile, function, args)
 
 
-def _compile_workload(workload: Workload) -> bool:
-    """Compile a workload; return False if it is not jitted."""
-    case = workload.case()
-    if not case.jit:
-        return False
-    with vf.default_device("cpu"):
-        args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
-    return _compile(vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()), args)
+def _type_of(dtype: str | None, array: np.ndarray) -> vf.ShapeDtypeStruct:
+    """Return the type of an operand of a case.
+
+    If a dtype is given, floats are converted to it.
+    """
+    converted = dtype if dtype is not None and array.dtype == np.float32 else vf.numpy.asarray(array).dtype
+    return vf.ShapeDtypeStruct(array.shape, converted)
 
 
-def samples() -> Iterator[tuple[str, Callable[[], bool]]]:
+def samples(only: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the registry's samples in several dtypes, as `workloads` does."""
     for sample in all_samples():
         for dtype in [d for d in DTYPES if d in sample.dtypes][:MOST_DTYPES]:
             args = [vf.ShapeDtypeStruct(a.shape, a.dtype or dtype) for a in sample.args]
             name = f"sample/{'-'.join(sample.primitives)}/{sample.label}/{dtype}"
-            yield name, partial(_compile, vf.jit(sample.function), args)
+            if re.search(only, name):
+                yield name, partial(_compile, vf.jit(sample.function), args)
 
 
 def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
@@ -108,7 +114,6 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
     from volta_fn.targets.wgpu.adapters import WgpuAdapter
     from volta_fn.targets.wgpu.driver import WgpuDriver
 
@@ -122,29 +127,56 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
     setattr(WgpuAdapter, "open", as_h200)  # noqa: B010
     pipelines = opened_gpu().pipelines
+    _record_sources(texts.append)
+    return vf.devices("gpu")[0], pipelines._recent.clear
+
+
+def record_nvidia(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
+    """Record the LLVM IR of all kernels in `texts`.
+
+    Shaders are translated.
+
+    Returns an H200 that is emulated, and a function that forgets its pipelines.
+    """
+    from pytest import MonkeyPatch
+
+    from tests.targets.nvidia.emulated_gpu import device
+    from volta_fn.targets.nvidia.kernel import header_of
+    from volta_fn.targets.nvidia.translation import translate
+
+    gpu = device(MonkeyPatch(), H200["adapter"], (9, 0))
+    pipelines = gpu.backend.gpu.pipelines  # opening it runs shaders
+    _record_sources(lambda source: texts.append(source if header_of(source) else translate(source).llvm_ir))
+    return gpu, pipelines._recent.clear
+
+
+def _record_sources(record: Callable[[str], None]) -> None:
+    """Have GPUs record the sources of pipelines instead of compiling them."""
+    from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
 
     def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:
-        texts.append(source)
+        record(source)
         return Pipeline(None, None)
 
     setattr(Pipelines, "make", make)  # noqa: B010
-    return vf.devices("gpu")[0], pipelines._recent.clear
+
+
+RECORDERS = {"cpu": record_llvm, "gpu": record_wgsl, "nvidia": record_nvidia}
 
 
 def generated(target: str, only: str) -> Texts:
     """Compile the programs whose names match `only`, and return the code of each."""
     os.environ["VOLTA_CACHE_DIR"] = ""
     texts: list[str] = []
-    device, forget = (record_llvm if target == "cpu" else record_wgsl)(texts)
+    device, forget = RECORDERS[target](texts)
     results: Texts = {}
     with vf.default_device(device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, compile_program in (*workloads(target), *samples()):
-            if re.search(only, name):
-                texts.clear()
-                forget()
-                if compile_program():
-                    results[name] = sorted({*results.get(name, ()), *texts})
+        for name, compile_program in chain(workloads(target, only), samples(only)):
+            texts.clear()
+            forget()
+            compile_program()
+            results[name] = sorted({*results.get(name, ()), *texts})
     return results
 
 
@@ -170,7 +202,7 @@ def _without_blanks(texts: list[str]) -> list[list[str]]:
 def main() -> int:
     """Record or compare, as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generated_code", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("mode", choices=("cpu", "gpu", "compare"), metavar="{cpu,gpu,compare}")
+    parser.add_argument("mode", choices=(*RECORDERS, "compare"), metavar=f"{{{','.join(RECORDERS)},compare}}")
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--only", default="", metavar="PATTERN", help="a regular expression: only programs whose names contain a match")
     options = parser.parse_args()

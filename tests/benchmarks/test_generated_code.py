@@ -22,6 +22,13 @@ def test_machine_code_of_a_program_is_recorded(tmp_path: Path) -> None:
     assert files[0].read_text() == files[1].read_text()
 
 
+def test_kernels_of_nvidia_are_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "texts.json"
+    command = [sys.executable, "-m", "benchmarks.generated_code", "nvidia", str(path), "--only", "^bench/llm/bfloat16 product 512"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.startswith("1 programs, ")
+    assert "wgmma.mma_async" in path.read_text()
+
+
 @pytest.mark.parametrize(("after", "changed"), [("a\n\nb", 0), ("a\nc", 1)])
 def test_blank_lines_do_not_count(after: str, changed: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare({"one": ["a\nb"], "gone": []}, {"one": [after]}) == changed

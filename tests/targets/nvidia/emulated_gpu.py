@@ -57,15 +57,18 @@ class _Kernels(dict[str, Callable[..., None]]):
         return run
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Replace the driver's library and its compiler until `monkeypatch` is undone; return the stand-in."""
+def install(monkeypatch: pytest.MonkeyPatch, name: str = "an emulated GPU", capability: tuple[int, int] = (7, 5)) -> Any:
+    """Replace the driver's library and its compiler until `monkeypatch` is undone; return the stand-in.
+
+    The GPU has no matrix units by default: what is no shader cannot run.
+    """
     from tests.targets.nvidia.fake_cuda import FakeCuda
     from volta_fn.targets.nvidia import compilation, library
 
-    fake = FakeCuda(("an emulated GPU",), eager=True)
+    fake = FakeCuda((name,), eager=True)
     fake.strict = False
     fake.kernels = _Kernels(fake)
-    fake.capability = (7, 5)  # without matrix units
+    fake.capability = capability
     monkeypatch.setattr(library, "open_library", lambda: fake)
     monkeypatch.setattr(compilation, "pool", _Compiler)
     monkeypatch.setattr(compilation, "cache_dir", lambda: None)
@@ -73,13 +76,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
-def device(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the emulated GPU."""
+def device(monkeypatch: pytest.MonkeyPatch, *gpu: Any) -> Any:
+    """Return the emulated GPU; for the other arguments see `install`."""
     from volta_fn.core.devices.device import Device
     from volta_fn.targets.gpu.backend import GpuBackend
     from volta_fn.targets.nvidia.adapters import adapters
 
-    install(monkeypatch)
+    install(monkeypatch, *gpu)
     (adapter,) = adapters()
     return Device("gpu", 0, adapter.name, GpuBackend(adapter))
 

@@ -476,8 +476,7 @@ def test_errors_are_not_kept(folder: Path, processes: CompilerPool) -> None:
     assert not list(caches.entries(folder))
 
 
-def test_this_process_links_if_others_do_not(folder: Path, processes: CompilerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_LINK_IN_WORKERS", False)
-    binary = compiler(processes).binary(KERNEL, 0, unlinked)
+def test_this_process_links_if_others_do_not(folder: Path, processes: CompilerPool) -> None:
+    binary = Compiler(HOPPER, "13.0 580.1 (9, 0)", None, processes).binary(KERNEL, 0, unlinked)
     assert binary.threads == (64, 2, 1)
     assert binary.code == b"linked " + compile_ptx(KERNEL, HOPPER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, Windows, header_of, kernel_module, parameter_block
+from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, Windows, header_of, kernel_dispatch, parameter_block
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.transforms import fused_size, is_fusible
 
@@ -14,19 +14,19 @@ HEADER = KernelHeader(384, 1 << 16, (MAP, MAP._replace(binding=0, offset=0)))
 
 
 def test_a_header_is_read_from_the_text() -> None:
-    text = kernel_module(HEADER, 3, [2], "define void @main() {}").text
+    text = kernel_dispatch(HEADER, range(3), 1, "define void @main() {}", 1).source
     assert header_of(text) == HEADER
     assert text.endswith("\ndefine void @main() {}")
 
 
 def test_a_map_of_windows_is_read_from_the_text() -> None:
     header = HEADER._replace(maps=(MAP, WINDOWS))
-    assert header_of(kernel_module(header, 3, [2], "").text) == header
+    assert header_of(kernel_dispatch(header, range(3), 1, "", 1).source) == header
 
 
 def test_all_fields_are_read_from_the_text() -> None:
     header = HEADER._replace(peers=(0, 3), cooperative=True)
-    assert header_of(kernel_module(header, 3, [2], "").text) == header
+    assert header_of(kernel_dispatch(header, range(3), 1, "", 1).source) == header
 
 
 def test_wgsl_has_no_header() -> None:
@@ -49,7 +49,7 @@ def test_parameters_are_maps_then_pointers_then_the_grid() -> None:
 
 
 def test_a_module_has_bindings_and_is_never_fused() -> None:
-    module = kernel_module(HEADER, 3, [2], "")
+    module = kernel_dispatch(HEADER, range(3), 1, "", 1).shader
     shader = hand_written((Binding("x", "u32", written=True),), "  x[0] = 1u;\n", {}, 64)
     assert [binding.written for binding in module.bindings] == [False, False, True]
     assert module.invocations == 384

@@ -247,8 +247,6 @@ def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
 
 #: Processes at most, and as a fraction of the CPUs: the others belong to the program.
 _MOST, _CPU_FRACTION = 8, 2
-#: Whether these processes make machine code, for which each needs a context (0.4 s), or this process does.
-_LINK_IN_WORKERS = True
 #: The most characters of a process's last words in an error.
 _LAST_WORDS = 2000
 
@@ -474,7 +472,7 @@ class Compiler:
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        ordinal = b"" if self._ordinal is None or not _LINK_IN_WORKERS else str(self._ordinal).encode()
+        ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
         request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if settings.verify else _UNCHECKED]
         kind, threads, data = (self._processes or pool()).ask(request)
         if kind == _ERROR:

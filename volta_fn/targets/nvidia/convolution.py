@@ -9,7 +9,6 @@ where positions are not contiguous.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, N
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import TENSORFLOAT32
-from volta_fn.targets.nvidia.matmul.contract import dispatch_of
+from volta_fn.targets.nvidia.matmul.contract import dispatch_of, elementwise_dispatches
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
     ROW,
@@ -32,9 +31,8 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowAxis,
     WindowOperand,
 )
-from volta_fn.targets.nvidia.matmul.results import PartialSums, Results, Rounded, Stored
+from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule, candidates, estimated
-from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
@@ -268,7 +266,7 @@ class _Arrays:
         copy = self._copies.get((number, kernel))
         if copy is None:
             copy = self._copies[number, kernel] = self.new(prod(sizes) * self.dtype.itemsize)
-            self.dispatches += renumbered(kernel, (number, copy), self._device)
+            self.dispatches += elementwise_dispatches(kernel, (number, copy), self._device)
         return _Arranged(copy, 0, strides, is_copy=True)
 
     def _copy_kernel(
@@ -295,13 +293,6 @@ class _Arranged(NamedTuple):
     is_copy: bool
 
 
-def renumbered(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
-    """Return the dispatches of an elementwise kernel on buffers of these numbers."""
-    routine = loops.routine(kernel, device, {})
-    assert not routine.workspaces, "an elementwise kernel is one dispatch"
-    return [replace(d, buffers=tuple([numbers[number] for number in d.buffers])) for d in routine.dispatches]
-
-
 def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of a correlation."""
     windows, other, numbers = _operands(a, arrays)
@@ -319,19 +310,19 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     if schedule.splits == 1 and not (is_scattered and finish):
         store: Results = Stored(product, schedule, target, 2)
         if dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target):
-            store = Rounded(product, schedule, target, dtype, 2)
+            store = Rounded(product, schedule, target, 2)
         return [dispatch_of(product, schedule, store, (left, right, 2), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * results)
-    sums = PartialSums(product, schedule, 2)
+    sums = partial_sums(product, schedule, 2)
     first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
     *before, last = _finishing_kernels(finish, schedule.splits, dtype)
     source, dispatches = partial, [first]
     for kernel in before:
         total = arrays.new(4 * results)
-        dispatches += renumbered(kernel, (source, total), device)
+        dispatches += elementwise_dispatches(kernel, (source, total), device)
         source = total
-    return [*dispatches, *renumbered(last, (source, 2), device)]
+    return [*dispatches, *elementwise_dispatches(last, (source, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:

@@ -101,15 +101,12 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
         table: gives the address of the table of a group of processes.
     """
     addresses = [block.handle + offset for block, offset, _ in ranges]
+    spans = tuple([Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges])
     if header is None:
         words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *[size for _, _, size in ranges], 0)
-    else:
-        words = parameter_block(header, addresses, 0, encode, table)
-    spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
-    if header is None:
-        return BindGroup(tuple(spans), words, 0, Parameters(words))
-    maps = len(header.maps)
-    return BindGroup(tuple(spans), words, maps, Parameters(words, maps), header.peers, header.cooperative)
+        return BindGroup(spans, words, 0, Parameters(words))
+    words, maps = parameter_block(header, addresses, 0, encode, table), len(header.maps)
+    return BindGroup(spans, words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
 def parameters_of(step: Step) -> Parameters:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule
 
 #: What the first line of such a text begins with.
@@ -87,13 +88,15 @@ def _tensor_map(fields: dict[str, Any]) -> TensorMap:
     return TensorMap(fields["binding"], fields["dtype"], fields["offset"], dims, strides, box, windows)
 
 
-def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], llvm_ir: str) -> ShaderModule:
-    """Return the module of a kernel in LLVM IR.
+def kernel_dispatch(header: KernelHeader, buffers: Sequence[int], results: int, llvm_ir: str, blocks: int) -> Dispatch:
+    """Return the dispatch of so many blocks of a kernel in LLVM IR.
 
-    It has so many bindings, of which those numbered in `written` are written.
+    It writes the last `results` of its buffers.
     """
-    declarations = tuple([Binding(f"b{number}", "u32", number in written) for number in range(bindings)])
-    return ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
+    first = len(buffers) - results
+    declarations = tuple([Binding(f"b{number}", "u32", number >= first) for number in range(len(buffers))])
+    module = ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
+    return Dispatch(module, tuple(buffers), (blocks, 1, 1))
 
 
 #: Encodes a tensor map of an array whose first element is at an address, in 128 bytes.

@@ -109,6 +109,22 @@ def check(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float)
     assert error <= tolerance * np.abs(expected).max(), (name, error)
 
 
+@pytest.mark.parametrize("schedule", [Case("").schedule, GroupSchedule(1, 64, residents=2)], ids=["warps", "warp groups"])
+def test_infinite_logits_have_no_weight(schedule: AttentionSchedule | GroupSchedule) -> None:
+    """The first tile's logits may be minus infinity, and products the exponents of more than one power of two."""
+    q, k, v = problem_of(Case("", keys=128)).operands
+    q, k[:, :64] = np.abs(q), -np.inf
+    logits = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 2, 3, 1)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ v.astype(np.float64)
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, None, 1.0, LEAST)
+    a = attention_of([ShapedArray(x.shape, x.dtype) for x in (q, k, v)], form)
+    out, statistics = np.full(q.shape, np.nan, q.dtype), np.full((1, 64, 2), np.nan, np.float32)
+    dispatch = group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule)
+    run(dispatch, [q, k, v, out, statistics])
+    check("out", out, expected, 1e-2)
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_forward(case: Case) -> None:
     problem = problem_of(case)

@@ -74,6 +74,7 @@ def test_other_attention_is_shaders() -> None:
 def test_shared_memory_of_schedules() -> None:
     for schedules in SCHEDULES.values():
         for options in schedules:
-            assert all(schedule.tile % schedule.step == 0 for schedule in options)
-            rows = [s.rows for s in options if isinstance(s, AttentionSchedule)]
+            by_warps = [s for s in options if isinstance(s, AttentionSchedule)]
+            assert all(s.tile % s.step == 0 for s in by_warps)
+            rows = [s.rows for s in by_warps]
             assert rows == sorted(rows, reverse=True)

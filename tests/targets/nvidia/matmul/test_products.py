@@ -132,7 +132,6 @@ def test_partial_sums(device: TargetCapabilities, schedule: AnySchedule) -> None
     "schedule",
     [
         pytest.param(Schedule(128, 2, stages=3), id="two groups"),
-        pytest.param(Schedule(128, 2, stages=3, ahead=0), id="none ahead"),
         pytest.param(Schedule(64, 2, blocks=2, stages=3, turns=True), id="turns"),
     ],
 )

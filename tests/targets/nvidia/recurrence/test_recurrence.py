@@ -236,6 +236,10 @@ def test_when_a_kernel_is_chosen() -> None:
     assert loop_key(eqn, AMPERE) is not None
     assert loop_key(eqn, NONE) is None
     assert loop_key(eqn, HOPPER._replace(processors=1)) is None  # not all blocks would run at once
+    r = recurrence_of(eqn)
+    assert r is not None
+    assert choose(r._replace(length=1 << 24), HOPPER) is not None
+    assert choose(r._replace(length=1 << 30), HOPPER) is None  # counters of arrivals would wrap around
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from volta_fn import nn
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import LoweredProgram, TargetCapabilities
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import evaluation_of
+from volta_fn.primitives.call import Axes, Form
+from volta_fn.targets.nvidia import rows
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
@@ -62,9 +65,11 @@ def check(arrays: list[np.ndarray], device: TargetCapabilities) -> None:
     evaluate = evaluation_of(item.node.primitive)
     assert evaluate is not None
     wide = [x if x.dtype == np.bool_ else x.astype(np.float64) for x in operands]
-    for actual, expected in zip(results, evaluate(*wide, **item.node.params), strict=True):
-        error = np.abs(actual.astype(np.float64) - expected.reshape(actual.shape)).max()
-        assert error <= TOLERANCES[actual.dtype] * np.abs(expected).max()
+    for result, expected in zip(results, evaluate(*wide, **item.node.params), strict=True):
+        actual, expected = result.astype(np.float64), expected.reshape(result.shape)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(actual[~finite], expected[~finite])
+        assert np.abs(actual[finite] - expected[finite]).max() <= TOLERANCES[result.dtype] * np.abs(expected[finite]).max()
 
 
 @pytest.mark.parametrize("device", [pytest.param(AMPERE, id="ampere"), pytest.param(HOPPER, id="hopper")])
@@ -93,6 +98,27 @@ def test_blocks_that_see_no_key_count_nothing() -> None:
     arrays = arrays_of(1, 192, 2, 1, 64, BFLOAT16, "rows")
     arrays[3][:] = np.arange(192) < 10
     check(arrays, HOPPER)
+
+
+def test_infinite_logits_have_no_weight() -> None:
+    """A block's keys may all have logits of minus infinity: their values do not count."""
+    arrays = arrays_of(1, 192, 2, 1, 64, BFLOAT16, "")
+    arrays[0][:], arrays[1][:, 64:128] = np.abs(arrays[0]), -np.inf
+    check(arrays, HOPPER)
+
+
+def test_infinite_values_stay_infinite() -> None:
+    """Keys beyond the end, for which the last one is read again, add nothing to it."""
+    arrays = arrays_of(1, 70, 2, 1, 64, BFLOAT16, "")
+    arrays[2][0, 69, 0, 5] = np.inf
+    check(arrays, HOPPER)
+
+
+def test_features_are_contiguous() -> None:
+    form = Form(Axes((0, 3), 1, 2), *[Axes((0, 2), 1, 3)] * 2, None, 0.125, -1e38)
+    q, k = ShapedArray((2, 1, 64, 8), BFLOAT16), ShapedArray((2, 128, 8, 64), BFLOAT16)
+    assert not rows.attends_by_one_query((q, k, k), form, HOPPER)
+    assert rows.attends_by_one_query((ShapedArray((2, 1, 8, 64), BFLOAT16), k, k), form._replace(q=form.k), HOPPER)
 
 
 @pytest.mark.parametrize(

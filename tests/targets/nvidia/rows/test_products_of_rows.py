@@ -189,6 +189,13 @@ def test_what_has_no_kernel() -> None:
     assert routine(ShapedArray((1, 63), BFLOAT16), odd, scales, layout=QuantizedLayout("int8", 63, 63)) is None
 
 
+def test_results_are_numbered_by_32_bits() -> None:
+    params = {"dimension_numbers": (((1,), (1,)), ((), ())), "preferred_element_type": None}
+    for outputs, is_computed in ((1 << 20, True), (1 << 26, False)):
+        avals = ShapedArray((16, 16), BFLOAT16), ShapedArray((outputs, 16), BFLOAT16)
+        assert (contract.routine_of("dot_general", avals, params, HOPPER) is not None) == is_computed
+
+
 @pytest.mark.parametrize("outputs", [8, 576, 4864, 151936])
 @pytest.mark.parametrize("terms", [64, 576, 1536, 4864, 14336])
 @pytest.mark.parametrize("columns", [1, 8])

@@ -8,8 +8,6 @@ two blocks add to the same sums.
 
 from __future__ import annotations
 
-import math
-
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.group_backward import group_key_dispatch, group_query_dispatch
@@ -17,23 +15,19 @@ from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.keys import KeyBlock, masked_by_keys
 from volta_fn.targets.nvidia.attention.queries import QueryKernel, masked
 from volta_fn.targets.nvidia.attention.statistics import (
-    COTANGENT,
+    OPERANDS,
     PAIR,
     TO_K,
     TO_Q,
     TO_V,
-    WORK,
-    K,
-    Q,
-    V,
     column_pairs,
     pair_pointer,
     row_pair,
     statistics_dispatch,
 )
-from volta_fn.targets.nvidia.attention.tiles import AttentionKernel, AttentionSchedule, number
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
-from volta_fn.targets.nvidia.matmul.function import i32
+from volta_fn.targets.nvidia.attention.tiles import AttentionKernel, AttentionSchedule, exponent_factor
+from volta_fn.targets.nvidia.function import f32, i32
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -45,9 +39,7 @@ def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | 
     if isinstance(schedule, GroupSchedule):
         return group_query_dispatch(a, cotangent, schedule)
     kernel = _ByQueries(a, cotangent, schedule)
-    module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 6, (5,), kernel.text())
-    buffers = Q, K, V, COTANGENT, WORK, TO_Q
-    return Dispatch(module, buffers, (kernel.blocks * a.stack, 1, 1))
+    return kernel_dispatch(kernel.header, (*OPERANDS, TO_Q), 1, kernel.text(), kernel.blocks * a.stack)
 
 
 class _ByQueries(QueryKernel):
@@ -80,13 +72,13 @@ class _ByQueries(QueryKernel):
                 for i, columns in enumerate(weights):
                     for n, x in enumerate(columns):
                         for k in range(4):
-                            weight = self.exp2(self.fma(x[k], self.factor, pairs[2 * i + k // 2][0]))
-                            slopes[i][n][k] = self.multiply(weight, slopes[i][n][k])
+                            weight = f.exp2(f.fma(x[k], self.factor, pairs[2 * i + k // 2][0]))
+                            slopes[i][n][k] = f.fmul(weight, slopes[i][n][k])
                 self.add_products(sums, self.fragments(slopes), keys, product_pointers, start)
             return self.flat(sums)
 
         state = self.over_keys(begin, self.flat(self.zeros(self.width)), body, query)
-        sums = self.nested([self.multiply(x, number(a.scale)) for x in state])
+        sums = self.nested([f.fmul(x, f32(a.scale)) for x in state])
         self.store(self.row_tiles[0].rows, self.row_tiles[0].offset, 5, self.head, self.first, sums)
         return f.text()
 
@@ -99,9 +91,7 @@ def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | Gr
     if isinstance(schedule, GroupSchedule):
         return group_key_dispatch(a, cotangent, schedule)
     kernel = _ByKeys(a, cotangent, schedule)
-    module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 7, (5, 6), kernel.text())
-    buffers = Q, K, V, COTANGENT, WORK, TO_K, TO_V
-    return Dispatch(module, buffers, (kernel.blocks * a.groups, 1, 1))
+    return kernel_dispatch(kernel.header, (*OPERANDS, TO_K, TO_V), 2, kernel.text(), kernel.blocks * a.groups)
 
 
 class _ByKeys(AttentionKernel):
@@ -114,7 +104,7 @@ class _ByKeys(AttentionKernel):
         super().__init__(schedule, 7, [(1, a.k), (2, a.v)], [(0, a.q), (3, cotangent)], PAIR)
         self.a = a
         self.blocks = -(-a.keys // schedule.rows)
-        self.factor = number(a.scale * math.log2(math.e))
+        self.factor = exponent_factor(a)
 
     def text(self) -> str:
         """Return the module."""
@@ -142,13 +132,13 @@ class _ByKeys(AttentionKernel):
                 weights = masked_by_keys(self, a, logits, key, f.plus(first_query, i32(start)))
                 for columns in weights:
                     for n, x in enumerate(columns):
-                        columns[n] = [self.exp2(self.fma(x[k], self.factor, pairs[n][k % 2][0])) for k in range(4)]
+                        columns[n] = [f.exp2(f.fma(x[k], self.factor, pairs[n][k % 2][0])) for k in range(4)]
                 self.add_products(to_v, self.fragments(weights), cotangents, for_sums[1], start)
                 slopes = [[[pairs[n][k % 2][1] for k in range(4)] for n in range(len(columns))] for columns in weights]
                 slopes = self.products(self.values, cotangents, by_rows[1], start, slopes)
                 for columns, others in zip(slopes, weights, strict=True):
                     for n, x in enumerate(columns):
-                        columns[n] = [self.multiply(one, other) for one, other in zip(x, others[n], strict=True)]
+                        columns[n] = [f.fmul(one, other) for one, other in zip(x, others[n], strict=True)]
                 self.add_products(to_k, self.fragments(slopes), queries, for_sums[0], start)
             return [*self.flat(to_k), *self.flat(to_v)]
 
@@ -159,7 +149,7 @@ class _ByKeys(AttentionKernel):
         state = 2 * self.flat(self.zeros(self.width))
         sums = self.iterate(self.block.count, self._copy, begin, state, body, is_seen if a.causal else None)
         half = len(sums) // 2
-        to_k = self.nested([self.multiply(x, number(a.scale)) for x in sums[:half]])
+        to_k = self.nested([f.fmul(x, f32(a.scale)) for x in sums[:half]])
         for tile, binding, gradient in zip(self.row_tiles, (5, 6), (to_k, self.nested(sums[half:])), strict=True):
             self.store(tile.rows, tile.offset, binding, self.head, first, gradient)
         return f.text()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from volta_fn.compiler.attention import Attention
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.queries import LOWEST, QueryKernel, masked
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, ZERO, AttentionSchedule, FragmentKernel, Sums, number
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
-from volta_fn.targets.nvidia.matmul.function import i32
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.attention.queries import QueryKernel, masked
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionSchedule, FragmentKernel, Sums, first_maximum
+from volta_fn.targets.nvidia.function import ZERO, f32, i32
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Chains in which the products of a row are combined.
@@ -26,8 +26,7 @@ def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
     Its buffers are q, k, v, the result, and statistics of each query: its largest logit and the sum of its weights relative to that.
     """
     kernel = _Forward(a, schedule)
-    module = kernel_module(KernelHeader(schedule.threads, kernel.shared), 5, (3, 4), kernel.text())
-    return Dispatch(module, (0, 1, 2, 3, 4), (kernel.blocks * a.stack, 1, 1))
+    return kernel_dispatch(kernel.header, range(5), 2, kernel.text(), kernel.blocks * a.stack)
 
 
 class _Forward(QueryKernel):
@@ -58,7 +57,7 @@ class _Forward(QueryKernel):
                 self.add_products(sums, self.fragments(logits), values, pointers[1], start)
             return [*maxima, *totals, *self.flat(sums)]
 
-        state = [*[LOWEST] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
+        state = [*[first_maximum(a)] * (2 * s.fragments), *[ZERO] * (2 * s.fragments), *self.flat(self.zeros(self.width))]
         finish(self, a, self.head, self.first, self.row_tiles[0].offset, self.over_keys(begin, state, body, query))
         return f.text()
 
@@ -72,14 +71,14 @@ def exponentiate(
     """
     f = kernel.f
     maxima, totals, growths = list(maxima), list(totals), []
-    for row in range(2 * kernel.division.fragments):
+    for row in range(2 * kernel.warp_tile.fragments):
         i, half = divmod(row, 2)
         products = [x for columns in logits[i] for x in columns[2 * half : 2 * half + 2]]
-        largest = kernel.maximum(maxima[row], kernel.across(kernel.maximum, _combined(kernel.maximum, products)))
-        growths.append(kernel.exp2(kernel.multiply(f.binary("fsub", maxima[row], largest), factor)))
-        shift = kernel.multiply(f.let("float", f"fneg {largest}"), factor)
-        weights = [kernel.exp2(kernel.fma(x, factor, shift)) for x in products]
-        total = kernel.fma(totals[row], growths[row], _combined(kernel.add, weights))
+        largest = f.fmax(maxima[row], kernel.across_row(f.fmax, _combined(f.fmax, products)))
+        growths.append(f.exp2(f.fmul(f.fsub(maxima[row], largest), factor)))
+        shift = f.fmul(f.let("float", f"fneg {largest}"), factor)
+        weights = [f.exp2(f.fma(x, factor, shift)) for x in products]
+        total = f.fma(totals[row], growths[row], _combined(f.fadd, weights))
         for n, columns in enumerate(logits[i]):
             columns[2 * half : 2 * half + 2] = weights[2 * n : 2 * n + 2]
         maxima[row], totals[row] = largest, total
@@ -91,7 +90,7 @@ def scale_rows(kernel: FragmentKernel, sums: Sums, factors: Sequence[Value]) -> 
     for row, factor in enumerate(factors):
         i, half = divmod(row, 2)
         for columns in sums[i]:
-            columns[2 * half : 2 * half + 2] = [kernel.multiply(x, factor) for x in columns[2 * half : 2 * half + 2]]
+            columns[2 * half : 2 * half + 2] = [kernel.f.fmul(x, factor) for x in columns[2 * half : 2 * half + 2]]
 
 
 def _combined(combine: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
@@ -109,8 +108,8 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
 
     `state` has the largest products, the sums of weights, and the sums of the block's rows from `first` on; for `offset` see `store`.
     """
-    f, rows = kernel.f, 2 * kernel.division.fragments
-    totals = [kernel.across(kernel.add, total) for total in state[rows : 2 * rows]]
+    f, rows = kernel.f, 2 * kernel.warp_tile.fragments
+    totals = [kernel.across_row(f.fadd, total) for total in state[rows : 2 * rows]]
     sums = kernel.nested(state[2 * rows :])
     scale_rows(kernel, sums, [f.intrinsic("llvm.nvvm.rcp.approx.ftz.f", "float", total) for total in totals])
     for row, (largest, total) in enumerate(zip(state[:rows], totals, strict=True)):
@@ -119,6 +118,6 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
         with f.only_if(f.binary("and", f.equals(kernel.t, 0), f.below(query, a.queries))):
             at = f.widened_index(f.times(f.plus(f.binary("mul", head, i32(a.queries)), query), 8))
             to = f.further(f.bindings[4], at)
-            f.store(kernel.multiply(largest, number(a.scale)), to, 8)
-            f.store(total, f.further(to, Value("i64", "4")), 4)
+            f.store(f.fmul(largest, f32(a.scale)), to, 8)
+            f.store(total, f.further(to, i64(4)), 4)
     kernel.store(a.out, offset, 3, head, first, sums)

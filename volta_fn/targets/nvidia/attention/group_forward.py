@@ -6,22 +6,20 @@ The next tile's keys are multiplied together with the values of a tile, and thei
 
 from __future__ import annotations
 
-import math
-
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.forward import exponentiate, finish, scale_rows
 from volta_fn.targets.nvidia.attention.groups import GroupKernel, GroupSchedule
-from volta_fn.targets.nvidia.attention.queries import LOWEST, key_tiles, masked, query_block
-from volta_fn.targets.nvidia.attention.tiles import ZERO, number
-from volta_fn.targets.nvidia.matmul.function import i32
+from volta_fn.targets.nvidia.attention.queries import key_tiles, masked, query_block
+from volta_fn.targets.nvidia.attention.tiles import first_maximum
+from volta_fn.targets.nvidia.function import ZERO, i32
 from volta_fn.targets.wgsl.routine import Dispatch
 
 
 def group_dispatch(a: Attention, schedule: GroupSchedule) -> Dispatch:
     """Return the dispatch of `forward.forward_dispatch` by this kernel."""
     kernel = _GroupForward(a, schedule)
-    return kernel.dispatch(range(5), (3, 4), -(-a.queries // schedule.rows) * a.stack)
+    return kernel.dispatch(range(5), 2, -(-a.queries // schedule.rows) * a.stack)
 
 
 class _GroupForward(GroupKernel):
@@ -37,7 +35,6 @@ class _GroupForward(GroupKernel):
     def compute(self) -> None:
         """Append what a warp group computes."""
         f, a, tile = self.f, self.a, self.schedule.tile
-        factor = number(a.scale * math.log2(math.e))
         (queries,), (keys, values) = self.row_arrays, self.column_arrays
         query = f.plus(self.first, self.first_row)
 
@@ -47,7 +44,7 @@ class _GroupForward(GroupKernel):
             The statistics are the largest products, and the sums of weights.
             """
             nested = masked(self, a, self.nested(logits), query, f.times(tile_number, tile))
-            maxima, totals, growths = exponentiate(self, factor, nested, state[:2], state[2:4])
+            maxima, totals, growths = exponentiate(self, self.factor, nested, state[:2], state[2:4])
             return self.flat(nested), [*maxima, *totals], growths
 
         def weights_of(words: list[Value]) -> list[list[list[Value]]]:
@@ -59,31 +56,38 @@ class _GroupForward(GroupKernel):
         def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             stage, parity, last, last_parity, *rest = state
             statistics, sums, words = rest[:4], rest[4 : 4 + self.width // 2], rest[4 + self.width // 2 :]
-            self.wait_until_full(0, stage, parity)
+            self.pipelines[0].wait(stage, parity)
             self.take_turn()
             logits = self.begin_products(queries, keys, stage)
-            self.wait_until_full(1, last, last_parity)
+            self.pipelines[1].wait(last, last_parity)
             sums = self.begin_adding(sums, weights_of(words), values, last)
             self.end_turn()
             logits = self.await_products(logits, 1)
-            self.release(0, stage)
+            self.pipelines[0].release(stage)
             weights, statistics, growths = weigh(logits, tile_number, statistics)
             self.settle(statistics[2:4])
             sums = self.await_products(sums)
-            self.release(1, last)
+            self.pipelines[1].release(last)
             scaled = self.nested(sums)
             scale_rows(self, scaled, growths)
-            return [*self.next(stage, parity), stage, parity, *statistics, *self.flat(scaled), *words_of(weights)]
+            return [*self.pipelines[0].next(stage, parity), stage, parity, *statistics, *self.flat(scaled), *words_of(weights)]
 
         self.begin_turns()
-        self.wait_until_full(0, i32(0), i32(0))
+        self.pipelines[0].wait(i32(0), i32(0))
         logits = self.await_products(self.begin_products(queries, keys, i32(0)))
-        self.release(0, i32(0))
-        weights, statistics, _ = weigh(logits, i32(0), [LOWEST, LOWEST, ZERO, ZERO])
-        begin = [*self.next(i32(0), i32(0)), i32(0), i32(0), *statistics, *self.flat(self.zeros(self.width)), *words_of(weights)]
+        self.pipelines[0].release(i32(0))
+        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO])
+        begin = [
+            *self.pipelines[0].next(i32(0), i32(0)),
+            i32(0),
+            i32(0),
+            *statistics,
+            *self.flat(self.zeros(self.width)),
+            *words_of(weights),
+        ]
         more = f.compare("icmp ugt", self.count, i32(1))
         state = f.branch(more, lambda: f.repeat(i32(1), self.count, i32(1), begin, multiply_tile), lambda: begin)
         last, last_parity, *rest = state[2:]
-        self.wait_until_full(1, last, last_parity)
+        self.pipelines[1].wait(last, last_parity)
         sums = self.await_products(self.begin_adding(rest[4 : 4 + self.width // 2], weights_of(rest[4 + self.width // 2 :]), values, last))
         finish(self, a, self.head, self.first, self.results, [*rest[:4], *sums])

@@ -1,8 +1,10 @@
 """Kernels of attention by `wgmma`, for GPUs of compute capability 9.0.
 
 One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of
-the others has 64 rows, and multiplies them by the rows of a tile. Two barriers for each array and stage tell that it is full, and that it
-is empty again. `group_forward` and `group_backward` have what the kernels compute.
+the others has 64 rows, and multiplies them by the rows of a tile. Each of the two arrays of tiles has stages of its own (`pipeline`).
+Shared memory has the block's rows, the stages of both arrays, results, further bytes of tiles, and barriers, in this order. With
+`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `group_forward` and `group_backward` have
+what the kernels compute.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_module
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
+from volta_fn.targets.nvidia.function import KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW
+from volta_fn.targets.nvidia.pipeline import BARRIER, TilePipeline
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Rows of a warp group, features of a box, and terms of one `wgmma`.
@@ -50,14 +53,6 @@ class GroupSchedule:
     #: Blocks that a multiprocessor has room for.
     residents: int = 1
 
-    fragments = 1
-    warp_rows = FRAGMENT
-
-    @property
-    def step(self) -> int:
-        """Rows of a tile that are multiplied at a time."""
-        return self.tile
-
     @property
     def rows(self) -> int:
         """Rows of a block."""
@@ -81,7 +76,7 @@ class GroupSchedule:
 
         It has the block's rows of `operands` arrays, results, tiles of two arrays with `extra` bytes more for each row, and barriers.
         """
-        return 2 * (operands + 1) * self.rows * width + self.stages * self.tile * (4 * width + extra) + 8 * (1 + 4 * self.stages)
+        return 2 * (operands + 1) * self.rows * width + self.stages * self.tile * (4 * width + extra) + BARRIER * (1 + 4 * self.stages)
 
 
 def has_tensor_maps(*arrays: Rows) -> bool:
@@ -153,8 +148,8 @@ class GroupKernel(FragmentKernel, ABC):
         extra: int = 0,
     ) -> None:
         f = KernelFunction(len(row_arrays) + len(column_arrays), bindings, schedule.threads, schedule.residents)
-        super().__init__(f, schedule, a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
-        self.a, self.schedule = a, schedule
+        super().__init__(f, WarpTile(1, schedule.tile, schedule.tile), a.q.dtype, a.q.width, f.times(f.minus(f.warp, i32(4)), FRAGMENT))
+        self.a, self.schedule, self.factor = a, schedule, exponent_factor(a)
         self.row_arrays: list[GroupArray] = []
         self.column_arrays: list[GroupArray] = []
         offset = 0
@@ -171,30 +166,28 @@ class GroupKernel(FragmentKernel, ABC):
         self.extra_bytes, self.extra = extra * schedule.tile, offset + 2 * schedule.rows * a.q.width
         self.base = f.shared_base()
         barriers = self.extra + schedule.stages * self.extra_bytes
-        #: The barriers that tell that the block's rows have arrived, and of each array of tiles, that a stage is full, or empty.
+        #: The barrier that tells that the block's rows have arrived, and those of each array of tiles.
         self._begun = f.plus(self.base, i32(barriers))
-        self._full = [f.plus(self.base, i32(barriers + 8 + 16 * schedule.stages * side)) for side in range(2)]
-        self._empty = [f.plus(full, i32(8 * schedule.stages)) for full in self._full]
+        places = [barriers + BARRIER * (1 + 2 * schedule.stages * side) for side in range(2)]
+        self.pipelines = [TilePipeline(f, self.base, place, schedule.stages) for place in places]
 
-    def dispatch(self, buffers: Sequence[int], written: Sequence[int], blocks: int) -> Dispatch:
+    def dispatch(self, buffers: Sequence[int], results: int, blocks: int) -> Dispatch:
         """Return the dispatch of the kernel on buffers.
 
-        It writes the bindings numbered in `written`.
+        It writes the last `results` of them.
         """
         schedule = self.schedule
         shared = schedule.shared(self.width, len(self.row_arrays), self.extra_bytes // schedule.tile)
         header = KernelHeader(schedule.threads, shared, tuple([array.tensor_map for array in (*self.row_arrays, *self.column_arrays)]))
-        return Dispatch(kernel_module(header, len(buffers), written, self._text()), tuple(buffers), (blocks, 1, 1))
+        return kernel_dispatch(header, buffers, results, self._text(), blocks)
 
     def _text(self) -> str:
         """Return the module."""
         f, registers = self.f, self.schedule.registers
         with f.only_if(f.equals(f.thread, 0)):
             f.begin_barrier(self._begun, len(self.row_arrays))
-            for side in range(2):
-                for stage in range(self.schedule.stages):
-                    f.begin_barrier(f.plus(self._full[side], i32(8 * stage)), 1)
-                    f.begin_barrier(f.plus(self._empty[side], i32(8 * stage)), 4 * self.schedule.groups)
+            for pipeline in self.pipelines:
+                pipeline.begin(4 * self.schedule.groups)
             f.publish_barriers()
         f.synchronise()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
@@ -217,26 +210,6 @@ class GroupKernel(FragmentKernel, ABC):
     def compute(self) -> None:
         """Append what a warp group computes when the block's rows have arrived."""
 
-    # stages
-
-    def next(self, stage: Value, parity: Value) -> list[Value]:
-        """Return the next stage, and the parity of its phase."""
-        f = self.f
-        following = f.plus(stage, i32(1))
-        wraps = f.equals(following, self.schedule.stages)
-        return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
-
-    def wait_until_full(self, side: int, stage: Value, parity: Value) -> None:
-        """Wait until a tile of an array has arrived."""
-        self.f.wait_for_barrier(self._of_stage(self._full[side], stage), parity)
-
-    def release(self, side: int, stage: Value) -> None:
-        """Tell that this warp has read a tile of an array."""
-        self.f.arrive_in_first_lane(self._of_stage(self._empty[side], stage))
-
-    def _of_stage(self, barriers: Value, stage: Value) -> Value:
-        return self.f.plus(barriers, self.f.times(stage, 8))
-
     # the warp group that copies
 
     def position(self, tile_number: Value) -> tuple[Value, Value]:
@@ -253,10 +226,10 @@ class GroupKernel(FragmentKernel, ABC):
             self._copy_rows(array, i32(0), self.head, self.first, self._begun)
 
         def copy_tile(side: int, tile_number: Value, stage: Value, parity: Value) -> None:
-            array, (head, first) = self.column_arrays[side], self.position(tile_number)
-            f.wait_for_barrier(self._of_stage(self._empty[side], stage), f.exclusive_or(parity, 1))
-            barrier, extra = self._of_stage(self._full[side], stage), 0 if side else self.extra_bytes
-            f.expect_bytes(barrier, array.bytes + extra)
+            array, pipeline, (head, first) = self.column_arrays[side], self.pipelines[side], self.position(tile_number)
+            f.wait_for_barrier(pipeline.empty(stage), f.exclusive_or(parity, 1))
+            extra = 0 if side else self.extra_bytes
+            barrier = pipeline.expect(stage, array.bytes + extra)
             self._copy_rows(array, stage, head, first, barrier)
             if extra:
                 self.copy_extra(head, first, f.plus(self.base, i32(self.extra), f.times(stage, extra)), barrier)
@@ -264,11 +237,11 @@ class GroupKernel(FragmentKernel, ABC):
         def copy_both(tile_number: Value, state: list[Value]) -> list[Value]:
             copy_tile(0, tile_number, *state)
             copy_tile(1, tile_number, *state)
-            return self.next(*state)
+            return self.pipelines[0].next(*state)
 
         def copy_in_turn(tile_number: Value, state: list[Value]) -> list[Value]:
             following = f.plus(tile_number, i32(1))
-            stage = self.next(*state)
+            stage = self.pipelines[0].next(*state)
             with f.only_if(f.below(following, self.count)):
                 copy_tile(0, following, *stage)
             copy_tile(1, tile_number, *state)

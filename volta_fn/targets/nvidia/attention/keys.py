@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.queries import LOWEST
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Sums
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
 
 
 class KeyBlock:
@@ -28,7 +27,7 @@ class KeyBlock:
         #: The number of tiles of all heads.
         self.count = i32(a.shared * tiles)
         if a.causal:
-            self._first_tile = f.intrinsic("llvm.umin.i32", "i32", f.quotient(self.first, tile), i32(tiles - 1))
+            self._first_tile = f.umin(f.quotient(self.first, tile), i32(tiles - 1))
             self._each = f.minus(i32(tiles), self._first_tile)
             self.count = f.times(self._each, a.shared)
 
@@ -61,5 +60,5 @@ def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Valu
                     result.append(f.select(f.compare("icmp sge", i32(8 * n + k % 2), begins[k // 2]), x, LOWEST))
         return result
 
-    last_key = f.plus(key, i32(kernel.division.warp_rows - 1))
+    last_key = f.plus(key, i32(kernel.warp_tile.warp_rows - 1))
     return kernel.nested(f.branch(f.compare("icmp ugt", last_key, query), mask, lambda: kernel.flat(values)))

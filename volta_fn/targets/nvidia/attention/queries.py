@@ -5,18 +5,12 @@ A block reads the head's keys and values tile by tile. The forward pass is such 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, number
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
-
-#: Less than any product, including those of keys that are not seen.
-LOWEST = number(-float(np.finfo(np.float32).max))
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, exponent_factor
+from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
 
 
 class QueryKernel(AttentionKernel):
@@ -29,8 +23,7 @@ class QueryKernel(AttentionKernel):
         super().__init__(schedule, bindings, [(0, a.q), *more_rows], [(1, a.k), (2, a.v)])
         self.a = a
         self.blocks = -(-a.queries // schedule.rows)
-        #: By this, products become exponents of two.
-        self.factor = number(a.scale * math.log2(math.e))
+        self.factor = exponent_factor(a)
         self._begin_block()
 
     def _begin_block(self) -> None:
@@ -59,7 +52,7 @@ class QueryKernel(AttentionKernel):
             return f.compare("icmp ule", f.times(tile_number, s.tile), last)
 
         count = key_tiles(f, a, self.first, s.rows, s.tile)
-        last = f.plus(query, i32(s.warp_rows - 1))
+        last = f.plus(query, i32(self.warp_tile.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
 
 
@@ -77,7 +70,7 @@ def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: in
     count = i32(-(-a.keys // tile))
     if not a.causal:
         return count
-    return f.intrinsic("llvm.umin.i32", "i32", count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
+    return f.umin(count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
 
 
 def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:
@@ -85,8 +78,8 @@ def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key
 
     None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
     """
-    f, step = kernel.f, kernel.division.step
-    is_ragged = a.keys % kernel.division.tile != 0
+    f, step = kernel.f, kernel.warp_tile.step
+    is_ragged = a.keys % kernel.warp_tile.tile != 0
     if not a.causal and not is_ragged:
         return values
     last = f.plus(key, i32(step - 1))

@@ -7,22 +7,22 @@ the next product have to be, so that weights never pass through memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.attention import Rows
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.compiler.attention import Attention, Rows
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8
-
-ZERO = Value("float", "0.0")
 
 _BFLOAT16 = np.dtype(dtypes.bfloat16)
 
@@ -57,14 +57,9 @@ class AttentionSchedule:
         return 32 * self.warps
 
     @property
-    def warp_rows(self) -> int:
-        """Rows of a warp."""
-        return FRAGMENT * self.fragments
-
-    @property
     def rows(self) -> int:
         """Rows of a block."""
-        return self.warps * self.warp_rows
+        return self.warps * FRAGMENT * self.fragments
 
     def shared(self, width: int, operands: int, extra: int) -> int:
         """Return the bytes of shared memory.
@@ -98,9 +93,9 @@ class Tile:
     def source(self, head: Value) -> Value:
         """Return where this thread's copies of a head begin."""
         f = self.f
-        row = f.binary("mul", f.widened_index(self._row), Value("i64", str(self.rows.step)))
+        row = f.wide_times(self._row, self.rows.step)
         total = f.binary("add", f.offset(head, self.rows.heads), f.binary("add", row, f.widened_index(f.times(self._unit, ELEMENTS))))
-        return f.further(f.bindings[self.binding], f.binary("mul", total, Value("i64", "2")))
+        return f.element(f.bindings[self.binding], total, 2)
 
     def copy(self, source: Value, first: Value, stage: Value) -> None:
         """Begin to copy this thread's share of the rows from `first` on.
@@ -109,11 +104,11 @@ class Tile:
         """
         f = self.f
         pitch = 2 * self.rows.step
-        begin = f.further(source, f.binary("mul", f.widened_index(first), Value("i64", str(pitch))))
+        begin = f.further(source, f.wide_times(first, pitch))
         row, to = f.plus(first, self._row), f.plus(self._to, stage)
         for k in range(0, self.count, self._together):
             size = f.select(f.below(f.plus(row, i32(k)), self.rows.count), i32(UNIT), i32(0))
-            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, Value("i64", str(k * pitch))), size)
+            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, i64(k * pitch)), size)
 
     # fragments
 
@@ -138,24 +133,32 @@ class Tile:
         return self.f.load_matrices(self.f.further(pointer, i32(row * self.row_bytes)), transposed=transposed)
 
 
-class FragmentSchedule(Protocol):
-    """What kernels need to know of a schedule to compute with fragments."""
+def exponent_factor(a: Attention) -> Value:
+    """Return the number by which products of queries and keys become exponents of two."""
+    return f32(a.scale * math.log2(math.e))
 
-    @property
-    def fragments(self) -> int:
-        """Fragments of 16 rows that a warp has."""
 
-    @property
-    def tile(self) -> int:
-        """Rows of a tile."""
+def first_maximum(a: Attention) -> Value:
+    """Return what maxima of products begin with.
 
-    @property
-    def step(self) -> int:
-        """Those of them that are multiplied at a time."""
+    Its exponent is finite, so that products of minus infinity have the weight 0.
+    """
+    return f32(-float(np.finfo(np.float32).max) / max(a.scale * math.log2(math.e), 1.0))
+
+
+class WarpTile(NamedTuple):
+    """The rows and columns that a warp multiplies: of its own rows by those of a tile."""
+
+    #: Fragments of 16 rows that a warp has.
+    fragments: int
+    #: Rows of a tile, and those of them that are multiplied at a time.
+    tile: int
+    step: int
 
     @property
     def warp_rows(self) -> int:
         """Rows of a warp."""
+        return FRAGMENT * self.fragments
 
 
 class FragmentKernel:
@@ -164,9 +167,8 @@ class FragmentKernel:
     `first_row` is the warp's first row in the block.
     """
 
-    def __init__(self, f: KernelFunction, schedule: FragmentSchedule, dtype: np.dtype, width: int, first_row: Value) -> None:
-        self.f, self.dtype, self.width, self.first_row = f, dtype, width, first_row
-        self.division = schedule
+    def __init__(self, f: KernelFunction, warp_tile: WarpTile, dtype: np.dtype, width: int, first_row: Value) -> None:
+        self.f, self.warp_tile, self.dtype, self.width, self.first_row = f, warp_tile, dtype, width, first_row
         #: The lane's row and pair of columns in a fragment.
         self.g, self.t = f.divided(f.lane, 4)
 
@@ -174,7 +176,7 @@ class FragmentKernel:
 
     def zeros(self, columns: int) -> Sums:
         """Return sums of so many columns."""
-        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.division.fragments)]
+        return [[[ZERO] * 4 for _ in range(columns // 8)] for _ in range(self.warp_tile.fragments)]
 
     def flat(self, sums: Sums) -> list[Value]:
         """Return sums as a list."""
@@ -182,7 +184,7 @@ class FragmentKernel:
 
     def nested(self, values: Sequence[Value]) -> Sums:
         """Return a list as sums."""
-        each = len(values) // self.division.fragments
+        each = len(values) // self.warp_tile.fragments
         return [[list(values[k : k + 4]) for k in range(i, i + each, 4)] for i in range(0, len(values), each)]
 
     # numbers
@@ -200,38 +202,9 @@ class FragmentKernel:
         name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
         return self.f.cast("bitcast", self.f.intrinsic(f"llvm.nvvm.ff2{name}.rn", type_, high, low), "i32")
 
-    def exp2(self, x: Value) -> Value:
-        """Emit 2 to the power of x, with an error of two units in the last place.
-
-        Results below the normal numbers are 0.
-        """
-        return self.f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
-
-    def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """Emit x * y + z, rounded once."""
-        return self.f.intrinsic("llvm.fma.f32", "float", x, y, z)
-
-    def across(self, combine: Callable[[Value, Value], Value], x: Value, lanes: Sequence[int] = (1, 2)) -> Value:
-        """Combine values of the lanes whose numbers differ in these bits.
-
-        By default these are the lanes of a row.
-        """
-        for bit in lanes:
-            name = "llvm.nvvm.shfl.sync.bfly.f32"
-            x = combine(x, self.f.intrinsic(name, "float", i32(-1), x, i32(bit), i32(31)))
-        return x
-
-    def maximum(self, x: Value, y: Value) -> Value:
-        """Emit the larger of two numbers; the other one if one is NaN."""
-        return self.f.intrinsic("llvm.maxnum.f32", "float", x, y)
-
-    def add(self, x: Value, y: Value) -> Value:
-        """Emit x + y."""
-        return self.f.binary("fadd", x, y)
-
-    def multiply(self, x: Value, y: Value) -> Value:
-        """Emit x * y."""
-        return self.f.binary("fmul", x, y)
+    def across_row(self, combine: Callable[[Value, Value], Value], x: Value) -> Value:
+        """Combine the numbers of the four lanes that have a row."""
+        return self.f.reduce_lanes(combine, x, (1, 2))
 
     # results
 
@@ -242,7 +215,7 @@ class FragmentKernel:
         """
         f, row_bytes = self.f, 2 * rows.width
         units = row_bytes // UNIT
-        base = f.further(f.bindings[binding], f.binary("mul", f.offset(head, rows.heads), Value("i64", "2")))
+        base = f.element(f.bindings[binding], f.offset(head, rows.heads), 2)
         line, unit = f.divided(f.lane, units)
         for i, fragment in enumerate(sums):
             start = f.plus(f.times(f.plus(self.first_row, i32(FRAGMENT * i)), row_bytes), i32(offset))
@@ -251,13 +224,13 @@ class FragmentKernel:
                 f.store(self.pack(a, b), f.shared(to), 4)
                 f.store(self.pack(c, d), f.shared(f.plus(to, i32(8 * row_bytes))), 4)
         f.synchronise_warp()
-        for k in range(0, self.division.warp_rows, 32 // units):
+        for k in range(0, self.warp_tile.warp_rows, 32 // units):
             row = f.plus(self.first_row, line, i32(k))
             at = f.plus(f.times(row, row_bytes), f.times(f.exclusive_or(unit, f.remainder(row, 8)), UNIT), i32(offset))
             words = f.load("<4 x i32>", f.shared(at), 16)
             number = f.plus(first, row)
             with f.only_if(f.below(number, rows.count)):
-                far = f.binary("mul", f.widened_index(number), Value("i64", str(2 * rows.step)))
+                far = f.wide_times(number, 2 * rows.step)
                 to = f.further(base, f.binary("add", far, f.widened_index(f.times(unit, UNIT))))
                 f.store(words, to, 16)
 
@@ -278,7 +251,8 @@ class AttentionKernel(FragmentKernel):
         extra: int = 0,
     ) -> None:
         f, rows = KernelFunction(0, bindings, schedule.threads, schedule.residents), row_arrays[0][1]
-        super().__init__(f, schedule, rows.dtype, rows.width, f.times(f.warp, schedule.warp_rows))
+        warp_tile = WarpTile(schedule.fragments, schedule.tile, schedule.step)
+        super().__init__(f, warp_tile, rows.dtype, rows.width, f.times(f.warp, warp_tile.warp_rows))
         self.schedule = schedule
         offset = 0
         self.row_tiles: list[Tile] = []
@@ -289,7 +263,8 @@ class AttentionKernel(FragmentKernel):
                 offset += tiles[-1].bytes
         #: Where the further bytes of a tile are, and the bytes of a stage.
         self.extra, self.stage = offset, offset + extra * schedule.tile - self.column_tiles[0].offset
-        self.shared = self.column_tiles[0].offset + schedule.stages * self.stage
+        #: How the kernel is launched.
+        self.header = KernelHeader(schedule.threads, self.column_tiles[0].offset + schedule.stages * self.stage)
 
     # tiles
 
@@ -382,9 +357,3 @@ class AttentionKernel(FragmentKernel):
                 for i, half in ((i, half) for i in range(len(sums)) for half in range(2)):
                     at = 2 * d + half
                     sums[i][at] = f.multiply_add(self.dtype, weights[i][k], right[2 * half : 2 * half + 2], sums[i][at])
-
-
-def number(x: float) -> Value:
-    """Return a constant float32."""
-    bits = int(np.array(np.float32(x), np.float64).view(np.uint64))
-    return Value("float", f"0x{bits:016X}")

@@ -15,10 +15,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.primitives.quantized import QuantizedLayout
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
 from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
-from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
+from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
 from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
 from volta_fn.targets.wgsl import loops
@@ -79,7 +79,7 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = dispatch_of(product, schedule, PartialSums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
+    partial = dispatch_of(product, schedule, partial_sums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
     return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
 
@@ -109,14 +109,14 @@ class _Copies:
 
     def dispatches(self, capabilities: TargetCapabilities) -> list[Dispatch]:
         """Return the dispatches that copy."""
-        result = []
-        for kernel, numbers in self._kernels:
-            routine = loops.routine(kernel, capabilities, {})
-            assert not routine.workspaces, "a copy is one dispatch"
-            for dispatch in routine.dispatches:
-                buffers = tuple([numbers[number] for number in dispatch.buffers])
-                result.append(replace(dispatch, buffers=buffers))
-        return result
+        return [dispatch for kernel, numbers in self._kernels for dispatch in elementwise_dispatches(kernel, numbers, capabilities)]
+
+
+def elementwise_dispatches(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
+    """Return the dispatches of an elementwise kernel on buffers of these numbers."""
+    routine = loops.routine(kernel, device, {})
+    assert not routine.workspaces, "an elementwise kernel is one dispatch"
+    return [replace(d, buffers=tuple([numbers[number] for number in d.buffers])) for d in routine.dispatches]
 
 
 def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
@@ -181,14 +181,14 @@ def _whole(
     buffers = tuple(dict.fromkeys([*operands, *loaded, *outputs]))
     bindings = {number: binding for binding, number in enumerate(buffers)}
     results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
-    rounding = _rounding(contraction)
-    if rounding is not None and isinstance(schedule, Schedule):
-        results = Rounded(product, schedule, *rounding, bindings[count])
+    target = _rounding(contraction)
+    if target is not None and isinstance(schedule, Schedule):
+        results = Rounded(product, schedule, target, bindings[count])
     return dispatch_of(product, schedule, results, buffers, stores, capabilities)
 
 
-def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
-    """Return where results are stored, and their dtype, if sums are only rounded.
+def _rounding(contraction: Contraction) -> ResultMap | None:
+    """Return where results are stored if sums are only rounded.
 
     None for other epilogues, sums of integers, and dtypes of other than 16 bits.
     """
@@ -202,8 +202,8 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
     sums = kernel.nodes[value.operands[0]]
     if not isinstance(sums, Load) or sums.dtype != np.float32:
         return None
-    target = KernelEpilogue(contraction).target()
-    return (target, dtype) if Rounded.fits(target) else None
+    target = replace(KernelEpilogue(contraction).target(), dtype=dtype)
+    return target if Rounded.fits(target) else None
 
 
 def dispatch_of(
@@ -218,9 +218,7 @@ def dispatch_of(
         kernel = WarpGroupKernel(product, schedule, results, len(buffers))
     else:
         kernel = WarpKernel(product, schedule, results, len(buffers))
-    written = range(len(buffers) - stores, len(buffers))
-    module = kernel_module(kernel.header, len(buffers), written, kernel.text())
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    return Dispatch(module, buffers, (min(total, most), 1, 1))
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from volta_fn.runtime.llvm.text import Value
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
@@ -120,12 +120,12 @@ class _MatrixSide(_Side):
         row, start = (f.plus(first, self.row), term) if operand.along_k else (f.plus(term, self.row), first)
         #: The index of the first element of this thread's units along the contiguous axis, in the first slice.
         unit = f.plus(start, f.times(self.unit, _ELEMENTS))
-        far = f.binary("mul", f.widened_index(row), Value("i64", str(operand.stride)))
+        far = f.wide_times(row, operand.stride)
         total = f.binary("add", far, f.widened_index(unit))
         for axis, _, stride in operand.steps():
-            total = f.binary("add", total, f.binary("mul", f.widened_index(positions[axis]), Value("i64", str(stride))))
-        total = f.binary("add", total, Value("i64", str(operand.start)))
-        return f.further(f.bindings[operand.binding], f.binary("mul", total, Value("i64", "2")))
+            total = f.binary("add", total, f.wide_times(positions[axis], stride))
+        total = f.binary("add", total, i64(operand.start))
+        return f.element(f.bindings[operand.binding], total, 2)
 
     def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
         """Begin to copy units of some rows."""
@@ -136,14 +136,14 @@ class _MatrixSide(_Side):
         for j in range(part, self.passes, parts):
             row = f.plus(across, self.row, i32(j * self.together))
             exists = f.select(f.below(row, ends[1]), size, i32(0))
-            self._copy_row(f.further(source, Value("i64", str(j * self.together * self.pitch))), stage, j, exists)
+            self._copy_row(f.further(source, i64(j * self.together * self.pitch)), stage, j, exists)
 
     def _bytes(self, begin: Value, end: int) -> Value:
         """Emit the bytes of a unit that exist."""
         f = self.f
         some = i32(UNIT)
         if end % _ELEMENTS:
-            some = f.times(f.intrinsic("llvm.umin.i32", "i32", f.minus(i32(end), begin), i32(_ELEMENTS)), 2)
+            some = f.times(f.umin(f.minus(i32(end), begin), i32(_ELEMENTS)), 2)
         return f.select(f.below(begin, end), some, i32(0))
 
 
@@ -160,7 +160,7 @@ class _WindowSide(_Side):
         """
         f, operand = self.f, self.operand
         start = f.times(positions[0], operand.channels) if operand.groups > 1 else i32(0)
-        self.base = f.further(f.bindings[operand.binding], _bytes_of(f, f.plus(start, i32(operand.start))))
+        self.base = f.further(f.bindings[operand.binding], f.wide_times(f.plus(start, i32(operand.start)), 2))
         if operand.along_k:
             rows = [f.plus(first, self.row, i32(j * self.together)) for j in range(self.passes)]
             self.windows = [self._window(row) for row in rows]
@@ -178,7 +178,7 @@ class _WindowSide(_Side):
             total = f.binary("add", window.offset, tap.offset)
             for begin, offset, axis in zip(window.places, tap.places, operand.axes, strict=True):
                 exists = f.binary("and", exists, f.below(f.plus(begin, offset), axis.size))  # unsigned: neither side of the image
-            pointer = f.further(source, f.binary("mul", total, Value("i64", "2")))
+            pointer = f.element(source, total, 2)
             self._copy_row(pointer, stage, j, f.select(exists, i32(UNIT), i32(0)))
 
     def _window(self, number: Value) -> _Place:
@@ -199,9 +199,9 @@ class _WindowSide(_Side):
 
     def _offset(self, places: Sequence[Value], strides: Sequence[int]) -> Value:
         """Emit how far places, which may be before the image, are in memory, in elements."""
-        f, total = self.f, Value("i64", "0")
+        f, total = self.f, i64(0)
         for place, stride in zip(places, strides, strict=True):
-            total = f.binary("add", total, f.binary("mul", f.cast("sext", place, "i64"), Value("i64", str(stride))))
+            total = f.binary("add", total, f.binary("mul", f.cast("sext", place, "i64"), i64(stride)))
         return total
 
 
@@ -213,10 +213,6 @@ class _Place(NamedTuple):
     places: list[Value]
     #: In memory, in elements.
     offset: Value
-
-
-def _bytes_of(f: KernelFunction, elements: Value) -> Value:
-    return f.binary("mul", f.widened_index(elements), Value("i64", "2"))
 
 
 def _side(f: KernelFunction, operand: ProductOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> _Side:
@@ -261,7 +257,7 @@ class WarpKernel:
         """Compute a tile."""
         f, schedule, stages = self.f, self.schedule, self.schedule.stages
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
-        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        row, column = f.raster(rest, self.down, self.across)
         split, stack = f.divided(number, self.product.batch) if schedule.splits > 1 else (i32(0), number)
         positions = f.coordinates(stack, self.product.stack)
         begin = f.times(split, self.slices * _TERMS)
@@ -269,13 +265,11 @@ class WarpKernel:
         sources = [side.begin(first, begin, positions) for side, first in zip(self.sides, (row, column), strict=True)]
         for stage in range(stages - 1):
             for side, source in zip(self.sides, sources, strict=True):
-                at = f.further(source, Value("i64", str(stage * side.advance)))
+                at = f.further(source, i64(stage * side.advance))
                 side.copy(at, i32(stage * schedule.slice_bytes), f.plus(begin, i32(stage * _TERMS)))
             f.commit_copies()
-        sources = [
-            f.further(source, Value("i64", str((stages - 1) * side.advance))) for side, source in zip(self.sides, sources, strict=True)
-        ]
-        sums = [Value("float", "0.0")] * (schedule.warp_rows * schedule.warp_columns // 32)
+        sources = [f.further(source, i64((stages - 1) * side.advance)) for side, source in zip(self.sides, sources, strict=True)]
+        sums = [ZERO] * (schedule.warp_rows * schedule.warp_columns // 32)
         state = [*sources, i32(0), i32((stages - 1) * schedule.slice_bytes), f.plus(begin, i32((stages - 1) * _TERMS)), *sums]
         sums = f.repeat(i32(0), i32(self.slices), i32(1), state, self._slice)[5:]
         f.wait_for_copies(0)
@@ -311,7 +305,7 @@ class WarpKernel:
                     right_fragment = columns[y // 2][y % 2 * 2 : y % 2 * 2 + 2]
                     sums[at : at + 4] = f.multiply_add(left.operand.dtype, fragment, right_fragment, sums[at : at + 4])
         f.commit_copies()
-        following = [f.further(source, Value("i64", str(side.advance))) for side, source in zip(self.sides, sources, strict=True)]
+        following = [f.further(source, i64(side.advance)) for side, source in zip(self.sides, sources, strict=True)]
         for stage in (read, written):
             after = f.plus(stage, i32(schedule.slice_bytes))
             following.append(f.select(f.equals(after, schedule.stages * schedule.slice_bytes), i32(0), after))

@@ -16,11 +16,11 @@ import numpy as np
 from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
 
@@ -71,9 +71,7 @@ class Results(ABC):
         line = f.plus(staging, f.times(g, ROW))
         for eight in range(len(sums) // 4):
             for half in range(2):
-                pair = Value(vector_of(self.type, 2), "poison")
-                for e in range(2):
-                    pair = f.let(pair.type, f"insertelement {pair}, {sums[4 * eight + 2 * half + e]}, i32 {e}")
+                pair = f.vector(sums[4 * eight + 2 * half :][:2])
                 at = f.plus(line, f.exclusive_or(pair_at, 32 * eight), i32(half * 8 * ROW))
                 f.store(pair, f.shared(at), 8)
 
@@ -121,26 +119,11 @@ class _Elementwise(Results):
         f.repeat(i32(0), i32(_ROWS // self.lanes), i32(1), [], turn)
 
 
-class PartialSums(_Elementwise):
-    """Sums in a workspace, to which a second dispatch applies the epilogue.
-
-    The workspace is an array [number, rows, columns].
-    """
-
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
-        self.lanes = 1 if product.n % LANES else LANES
-        self._binding = binding
-
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
-        """Store sums."""
-        walks = Walk((1 << 31,), (self.rows * self.columns,)), Walk((self.rows,), (self.columns,)), Walk((self.columns,), (1,))
-        pointer = _element(f, f.bindings[self._binding], 0, (number, row, column), walks, 4)
-        f.store(sums, pointer, 4 * self.lanes)
-
-
 class Stored(_Elementwise):
-    """Sums converted to a dtype of floats, and stored at the places of an index map."""
+    """Sums stored at the places of an index map.
+
+    They are rounded to its dtype if that has 16 bits.
+    """
 
     def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
@@ -149,35 +132,45 @@ class Stored(_Elementwise):
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
         """Convert and store sums."""
-        target, dtype = self._target, self._target.dtype
-        if dtype != _FLOAT32:
-            narrow = f.cast("fptrunc", sums, vector_of("bfloat" if dtype == BFLOAT16 else "half", self.lanes))
-            sums = f.cast("bitcast", narrow, vector_of("i16", self.lanes))
-        walks = target.stack, target.rows, target.columns
-        pointer = _element(f, f.bindings[self._binding], target.start, (number, row, column), walks, dtype.itemsize)
-        f.store(sums, pointer, dtype.itemsize * self.lanes)
+        dtype = self._target.dtype
+        if dtype.itemsize == 2:
+            sums = f.rounded(sums, dtype)
+        f.store(sums, _place(f, self._binding, self._target, number, row, column), dtype.itemsize * self.lanes)
 
 
-def _element(f: KernelFunction, base: Value, start: int, indices: Sequence[Value], walks: Sequence[Walk], size: int) -> Value:
-    """Emit the pointer to an element."""
-    total = Value("i64", str(start))
-    for index, walk in zip(indices, walks, strict=True):
+def partial_sums(product: MatrixProduct, tile: AnySchedule, binding: int) -> Stored:
+    """Return the way to store sums for a second dispatch.
+
+    That one applies the epilogue to a workspace, which is an array [number, rows, columns].
+    """
+    m, n = product.m, product.n
+    target = ResultMap(product.sum_dtype, m * n, 0, Walk((1 << 31,), (m * n,)), Walk((m,), (n,)), Walk((n,), (1,)))
+    return Stored(product, tile, target, binding)
+
+
+def _place(f: KernelFunction, binding: int, target: ResultMap, number: Value, row: Value, column: Value) -> Value:
+    """Emit the pointer to a result."""
+    total = i64(target.start)
+    for index, walk in ((number, target.stack), (row, target.rows), (column, target.columns)):
         total = f.binary("add", total, f.offset(index, walk))
-    return f.further(base, f.binary("mul", total, Value("i64", str(size))))
+    return f.element(f.bindings[binding], total, target.dtype.itemsize)
 
 
 # Sums that are only rounded, to 16 bits.
 
 
 class Rounded(Results):
-    """Sums rounded to a dtype of 16 bits, and stored in units of 16 bytes."""
+    """Sums rounded to 16 bits, and stored in units of 16 bytes.
+
+    Places and dtype are those of an index map.
+    """
 
     most_columns = ROW // 2
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
+    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
         self._target, self._binding = target, binding
-        self._pack = "bf16x2" if dtype == BFLOAT16 else "f16x2"
+        self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
 
     @staticmethod
     def fits(target: ResultMap) -> bool:
@@ -213,8 +206,7 @@ class Rounded(Results):
             words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
             y = f.plus(row, line)
             with f.only_if(self.inside(f, y, x)):
-                walks = self._target.stack, self._target.rows, self._target.columns
-                f.store(words, _element(f, f.bindings[self._binding], self._target.start, (number, y, x), walks, 2), 16)
+                f.store(words, _place(f, self._binding, self._target, number, y, x), 16)
 
 
 # Epilogues: a kernel's operations on the sums, in registers.

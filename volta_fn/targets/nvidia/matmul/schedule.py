@@ -39,12 +39,8 @@ class Schedule:
     blocks: int = 1
     #: Slices in shared memory.
     stages: int = 4
-    #: Slices whose products may still be under way when those of the next begin: 0 or 1.
-    ahead: int = 1
     #: Whether each warp group has tiles of its own, so that one multiplies while the other stores.
     turns: bool = False
-    #: Consecutive blocks compute tiles column by column within bands of this many rows of tiles.
-    band: int = 8
     #: Chunks of each sum that different blocks compute (split-K); a second dispatch adds them up.
     splits: int = 1
 
@@ -104,7 +100,6 @@ class WarpSchedule:
     warp_columns: int = 64
     #: Slices of 128 bytes along k in shared memory.
     stages: int = 3
-    band: int = 8
     splits: int = 1
     residents: int = 1
 

@@ -1,8 +1,11 @@
 """Products by `wgmma`, for GPUs of compute capability 9.0.
 
-One warp group copies slices of both operands to shared memory by the tensor memory accelerator, as far ahead as there are stages; the
-others multiply them from there (`wgmma.mma_async`). Two barriers per stage tell that it is full, and that it is empty again. Blocks are
-persistent: each computes several tiles of the results, one after another.
+One warp group copies slices of both operands to shared memory by the tensor memory accelerator, as far ahead as there are stages
+(`pipeline`); one thread of it issues all copies. The others multiply slices from there (`wgmma.mma_async`), with the sums in registers, and
+store results by way of shared memory after the stages, of which each warp has a part (`results`). Blocks are persistent: each computes
+several tiles of the results, one after another. The warp groups share a tile's rows; or, with `Schedule.turns`, two of them have tiles of
+their own and multiply in turn, so that one stores while the other multiplies: the named barriers 1 and 2 give the turn to the first and the
+second.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
+from volta_fn.targets.nvidia.pipeline import TilePipeline
 
 #: Rows that a `wgmma` multiplies, and bytes of its terms.
 _ROWS, _STEP = 64, 32
@@ -111,18 +115,17 @@ class WarpGroupKernel:
         self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
         assert self.phased is None or (schedule.splits == 1 and not schedule.turns), "tiles have different numbers of slices"
         assert not self.sides[1].in_registers, "registers are for the left operand"
-        #: Slices under way: registers may not change while `wgmma` reads them.
-        self.ahead = 0 if left.in_registers else schedule.ahead
+        #: Slices whose products may still be under way when those of the next begin: registers may not change while `wgmma` reads them.
+        self.ahead = 0 if left.in_registers else 1
         #: What sums begin with.
-        self.zero = Value("float", "0.0") if product.sum_dtype == np.float32 else i32(0)
+        self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits
         self.base = f.shared_base()
         self.staging = schedule.stages * schedule.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
-        self.full = f.plus(self.base, i32(barriers))
-        self.empty = f.plus(self.base, i32(barriers + 8 * schedule.stages))
+        self.pipeline = TilePipeline(f, self.base, barriers, schedule.stages)
         #: The first tile of the block, and the number of blocks.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
 
@@ -135,7 +138,8 @@ class WarpGroupKernel:
         """Return the finished module."""
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
-            self._begin_barriers()
+            self.pipeline.begin(4 * (1 if self.schedule.turns else self.schedule.groups))
+            f.publish_barriers()
         f.synchronise()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
         f.label("copies")
@@ -147,29 +151,6 @@ class WarpGroupKernel:
         f.label("end")
         return f.text()
 
-    # barriers
-
-    def _begin_barriers(self) -> None:
-        f, schedule = self.f, self.schedule
-        warps = 4 * (1 if schedule.turns else schedule.groups)
-        for stage in range(schedule.stages):
-            for barrier, arrivals in ((self.full, 1), (self.empty, warps)):
-                f.begin_barrier(f.plus(barrier, i32(8 * stage)), arrivals)
-        f.publish_barriers()
-
-    def _wait(self, barriers: Value, stage: Value, parity: Value) -> None:
-        self.f.wait_for_barrier(self._of_stage(barriers, stage), parity)
-
-    def _of_stage(self, barriers: Value, stage: Value) -> Value:
-        return self.f.plus(barriers, self.f.times(stage, 8))
-
-    def _next(self, stage: Value, parity: Value) -> list[Value]:
-        """Return the next stage, and the parity of its phase."""
-        f = self.f
-        following = f.plus(stage, i32(1))
-        wraps = f.equals(following, self.schedule.stages)
-        return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
-
     def _position(self, tile: Value) -> tuple[Value, Value, Value]:
         """Return the number of a tile's product, and its first row and column.
 
@@ -177,7 +158,7 @@ class WarpGroupKernel:
         """
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
-        row, column = f.raster(rest, self.down, self.across, schedule.band)
+        row, column = f.raster(rest, self.down, self.across)
         if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
             number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, schedule.columns)
@@ -208,14 +189,14 @@ class WarpGroupKernel:
 
         def copy_slice(k: Value, state: list[Value]) -> list[Value]:
             stage, parity = state
-            self._wait(self.empty, stage, f.exclusive_or(parity, 1))
-            barrier = self._of_stage(self.full, stage)
-            f.expect_bytes(barrier, self.schedule.slice_bytes)
+            other_parity = f.exclusive_or(parity, 1)
+            f.wait_for_barrier(self.pipeline.empty(stage), other_parity)
+            barrier = self.pipeline.expect(stage, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
             term = slices.term(k)
             for side, first in zip(self.sides, (row, column), strict=True):
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
-            return self._next(stage, parity)
+            return self.pipeline.next(stage, parity)
 
         return f.repeat(i32(0), slices.total, i32(1), state, copy_slice)
 
@@ -265,14 +246,14 @@ class WarpGroupKernel:
 
         def multiply_slice(k: Value, values: list[Value]) -> list[Value]:
             stage, parity, last = values[:3]
-            self._wait(self.full, stage, parity)
+            self.pipeline.wait(stage, parity)
             sums = self._multiply_slice(stage, part, values[3:])
             if self.ahead:  # what the slice before was read from is free now
                 with f.only_if(f.compare("icmp ne", k, i32(0))):
-                    self._release(last)
+                    self.pipeline.release(last)
             else:
-                self._release(stage)
-            return [*self._next(stage, parity), stage, *sums]
+                self.pipeline.release(stage)
+            return [*self.pipeline.next(stage, parity), stage, *sums]
 
         state = [stage, f.remainder(round_, 2), i32(0), *sums]
         number, row, column = self._position(tile)
@@ -283,7 +264,7 @@ class WarpGroupKernel:
             f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
         if self.ahead:
             sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
-            self._release(last)
+            self.pipeline.release(last)
         self._store(number, f.plus(row, f.times(part, _ROWS * schedule.blocks)), column, sums)
         return [f.plus(before, f.times(count, schedule.groups if schedule.turns else 1))]
 
@@ -353,10 +334,6 @@ class WarpGroupKernel:
     def _descriptor(self, side: _Side, address: Value) -> Value:
         """Emit the descriptor of a matrix in shared memory."""
         return self.f.descriptor(address, side.between_boxes)
-
-    def _release(self, stage: Value) -> None:
-        """Tell that this warp has read a stage."""
-        self.f.arrive_in_first_lane(self._of_stage(self.empty, stage))
 
     def _store(self, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
         """Store the results of a warp: of each block of 64 rows it has 16."""

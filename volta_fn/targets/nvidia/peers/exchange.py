@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.peers.memory import (
     AREAS,
     BLOCKS,
@@ -35,6 +35,9 @@ from volta_fn.targets.nvidia.peers.memory import (
     REPORTED_PEER,
     SLOTS,
 )
+
+#: Bytes of the largest word.
+WORD = 16
 
 #: The kinds of words: those that processes leave for others, and results.
 POSTS, RESULTS = 0, 1
@@ -99,6 +102,8 @@ class PeerFunction(KernelFunction):
     def __init__(self, bindings: int, size: int, threads: int, unroll: int) -> None:
         super().__init__(0, bindings + 1, threads)
         self.size, self._unroll = size, unroll
+        #: Bytes of a slot where every process has one.
+        self.slot_bytes = CAPACITY // size // WORD * WORD
         self._table = self.bindings.pop()
         #: This process's position in the group.
         self.position = self.load("i32", self._entry_of(POSITION), 8)
@@ -113,7 +118,7 @@ class PeerFunction(KernelFunction):
     # addresses
 
     def _entry_of(self, offset: int) -> Value:
-        return self.further(self._table, Value("i64", str(offset)))
+        return self.further(self._table, i64(offset))
 
     def _at(self, region: Value, offset: Value) -> Value:
         """Emit the pointer to a byte of a region, whose address is an i64."""
@@ -121,7 +126,7 @@ class PeerFunction(KernelFunction):
 
     def region(self, position: Value) -> Value:
         """Emit the address of a process's region."""
-        entry = self.further(self._entry_of(REGIONS), self.widened_index(self.times(position, 8)))
+        entry = self.further(self._entry_of(REGIONS), self.times(position, 8))
         return self.load("i64", entry, 8)
 
     def other(self, distance: int) -> Value:
@@ -135,6 +140,14 @@ class PeerFunction(KernelFunction):
         number = self.plus(self.times(self.plus(self.times(area, BLOCKS), self.block), KINDS), i32(kind))
         offset = self.plus(self.times(number, CAPACITY), self.times(sender, size), i32(SLOTS))
         return self._at(self.region(owner), offset)
+
+    def received(self, exchange: Value, kind: int = POSTS) -> list[Value]:
+        """Emit the pointers to the slots of all processes in this one's memory."""
+        return [self.slot(self.position, i32(sender), exchange, kind, self.slot_bytes) for sender in range(self.size)]
+
+    def word(self, pointer: Value, number: Value, size: int) -> Value:
+        """Emit the pointer to a word of `size` bytes behind another one."""
+        return self.further(pointer, self.wide_times(number, size))
 
     # flags
 
@@ -167,7 +180,7 @@ class PeerFunction(KernelFunction):
         """
         with self.only_if(self._peer()):
             flag = self._flag(self._region, self.thread, kind)
-            failed = self.binary("add", self._region, Value("i64", str(FAILED)))
+            failed = self.binary("add", self._region, i64(FAILED))
             limit, report = self.load("i64", self._entry_of(LIMIT), 8), self.load("i64", self._entry_of(REPORT), 8)
             self.ptx(ACQUIRE, flag, self._number(exchange), failed, limit, report, self.plus(self.thread, i32(1)), self._kernel)
         self.synchronise()
@@ -183,7 +196,7 @@ class PeerFunction(KernelFunction):
 
         def body(index: Value, _: list[Value]) -> list[Value]:
             numbers = [self.plus(index, i32(k * step)) for k in range(self._unroll)]
-            values = [load(self.intrinsic("llvm.umin.i32", "i32", number, last) if k else number) for k, number in enumerate(numbers)]
+            values = [load(self.umin(number, last) if k else number) for k, number in enumerate(numbers)]
             for k, (number, value) in enumerate(zip(numbers, values, strict=True)):
                 with self.only_if(self.below(number, count) if k else None):
                     store(number, value)

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
-from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, Division, PeerFunction, divided
+from volta_fn.runtime.llvm.text import Value, i64, vector_of
+from volta_fn.targets.nvidia.function import GLOBAL, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
+from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, divided
 from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
 from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
 from volta_fn.targets.wgsl.routine import Dispatch
 
-#: Bytes of the largest word, and the fewest bytes of a block.
-WORD, _FEWEST = 16, 1 << 13
+#: The fewest bytes of a block.
+_FEWEST = 1 << 13
 
 
 class PeerSchedule(NamedTuple):
@@ -43,9 +43,7 @@ SCHEDULE = PeerSchedule()
 
 def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
     """Return the dispatch of a finished kernel, of whose buffers the last are results."""
-    header = KernelHeader(f.threads, 0, (), ranks)
-    written = range(len(buffers) - results, len(buffers))
-    return Dispatch(kernel_module(header, len(buffers), written, f.text()), tuple(buffers), (division.blocks, 1, 1))
+    return kernel_dispatch(KernelHeader(f.threads, 0, (), ranks), buffers, results, f.text(), division.blocks)
 
 
 # Reductions of arrays.
@@ -64,7 +62,7 @@ class _Arrays:
         starts = [0, *self._ends[:-1]]
         self._sources, self._targets = [
             [
-                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), Value("i64", str(WORD * start)))
+                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), i64(WORD * start))
                 for pointer, start in zip(pointers, starts, strict=True)
             ]
             for pointers in (f.bindings[: len(sizes)], f.bindings[len(sizes) :])
@@ -78,7 +76,7 @@ class _Arrays:
         f, base = self.f, bases[-1]
         for end, other in zip(self._ends[-2::-1], bases[-2::-1], strict=True):
             base = f.select(f.below(word, end), other, base)
-        offset = f.binary("mul", f.widened_index(word), Value("i64", str(WORD)))
+        offset = f.wide_times(word, WORD)
         return f.let(GLOBAL, f"inttoptr {f.binary('add', base, offset)} to {GLOBAL}")
 
     def load(self, word: Value) -> Value:
@@ -102,7 +100,7 @@ class _Arrays:
             parts = f.cast("bitcast", value, vector_of(f"i{8 * self._part}", count))
             for k in range(count - 1):
                 with f.only_if(f.compare("icmp ugt", remaining, i32(k * self._part))):
-                    f.store(f.shuffle(parts, [k]), f.further(pointer, Value("i64", str(k * self._part))), self._part)
+                    f.store(f.shuffle(parts, [k]), f.further(pointer, i64(k * self._part)), self._part)
 
         f.branch(is_whole, lambda: f.store(value, pointer, WORD), store_parts)
 
@@ -135,7 +133,7 @@ def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | N
     number = f.plus(f.times(exchange, division.blocks), f.block)
     begin = f.plus(f.times(number, division.each), first or i32(0))
     remaining = f.intrinsic("llvm.usub.sat.i32", "i32", i32(division.words), begin)
-    return begin, f.intrinsic("llvm.umin.i32", "i32", remaining, i32(division.each if size is None else size))
+    return begin, f.umin(remaining, i32(division.each if size is None else size))
 
 
 def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
@@ -143,7 +141,7 @@ def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: S
 
     Those of this process are at the pointer `mine`, the others in slots.
     """
-    offset = f.binary("mul", f.widened_index(word), Value("i64", str(numbers.wire_size)))
+    offset = f.wide_times(word, numbers.wire_size)
     pointers = [f.further(slot, offset) for slot in slots]
     is_mine = [f.equals(f.position, number) for number in range(len(slots))]
     if numbers.wire == numbers.dtype:
@@ -157,7 +155,7 @@ def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: S
 
 def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
     """Append a reduction in which each process sends all of its words to all others."""
-    size = CAPACITY // f.size // WORD * WORD
+    size = f.slot_bytes
     division = divided(arrays.words, size // numbers.wire_size, _FEWEST // WORD, schedule.blocks)
     others = [f.other(distance) for distance in range(1, f.size)]
 
@@ -169,7 +167,7 @@ def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str,
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
-        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+        slots = f.received(exchange)
 
         def load(word: Value) -> list[Value]:
             return [numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))]
@@ -188,7 +186,7 @@ def _rounded(numbers: Numbers, total: Value) -> Value:
 
 
 def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: Value, size: int) -> None:
-    offset = f.binary("mul", f.widened_index(word), Value("i64", str(size)))
+    offset = f.wide_times(word, size)
     for slot in slots:
         f.store(value, f.further(slot, offset), size)
 
@@ -202,7 +200,7 @@ def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, V
     """Append a loop that stores the words of `size` bytes that have arrived in a slot."""
 
     def load(word: Value) -> list[Value]:
-        return [f.load(word_type(size), f.further(slot, f.binary("mul", f.widened_index(word), Value("i64", str(size)))), size)]
+        return [f.load(word_type(size), f.word(slot, word, size), size)]
 
     f.words(count, load, lambda word, value: store(word, value[0]))
 
@@ -212,7 +210,7 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
 
     It sends the result to all others.
     """
-    size = CAPACITY // f.size // WORD * WORD
+    size = f.slot_bytes
     division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
     share = -(-division.each // f.size)
     division = division._replace(each=f.size * share)
@@ -232,7 +230,7 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
 
     def take(exchange: Value) -> None:
         begin, count = part(exchange, f.position)
-        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+        slots = f.received(exchange)
         targets = [f.slot(owner, f.position, exchange, RESULTS, size) for owner in others]
 
         def load(word: Value) -> list[Value]:
@@ -277,9 +275,13 @@ class Rows(NamedTuple):
         """Emit the offset of a row's word of `size` bytes, as an i64."""
         each = self.behind // size
         before, rest = f.divided(word, each)
-        row_words = f.binary("mul", f.widened_index(row), Value("i64", str(each))) if self.rows > 1 else Value("i64", "0")
-        words = f.binary("add", f.binary("mul", f.widened_index(before), Value("i64", str(self.rows * each))), row_words)
-        return f.binary("mul", f.binary("add", words, f.widened_index(rest)), Value("i64", str(size)))
+        row_words = f.wide_times(row, each) if self.rows > 1 else i64(0)
+        words = f.binary("add", f.wide_times(before, self.rows * each), row_words)
+        return f.binary("mul", f.binary("add", words, f.widened_index(rest)), i64(size))
+
+    def load(self, f: PeerFunction, array: Value, row: Value, word: Value, size: int) -> Value:
+        """Emit a row's word of `size` bytes."""
+        return f.load(word_type(size), f.further(array, self.offset(f, row, word, size)), size)
 
 
 def _word_of(*sizes: int) -> int:
@@ -297,14 +299,10 @@ def moved(
     schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind, target.behind)
-    type_ = word_type(word_size)
-    size = CAPACITY // f.size // WORD * WORD
+    size = f.slot_bytes
     division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
     array, result = f.bindings
     others = [f.other(distance) for distance in range(1, f.size)]
-
-    def loaded(row: Value, word: Value) -> Value:
-        return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
 
     def stored(row: Value, word: Value, value: Value) -> None:
         f.store(value, f.further(result, target.offset(f, row, word, word_size)), word_size)
@@ -320,13 +318,13 @@ def moved(
     def send(exchange: Value, row: Value, slots: Sequence[Value]) -> None:
         begin, count = _part(f, division, exchange)
         if slots:
-            _send(f, count, lambda word: loaded(row, f.plus(begin, word)), slots, word_size)
+            _send(f, count, lambda word: source.load(f, array, row, f.plus(begin, word), word_size), slots, word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
         f.words(
             count,
-            lambda word: [loaded(f.position, f.plus(begin, word))],
+            lambda word: [source.load(f, array, f.position, f.plus(begin, word), word_size)],
             lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
         )
         for sender in others:
@@ -348,13 +346,10 @@ def scattered_sum(
     schedule = schedule or SCHEDULE
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind)
-    numbers, type_ = Numbers(f, dtype, word_size), word_type(word_size)
-    size = CAPACITY // f.size // WORD * WORD
+    numbers = Numbers(f, dtype, word_size)
+    size = f.slot_bytes
     division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
     array, result = f.bindings
-
-    def loaded(row: Value, word: Value) -> Value:
-        return f.load(type_, f.further(array, source.offset(f, row, word, word_size)), word_size)
 
     def post(exchange: Value) -> None:
         for distance in range(1, f.size):
@@ -363,19 +358,18 @@ def scattered_sum(
     def send(exchange: Value, owner: Value) -> None:
         begin, count = _part(f, division, exchange)
         slot = f.slot(owner, f.position, exchange, POSTS, size)
-        _send(f, count, lambda word: loaded(owner, f.plus(begin, word)), [slot], word_size)
+        _send(f, count, lambda word: source.load(f, array, owner, f.plus(begin, word), word_size), [slot], word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
-        slots = [f.slot(f.position, i32(sender), exchange, POSTS, size) for sender in range(f.size)]
+        slots = f.received(exchange)
 
         def load(word: Value) -> list[Value]:
             mine = f.further(array, source.offset(f, f.position, f.plus(begin, word), word_size))
             return [numbers.encoded(numbers.combined("sum", _parts(f, numbers, word, mine, slots)))]
 
         def store(word: Value, value: Sequence[Value]) -> None:
-            offset = f.binary("mul", f.widened_index(f.plus(begin, word)), Value("i64", str(word_size)))
-            f.store(value[0], f.further(result, offset), word_size)
+            f.store(value[0], f.word(result, f.plus(begin, word), word_size), word_size)
 
         f.words(count, load, store)
 
@@ -410,7 +404,7 @@ def permuted(
         source = f.select(f.equals(f.position, receiver), i32(sender), source)
 
     def at(pointer: Value, word: Value) -> Value:
-        return f.further(pointer, f.binary("mul", f.widened_index(word), Value("i64", str(word_size))))
+        return f.word(pointer, word, word_size)
 
     def is_other(position: Value) -> Value:
         return f.binary("and", f.below(position, f.size), f.compare("icmp ne", position, f.position))

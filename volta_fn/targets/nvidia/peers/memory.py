@@ -50,11 +50,6 @@ assert FLAGS + KINDS * FLAGS_BYTES <= SLOTS
 assert REGIONS + 8 * MOST_PROCESSES <= COUNTERS
 
 
-def slots_offset(area: int, block: int, kind: int) -> int:
-    """Return the offset of a block's slots of a kind in an area."""
-    return SLOTS + ((area * BLOCKS + block) * KINDS + kind) * CAPACITY
-
-
 #: Offsets in the host's words. Processes are numbered by their positions, from 1: that for which a kernel has waited too long, and that for
 #: which one waits, with the kernel's number.
 REPORTED_FAILURE, REPORTED_PEER, REPORTED_NUMBER = 0, 4, 8

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.matmul.function import KernelFunction
+from volta_fn.targets.nvidia.function import KernelFunction
 
 #: LLVM's types of numbers in memory, by dtype.
 _STORED = {

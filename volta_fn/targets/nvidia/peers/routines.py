@@ -5,7 +5,8 @@ Those of other processes, and of arrays that these kernels do not have, run on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -53,7 +54,7 @@ def _buckets(avals: Avals) -> list[list[int]]:
 
 
 def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
-    """Return the routine of a reduction."""
+    """Return the routine of a reduction by "sum", "max" or "min"."""
     if any(aval.nbytes > _LARGEST or not combines(step, aval.dtype) for aval in avals) or not any(aval.size for aval in avals):
         return None
     ranks = _ranks(params)
@@ -65,21 +66,6 @@ def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> 
         buffers = [*bucket, *[len(avals) + number for number in bucket]]
         dispatches.append(reduction(step, avals[bucket[0]].dtype, [avals[i].nbytes for i in bucket], buffers, ranks, wire))
     return Routine(tuple(dispatches))
-
-
-def psum(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
-    """Return the routine of a sum."""
-    return _reduced("sum", avals, params, shared)
-
-
-def pmax(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
-    """Return the routine of a maximum."""
-    return _reduced("max", avals, params, shared)
-
-
-def pmin(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
-    """Return the routine of a minimum."""
-    return _reduced("min", avals, params, shared)
 
 
 def sums(eqn: Equation, shared: Peers) -> bool:
@@ -139,7 +125,12 @@ def ppermute(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | N
 
 
 #: Makers of routines by the name of the primitive.
-ROUTINES = {
-    "psum_bucket": psum, "pmax": pmax, "pmin": pmin, "all_gather": all_gather, "all_to_all": all_to_all, "reduce_scatter": reduce_scatter,
+ROUTINES: dict[str, Callable[..., Routine | None]] = {
+    "psum_bucket": partial(_reduced, "sum"),
+    "pmax": partial(_reduced, "max"),
+    "pmin": partial(_reduced, "min"),
+    "all_gather": all_gather,
+    "all_to_all": all_to_all,
+    "reduce_scatter": reduce_scatter,
     "ppermute": ppermute,
-}  # fmt: skip
+}

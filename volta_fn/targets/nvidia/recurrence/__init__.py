@@ -12,12 +12,12 @@ import numpy as np
 from volta_fn.compiler.target import RoutineKey, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.recurrence.kernel import COUNTER, RecurrentKernel, published_bytes
 from volta_fn.targets.nvidia.recurrence.problem import Read, Recurrence, recurrence_of
 from volta_fn.targets.nvidia.recurrence.schedule import Tiling, choose
 from volta_fn.targets.wgsl.convolution import zeros
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
 
 
 def loop_key(eqn: Equation, device: TargetCapabilities) -> RoutineKey | None:
@@ -38,8 +38,7 @@ def routine(r: Recurrence, t: Tiling, operands: int, device: TargetCapabilities)
     results, workspace = len(r.carry) + len(r.stacked), operands + len(r.carry) + len(r.stacked)
     down, across = t.blocks(r)
     buffers = (*range(first), *[first + row for row in rows], *range(operands, workspace + 1 + len(r.products)))
-    written = range(len(buffers) - results - 1 - len(r.products), len(buffers))
-    module = kernel_module(kernel.header, len(buffers), written, kernel.text())
+    dispatch = kernel_dispatch(kernel.header, buffers, results + 1 + len(r.products), kernel.text(), down * across)
     counters = replace(zeros(np.dtype(np.uint32), COUNTER // 4 * down, device), buffers=(workspace,))
     sizes = (COUNTER * down, *[published_bytes(r, t, product) for product in r.products])
-    return Routine((counters, Dispatch(module, buffers, (down * across, 1, 1))), sizes)
+    return Routine((counters, dispatch), sizes)

@@ -17,8 +17,8 @@ import numpy as np
 from volta_fn.compiler.ir.kernel import Apply, Constant
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.cpu.scalars import Number, constant, load
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.results import operation, put
 from volta_fn.targets.nvidia.recurrence.problem import ArrayPlace, Node, Product, Read, Recurrence, Result, Sum
 from volta_fn.targets.nvidia.recurrence.schedule import COLUMNS, ROWS, STEP_BYTES, Tiling, steps
@@ -76,7 +76,7 @@ class RecurrentKernel:
         self._row_block, unit_block = f.divided(f.special("ctaid.x"), across)
         self._blocks = across
         self._begin_row, self._begin_unit = f.times(self._row_block, t.rows), f.times(unit_block, t.units)
-        counter = f.further(f.bindings[self._counters], f.widened_index(f.times(self._row_block, COUNTER)))
+        counter = f.further(f.bindings[self._counters], f.times(self._row_block, COUNTER))
         self._counter = f.cast("ptrtoint", counter, "i64")
         self._group, self._in_group = f.divided(f.lane, 4)
         #: Of each element of this thread its row and unit in the block, in the arrays, and whether it exists.
@@ -112,9 +112,9 @@ class RecurrentKernel:
             stride *= size
         size, base = place.dtype.itemsize, f.bindings[binding]
         if iteration is not None:
-            bytes_ = f.binary("mul", f.widened_index(iteration), Value("i64", str(place.size * size)))
+            bytes_ = f.wide_times(iteration, place.size * size)
             base = f.further(base, bytes_)
-        return f.cast("addrspacecast", f.further(base, f.widened_index(f.times(total, size))), "ptr")
+        return f.cast("addrspacecast", f.further(base, f.times(total, size)), "ptr")
 
     # the kernel
 
@@ -170,7 +170,7 @@ class RecurrentKernel:
                     f.ptx(_ARRIVE, self._counter)
             # What nobody waits for comes between the arrival and the wait.
             if level == min(1, self._last):
-                next_row = self._row_number(f.intrinsic("llvm.umin.i32", "i32", f.plus(iteration, i32(1)), i32(r.length - 1)))
+                next_row = self._row_number(f.umin(f.plus(iteration, i32(1)), i32(r.length - 1)))
                 following = [self._row_of(node, e, next_row) for _, node in rows for e in range(t.elements)]
             if level:
                 self._store_stacked(level - 1, row)
@@ -249,7 +249,7 @@ class RecurrentKernel:
         f, size = self.f, product.dtype.itemsize
         along, across = product.strides
         first = f.plus(f.times(term, along), f.times(column, across))
-        pointers = [f.further(base, f.widened_index(f.times(f.plus(first, i32(k * along)), size))) for k in range(count)]
+        pointers = [f.further(base, f.times(f.plus(first, i32(k * along)), size)) for k in range(count)]
         if size == 4:
             return [self._rounded(f.load("float", pointer, 4)) for pointer in pointers]
         bits = [f.cast("zext", f.load("i16", pointer, 2), "i32") for pointer in pointers]
@@ -263,7 +263,7 @@ class RecurrentKernel:
     def _workspace(self, k: int, iteration: Value) -> Value:
         """Emit where a product's left operand is published in an iteration."""
         f, half = self.f, published_bytes(self.r, self.t, self.r.products[k]) // 2
-        return f.further(f.bindings[self._counters + 1 + k], f.widened_index(f.times(f.remainder(iteration, 2), half)))
+        return f.further(f.bindings[self._counters + 1 + k], f.times(f.remainder(iteration, 2), half))
 
     def _publish(self, k: int, iteration: Value) -> None:
         """Store this thread's elements of a product's left operand.
@@ -284,7 +284,7 @@ class RecurrentKernel:
                 lane = f.plus(f.times(line, 4), quarter)
                 fragment = f.plus(f.times(tile, steps(product)), step)
                 at = f.plus(f.times(fragment, FRAGMENT), f.times(lane, 16), f.times(half, 8), f.times(term, size))
-                value, pointer = self._value(n, e), f.further(base, f.widened_index(at))
+                value, pointer = self._value(n, e), f.further(base, at)
                 count = t.rows * t.units
                 exists = f.below(f.thread, count - e * t.threads) if (e + 1) * t.threads > count else None
                 with f.only_if(exists):
@@ -297,16 +297,16 @@ class RecurrentKernel:
         """Multiply this warp's share of the terms, and leave the sums in shared memory."""
         f, t, product = self.f, self.t, self.r.products[k]
         tiles, columns = t.rows // ROWS, product.parts * (t.units // COLUMNS)
-        base, zero = self._workspace(k, iteration), Value("float", "0.0")
+        base = self._workspace(k, iteration)
         lane = f.times(f.lane, 16)
         fragments = [(step, tile) for step in range(steps(product) // t.warps) for tile in range(tiles)]
-        sums = [[[zero] * 4 for _ in range(columns)] for _ in range(tiles)]
+        sums = [[[ZERO] * 4 for _ in range(columns)] for _ in range(tiles)]
         for begin in range(0, len(fragments), t.ahead):
             words = []
             for step, tile in fragments[begin : begin + t.ahead]:
                 number = f.plus(f.times(self._row_block, tiles), i32(tile))
                 fragment = f.plus(f.times(number, steps(product)), f.warp, i32(step * t.warps))
-                pointer = f.further(base, f.widened_index(f.plus(f.times(fragment, FRAGMENT), lane)))
+                pointer = f.further(base, f.plus(f.times(fragment, FRAGMENT), lane))
                 words.append(f.ptx(_LOAD, f.cast("ptrtoint", pointer, "i64"), results=["i32"] * 4))
             for (step, tile), (low, high, low8, high8) in zip(fragments[begin : begin + t.ahead], words, strict=True):
                 for column, matrix in enumerate(self._matrices[k][step]):
@@ -316,9 +316,7 @@ class RecurrentKernel:
         for tile in range(tiles):
             for column in range(columns):
                 for half in range(2):
-                    pair = Value("<2 x float>", "poison")
-                    for e in range(2):
-                        pair = f.let(pair.type, f"insertelement {pair}, {sums[tile][column][2 * half + e]}, i32 {e}")
+                    pair = f.vector(sums[tile][column][2 * half :][:2])
                     at = f.plus(start, i32((tile * ROWS + 8 * half) * pitch + column * COLUMNS))
                     f.store(pair, f.shared(f.plus(f.times(at, 4), i32(self._shared_offset(k)))), 8)
 
@@ -342,7 +340,7 @@ class RecurrentKernel:
                 while len(shares) > 1:
                     pairs = zip(shares[::2], shares[1::2], strict=False)
                     odd = shares[len(shares) // 2 * 2 :]
-                    shares = [f.binary("fadd", x, y) for x, y in pairs] + odd
+                    shares = [f.fadd(x, y) for x, y in pairs] + odd
                 total = Number(np.dtype(np.float32), (shares[0],))
                 self._values[e][number] = operation(f, "convert_element_type", [total], node.dtype, {"new_dtype": node.dtype})
 

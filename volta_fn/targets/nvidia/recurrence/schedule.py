@@ -15,6 +15,8 @@ ROWS, COLUMNS, STEP_BYTES = 16, 8, 32
 _WARPS = 8
 #: Registers of a thread for fragments of matrices and for sums, and for all that it keeps.
 _MOST_FRAGMENTS, _MOST_SUMS, _MOST_REGISTERS = 128, 64, 200
+#: The most arrivals of blocks of the same rows, which a counter of 32 bits numbers.
+_MOST_ARRIVALS = (1 << 31) - 1
 #: The cost of an operation on an element, in bytes that a block loads meanwhile.
 _OPERATION_COST = 0.5
 
@@ -83,6 +85,8 @@ def choose(r: Recurrence, device: TargetCapabilities) -> Tiling | None:
 def _fits(r: Recurrence, t: Tiling, device: TargetCapabilities) -> bool:
     down, across = t.blocks(r)
     if r.units % t.units or down * across > device.processors or t.shared(r) > device.block_memory:
+        return False
+    if r.length * max(r.levels()) * across > _MOST_ARRIVALS:
         return False
     fragments, sums = sum(map(t.fragments, r.products)), max(map(t.sums, r.products))
     if fragments > _MOST_FRAGMENTS or sums > _MOST_SUMS:

@@ -6,7 +6,9 @@ logit among these. A second dispatch combines the blocks' sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import ceil, isfinite
 from typing import Any
 
@@ -15,13 +17,13 @@ import numpy as np
 from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.dtypes import bfloat16
 from volta_fn.primitives.call import Form, Window
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_module
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.runtime.llvm.text import Value, vector_of
+from volta_fn.targets.nvidia.function import LOWEST, ZERO, KernelFunction, f32, i32
+from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.nvidia.rows.weights import as_float
+from volta_fn.targets.wgsl.routine import Routine
 
 #: Keys and threads of a block, and the most blocks that divide the keys of a group.
 _KEYS, _THREADS, _MOST_SPLITS = 64, 128, 32
@@ -29,14 +31,14 @@ _KEYS, _THREADS, _MOST_SPLITS = 64, 128, 32
 #: The most heads of a group, and the numbers of features of which threads have equal shares.
 _MOST_HEADS, _WIDTHS = 8, (32, 64, 128)
 
-_LOG2_E = 1.4426950408889634
-_ZERO = Value("float", "0.0")
+_LOG2_E = f32(math.log2(math.e))
 
 
 def attends_by_one_query(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
     """Return whether the kernels compute an attention."""
     plain = form.cotangent is None and not form.softcap and not form.biased and form.window == Window() and form.masks <= 1
-    if not device.matrix_units or not plain or not isfinite(form.unseen):
+    has_contiguous_rows = all(axes.features == len(axes.order) - 1 for axes in (form.q, form.k, form.v))
+    if not device.matrix_units or not plain or not has_contiguous_rows or not isfinite(form.unseen):
         return False
     a = attention_of(avals, form)
     if a.queries != 1 or not _KEYS <= a.keys <= _KEYS * _MOST_SPLITS or a.shared > _MOST_HEADS or a.stack * a.keys * a.q.width >= 1 << 31:
@@ -54,32 +56,20 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     splits, count = ceil(a.keys / _KEYS), len(avals)
     out, workspace = count, count + 2
     parts, whole = _Parts(a, splits, count), _Whole(a, splits)
-    first = kernel_module(parts.header, count + 1, [count], parts.text())
-    second = kernel_module(whole.header, 3, [1, 2], whole.text())
     dispatches = (
-        Dispatch(first, (*range(count), workspace), (a.groups * splits, 1, 1)),
-        Dispatch(second, (workspace, out, out + 1), (a.stack, 1, 1)),
+        kernel_dispatch(parts.header, (*range(count), workspace), 1, parts.text(), a.groups * splits),
+        kernel_dispatch(whole.header, (workspace, out, out + 1), 2, whole.text(), a.stack),
     )
     return Routine(dispatches, (4 * a.stack * splits * (a.q.width + 2),))
 
 
 def _exponential(f: KernelFunction, x: Value) -> Value:
     """Emit e to the power of a number."""
-    scaled = f.binary("fmul", x, Value("float", f"0x{int(np.float64(np.float32(_LOG2_E)).view(np.uint64)):016X}"))
-    return f.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", scaled)
+    return f.exp2(f.fmul(x, _LOG2_E))
 
 
 def _largest(f: KernelFunction, x: Value, y: Value) -> Value:
     return f.select(f.compare("fcmp ogt", x, y), x, y)
-
-
-def _halves(f: KernelFunction, word: Value, dtype: np.dtype) -> tuple[Value, Value]:
-    """Emit the two 16-bit floats of a word as floats of 32 bits."""
-    if dtype == bfloat16:
-        low, high = f.binary("shl", word, i32(16)), f.binary("and", word, i32(-0x10000))
-        return f.cast("bitcast", low, "float"), f.cast("bitcast", high, "float")
-    pair = f.cast("fpext", f.cast("bitcast", word, "<2 x half>"), "<2 x float>")
-    return f.let("float", f"extractelement {pair}, i32 0"), f.let("float", f"extractelement {pair}, i32 1")
 
 
 class _Parts:
@@ -114,10 +104,7 @@ class _Parts:
         keys = self._row(1, a.k, key)
         units = [self._words(keys, f.plus(f.times(half, 8), i32(16 * unit)), 4) for unit in range(width // 16)]
         share, pair = f.divided(f.thread, width // 2)
-        values = [
-            self._words(self._row(2, a.v, f.plus(self.first, share, i32(n * self.shares))), f.times(pair, 2), 1)[0]
-            for n in range(_KEYS // self.shares)
-        ]
+        values = [self._values(f.plus(self.first, share, i32(n * self.shares)), pair) for n in range(_KEYS // self.shares)]
         self._load_queries()
         f.synchronise()
         self._store_logits(key, half, units)
@@ -130,51 +117,60 @@ class _Parts:
     def _row(self, binding: int, rows: Any, key: Value) -> Value:
         """Emit the pointer to a row of keys or values; beyond the end it is the last one."""
         f = self.f
-        inside = f.intrinsic("llvm.umin.i32", "i32", key, i32(self.a.keys - 1))
-        offset = f.binary("add", f.offset(self.head, rows.heads), f.binary("mul", f.widened_index(inside), Value("i64", str(rows.step))))
-        return f.further(f.bindings[binding], f.binary("mul", offset, Value("i64", "2")))
+        inside = f.umin(key, i32(self.a.keys - 1))
+        offset = f.binary("add", f.offset(self.head, rows.heads), f.wide_times(inside, rows.step))
+        return f.element(f.bindings[binding], offset, 2)
 
     def _words(self, row: Value, feature: Value, count: int) -> list[Value]:
         """Load words of two features each."""
         f = self.f
-        pointer = f.further(row, f.widened_index(f.times(feature, 2)))
-        if count == 1:
-            return [f.load("i32", pointer, 4)]
-        vector = f.load(f"<{count} x i32>", pointer, 4 * count)
-        return [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(count)]
+        pointer = f.further(row, f.times(feature, 2))
+        return f.elements(f.load(vector_of("i32", count), pointer, 4 * count))
+
+    def _values(self, key: Value, pair: Value) -> Value:
+        """Load two values of a key.
+
+        Beyond the end they are zeros: those of the last key, which are read, may be infinite.
+        """
+        f = self.f
+        (word,) = self._words(self._row(2, self.a.v, key), f.times(pair, 2), 1)
+        return f.select(f.below(key, self.a.keys), word, i32(0)) if self.a.keys % _KEYS else word
 
     def _shared(self, begin: int, *offsets: Value) -> Value:
         return self.f.shared(self.f.plus(i32(begin), *offsets))
 
+    def _features(self) -> Iterator[Value]:
+        """Yield this thread's numbers of features of all heads, each where it exists."""
+        f, count = self.f, self.heads * self.width
+        for begin in range(0, count, _THREADS):
+            index = f.plus(f.thread, i32(begin))
+            with f.only_if(f.below(index, count) if begin + _THREADS > count else None):
+                yield index
+
     def _load_queries(self) -> None:
         """Store the queries times the scale in shared memory."""
         f, a = self.f, self.a
-        scale = Value("float", f"0x{int(np.float64(np.float32(a.scale)).view(np.uint64)):016X}")
-        for begin in range(0, self.heads * self.width, _THREADS):
-            index = f.plus(f.thread, i32(begin))
-            with f.only_if(f.below(index, self.heads * self.width) if begin + _THREADS > self.heads * self.width else None):
-                head, feature = f.divided(index, self.width)
-                place = f.binary("add", f.offset(f.plus(self.head, head), a.q.heads), f.widened_index(feature))
-                bits = f.load("i16", f.further(f.bindings[0], f.binary("mul", place, Value("i64", "2"))), 2)
-                number, _ = _halves(f, f.cast("zext", bits, "i32"), a.q.dtype)
-                f.store(f.binary("fmul", number, scale), self._shared(0, f.times(index, 4)), 4)
+        for index in self._features():
+            head, feature = f.divided(index, self.width)
+            place = f.binary("add", f.offset(f.plus(self.head, head), a.q.heads), f.widened_index(feature))
+            bits = f.load("i16", f.element(f.bindings[0], place, 2), 2)
+            number = as_float(f, bits, a.q.dtype)
+            f.store(f.fmul(number, f32(a.scale)), self._shared(0, f.times(index, 4)), 4)
 
     def _store_logits(self, key: Value, half: Value, units: Sequence[Sequence[Value]]) -> None:
         """Store the logits of a key, to which two threads contribute."""
         f = self.f
-        numbers = [[n for word in unit for n in _halves(f, word, self.a.k.dtype)] for unit in units]
+        numbers = [[n for word in unit for n in f.unpacked(word, self.a.k.dtype)] for unit in units]
         sees = self._sees(key)
         for head in range(self.heads):
-            total = _ZERO
+            total = ZERO
             for unit, features in enumerate(numbers):
                 at = f.plus(f.times(half, 32), i32(4 * (head * self.width + 16 * unit)))
                 for four in range(2):
-                    query = f.load("<4 x float>", f.shared(f.plus(at, i32(16 * four))), 16)
-                    for k in range(4):
-                        one = f.let("float", f"extractelement {query}, i32 {k}")
-                        total = f.intrinsic("llvm.fma.f32", "float", one, features[4 * four + k], total)
-            total = f.binary("fadd", total, f.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), total, i32(1), i32(31)))
-            total = sees(total, head)
+                    queries = f.load("<4 x float>", f.shared(f.plus(at, i32(16 * four))), 16)
+                    for k, one in enumerate(f.elements(queries)):
+                        total = f.fma(one, features[4 * four + k], total)
+            total = sees(f.reduce_lanes(f.fadd, total, (1,)), head)
             f.store(total, self._shared(self._logits + 4 * head * _KEYS, f.times(f.quotient(f.thread, 2), 4)), 4)
 
     def _sees(self, key: Value) -> Any:
@@ -183,15 +179,14 @@ class _Parts:
         The mask may hide it, and it may not exist.
         """
         f, a = self.f, self.a
-        unseen = Value("float", f"0x{int(np.float64(np.float32(a.unseen)).view(np.uint64)):016X}")
-        lowest = Value("float", f"0x{int(np.float64(-np.inf).view(np.uint64)):016X}")
+        unseen, lowest = f32(a.unseen), f32(-np.inf)
 
         def logit(total: Value, head: int) -> Value:
             if a.masks:
                 mask = a.masks[0]
-                inside = f.intrinsic("llvm.umin.i32", "i32", key, i32(a.keys - 1))
+                inside = f.umin(key, i32(a.keys - 1))
                 place = f.offset(f.plus(self.head, i32(head)), mask.heads)
-                place = f.binary("add", place, f.binary("mul", f.widened_index(inside), Value("i64", str(mask.key))))
+                place = f.binary("add", place, f.wide_times(inside, mask.key))
                 is_seen = f.compare("icmp ne", f.load("i8", f.further(f.bindings[3], place), 1), Value("i8", "0"))
                 total = f.select(is_seen, total, unseen)
             return f.select(f.below(key, a.keys), total, lowest) if a.keys % _KEYS else total
@@ -210,51 +205,45 @@ class _Parts:
             with f.only_if(f.below(head, self.heads) if (turn + 1) * warps > self.heads else None):
                 places = [self._shared(self._logits + 128 * k, f.times(head, 4 * _KEYS), f.times(f.lane, 4)) for k in range(_KEYS // 32)]
                 logits = [f.load("float", place, 4) for place in places]
-                top = self._over_lanes(_largest(f, *logits), lambda x, y: _largest(f, x, y))
-                weights = [_exponential(f, f.binary("fsub", logit, top)) for logit in logits]
+                # Finite, so that logits of minus infinity alone have the weight 0.
+                top = _largest(f, f.reduce_lanes(partial(_largest, f), _largest(f, *logits)), LOWEST)
+                weights = [_exponential(f, f.fsub(logit, top)) for logit in logits]
                 for place, weight in zip(places, weights, strict=True):
                     f.store(weight, place, 4)
-                total = self._over_lanes(f.binary("fadd", *weights), lambda x, y: f.binary("fadd", x, y))
+                total = f.reduce_lanes(f.fadd, f.fadd(*weights))
                 with f.only_if(f.equals(f.lane, 0)):
                     number = f.plus(f.times(f.plus(self.head, head), self.splits), self.split)
                     at = f.plus(i32(self.a.stack * self.splits * self.width), f.times(number, 2))
                     for k, value in enumerate((top, total)):
                         f.store(value, self._result(f.plus(at, i32(k))), 4)
 
-    def _over_lanes(self, x: Value, combine: Any) -> Value:
-        for bit in (16, 8, 4, 2, 1):
-            x = combine(x, self.f.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), x, i32(bit), i32(31)))
-        return x
-
     def _result(self, index: Value) -> Value:
-        return self.f.further(self.f.bindings[self._count], self.f.widened_index(self.f.times(index, 4)))
+        return self.f.further(self.f.bindings[self._count], self.f.times(index, 4))
 
     def _sum_values(self, share: Value, pair: Value, values: Sequence[Value]) -> None:
         """Store the weighted sums of values."""
         f, width = self.f, self.width
-        sums = [[_ZERO, _ZERO] for _ in range(self.heads)]
+        sums = [[ZERO, ZERO] for _ in range(self.heads)]
         for n, word in enumerate(values):
-            numbers = _halves(f, word, self.a.v.dtype)
+            numbers = f.unpacked(word, self.a.v.dtype)
             for head, both in enumerate(sums):
                 at = f.plus(f.times(share, 4), i32(4 * (head * _KEYS + n * self.shares)))
                 weight = f.load("float", self._shared(self._logits, at), 4)
                 for e in range(2):
-                    both[e] = f.intrinsic("llvm.fma.f32", "float", weight, numbers[e], both[e])
+                    both[e] = f.fma(weight, numbers[e], both[e])
         for head, both in enumerate(sums):
             for e in range(2):
                 at = f.plus(f.times(share, 4 * self.heads * width), f.times(pair, 8), i32(4 * (head * width + e)))
                 f.store(both[e], self._shared(self._sums, at), 4)
         f.synchronise()
-        for begin in range(0, self.heads * width, _THREADS):
-            index = f.plus(f.thread, i32(begin))
-            with f.only_if(f.below(index, self.heads * width) if begin + _THREADS > self.heads * width else None):
-                total = f.load("float", self._shared(self._sums, f.times(index, 4)), 4)
-                for other in range(1, self.shares):
-                    one = f.load("float", self._shared(self._sums + 4 * other * self.heads * width, f.times(index, 4)), 4)
-                    total = f.binary("fadd", total, one)
-                which, feature = f.divided(index, width)
-                number = f.plus(f.times(f.plus(self.head, which), self.splits), self.split)
-                f.store(total, self._result(f.plus(f.times(number, width), feature)), 4)
+        for index in self._features():
+            total = f.load("float", self._shared(self._sums, f.times(index, 4)), 4)
+            for other in range(1, self.shares):
+                one = f.load("float", self._shared(self._sums + 4 * other * self.heads * width, f.times(index, 4)), 4)
+                total = f.fadd(total, one)
+            which, feature = f.divided(index, width)
+            number = f.plus(f.times(f.plus(self.head, which), self.splits), self.split)
+            f.store(total, self._result(f.plus(f.times(number, width), feature)), 4)
 
 
 class _Whole:
@@ -279,7 +268,7 @@ class _Whole:
         first = f.times(head, splits)
 
         def number(index: Value) -> Value:
-            return f.load("float", f.further(f.bindings[0], f.widened_index(f.times(index, 4))), 4)
+            return f.load("float", f.further(f.bindings[0], f.times(index, 4)), 4)
 
         statistics = i32(a.stack * splits * width)
         tops, totals, sums = [], [], []
@@ -291,15 +280,15 @@ class _Whole:
         top = tops[0]
         for other in tops[1:]:
             top = _largest(f, top, other)
-        total, result = _ZERO, _ZERO
+        total, result = ZERO, ZERO
         for each, weight, value in zip(tops, totals, sums, strict=True):
-            factor = _exponential(f, f.binary("fsub", each, top))
-            total = f.intrinsic("llvm.fma.f32", "float", factor, weight, total)
-            result = f.intrinsic("llvm.fma.f32", "float", factor, value, result)
-        result = f.cast("fptrunc", f.binary("fdiv", result, total), "bfloat" if a.q.dtype == bfloat16 else "half")
+            factor = _exponential(f, f.fsub(each, top))
+            total = f.fma(factor, weight, total)
+            result = f.fma(factor, value, result)
+        result = f.rounded(f.binary("fdiv", result, total), a.q.dtype)
         place = f.binary("add", f.offset(head, a.out.heads), f.widened_index(f.thread))
-        f.store(f.cast("bitcast", result, "i16"), f.further(f.bindings[1], f.binary("mul", place, Value("i64", "2"))), 2)
+        f.store(result, f.element(f.bindings[1], place, 2), 2)
         with f.only_if(f.equals(f.thread, 0)):
             for k, value in enumerate((top, total)):
-                f.store(value, f.further(f.bindings[2], f.widened_index(f.plus(f.times(head, 8), i32(4 * k)))), 4)
+                f.store(value, f.further(f.bindings[2], f.plus(f.times(head, 8), i32(4 * k))), 4)
         return f.text()

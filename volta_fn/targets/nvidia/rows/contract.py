@@ -18,17 +18,20 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.primitives.quantized import QuantizedLayout
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Source, choose
 from volta_fn.targets.nvidia.rows.weights import WeightLayout
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
 
 #: The most rows of x: two products of matrix units for each of the matrix's.
 MOST_ROWS = 16
 
 #: The fewest outputs, and numbers of a row, for which the kernels are faster than shaders.
 _FEWEST = 8
+
+#: The most bytes of results, which 32 bits number.
+_MOST_BYTES = (1 << 31) - 1
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -119,6 +122,8 @@ def _is_row_major(operand: Operand) -> bool:
 
 def _checked(product: RowsProduct, device: TargetCapabilities) -> RowsProduct | None:
     layout = product.layout
+    if product.rows * product.outputs * product.dtype.itemsize > _MOST_BYTES:
+        return None
     if not 0 < product.rows <= MOST_ROWS or product.outputs < _FEWEST or not layout.is_computable or product.start % layout.unit:
         return None
     shared = rows_kernel([product], device).header.shared
@@ -150,8 +155,7 @@ def routine(product: RowsProduct, device: TargetCapabilities) -> Routine:
     """Return the routine of a product."""
     kernel, results = rows_kernel([product], device), 1 + product.arrays
     buffers = (1, 0, 2) if product.swapped else tuple(range(results + 1))
-    module = kernel_module(kernel.header, results + 1, [results], kernel.text())
-    return Routine((Dispatch(module, buffers, (kernel.blocks, 1, 1)),))
+    return Routine((kernel_dispatch(kernel.header, buffers, 1, kernel.text(), kernel.blocks),))
 
 
 #: Products of few rows by their primitives.

@@ -20,10 +20,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Var
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
-from volta_fn.targets.nvidia.kernel import kernel_module
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.rows.contract import PRODUCTS, RowsProduct, rows_kernel
 from volta_fn.targets.nvidia.rows.prologue import Computed, computes_row
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
 
 
 class Prologue(NamedTuple):
@@ -96,8 +96,7 @@ def products_of_row(avals: Sequence[ShapedArray], params: dict[str, Any], device
         source = Computed(prologue.kernel, prologue.row, range(count), others)
     kernel = rows_kernel(products, device, source, count, len(written))
     buffers = (*range(at), *range(at + len(written), total), *range(at, at + len(written)))
-    module = kernel_module(kernel.header, total, range(at, total), kernel.text())
-    return Routine((Dispatch(module, buffers, (kernel.blocks, 1, 1)),))
+    return Routine((kernel_dispatch(kernel.header, buffers, total - at, kernel.text(), kernel.blocks),))
 
 
 # The pass.

@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.dtypes import bfloat16
-from volta_fn.runtime.llvm.text import Value, vector_of
+from volta_fn.runtime.llvm.text import Value, i64, vector_of
+from volta_fn.targets.nvidia.function import ZERO, KernelFunction, half_type, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
 from volta_fn.targets.nvidia.rows.weights import Fragments, WeightLayout, as_float
 
 #: Rows of x that matrix units multiply at once.
@@ -186,17 +185,17 @@ class RowsKernel:
         g, self._t = f.divided(f.lane, 4)
         self._outputs = self._of_part([i32(part.outputs) for part in parts])
         last = f.minus(self._outputs, i32(1))
-        rows = [f.intrinsic("llvm.umin.i32", "i32", f.plus(first, g, i32(8 * k)), last) for k in range(schedule.tile // 8)]
-        start = self._of_part([Value("i64", str(part.start)) for part in parts])
+        rows = [f.umin(f.plus(first, g, i32(8 * k)), last) for k in range(schedule.tile // 8)]
+        start = self._of_part([i64(part.start) for part in parts])
         base = self._binding_of_part([part.weights for part in parts])
         assert base is not None
         base = f.further(base, start)
         self._by_group = [self._binding_of_part(numbers) for numbers in ([p.scales for p in parts], [p.offsets for p in parts])]
-        self._lines = [f.further(base, f.binary("mul", f.widened_index(row), Value("i64", str(layout.pitch)))) for row in rows]
+        self._lines = [f.further(base, f.wide_times(row, layout.pitch)) for row in rows]
         self._rows_of_scales = rows
         self._line_of_x = [f.times(self._within(f.plus(g, i32(8 * k)), self.columns), self.pitch) for k in range(self.eights)]
         count = len(rows) * 2 * self.eights
-        totals = [Value("float", "0.0")] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
+        totals = [ZERO] * (2 * count if layout.has_offsets and layout.groups == 1 else count)
         whole = None if layout.quantized is None or layout.groups > 1 else self._scales(i32(0))
         held = self._load(i32(0))
         flat = [value for region in held for value in region.values]
@@ -207,7 +206,7 @@ class RowsKernel:
         else:
             # The regions of the next turn are loaded before those of this one are multiplied.
             def turn(index: Value, state: list[Value]) -> list[Value]:
-                ahead = self._load(self._least(f.plus(index, i32(1)), schedule.turns - 1))
+                ahead = self._load(self._within(f.plus(index, i32(1)), schedule.turns))
                 following = [value for region in ahead for value in region.values]
                 return [*following, *self._multiply(index, self._regions(state, held), state[len(flat) :])]
 
@@ -215,10 +214,7 @@ class RowsKernel:
         self._add_up(first, self._scaled(totals, self._pairs(whole)) if whole is not None else totals)
 
     def _within(self, index: Value, size: int) -> Value:
-        return self._least(index, size - 1)
-
-    def _least(self, index: Value, last: int) -> Value:
-        return self.f.intrinsic("llvm.umin.i32", "i32", index, i32(last))
+        return self.f.umin(index, i32(size - 1))
 
     # loads
 
@@ -245,8 +241,8 @@ class RowsKernel:
                 number = self._within(number, self.layout.width // unit)
             region = []
             for line in self._lines:
-                vector = f.load(vector_of("i32", words), f.further(line, f.widened_index(f.times(number, unit))), unit)
-                numbers = [vector] if words == 1 else [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(words)]
+                vector = f.load(vector_of("i32", words), f.further(line, f.times(number, unit)), unit)
+                numbers = f.elements(vector)
                 # Codes of what does not exist are multiplied by zeros; floats could be infinite.
                 is_float = self.layout.scheme in ("bfloat16", "float16", "fp8")
                 region.append([f.select(exists, word, i32(0)) for word in numbers] if exists is not None and is_float else numbers)
@@ -308,9 +304,9 @@ class RowsKernel:
                 totals = self._products(region.words, xs, totals)
                 continue
             count = len(region.words) * 2 * self.eights
-            sums = self._products(region.words, xs, [Value("float", "0.0")] * (2 * count if layout.has_offsets else count))
+            sums = self._products(region.words, xs, [ZERO] * (2 * count if layout.has_offsets else count))
             scaled = self._scaled(sums, self._pairs(region.scales))
-            totals = [f.binary("fadd", x, y) for x, y in zip(totals, scaled, strict=True)]
+            totals = [f.fadd(x, y) for x, y in zip(totals, scaled, strict=True)]
         return totals
 
     def _scaled(self, sums: Sequence[Value], scales: Sequence[tuple[Value, Value | None]]) -> list[Value]:
@@ -319,8 +315,8 @@ class RowsKernel:
         result = []
         for k in range(count):
             scale, offset = scales[k // 2 % len(scales)]
-            value = f.binary("fmul", sums[k], scale)
-            result.append(value if offset is None else f.binary("fadd", value, f.binary("fmul", sums[count + k], offset)))
+            value = f.fmul(sums[k], scale)
+            result.append(value if offset is None else f.fadd(value, f.fmul(sums[count + k], offset)))
         return result
 
     def _load_x(self, unit: Value) -> list[list[tuple[Value, Value]]]:
@@ -335,7 +331,7 @@ class RowsKernel:
                 for begin in range(0, count // 2, step):
                     at = f.plus(line, f.times(first, 2), i32(4 * begin))
                     vector = f.load(vector_of("i32", step), f.shared(at), 4 * step)
-                    words += [f.let("i32", f"extractelement {vector}, i32 {k}") for k in range(step)]
+                    words += f.elements(vector)
                 parts.append(words)
             result.append([pair for words in parts for pair in zip(words[::2], words[1::2], strict=True)])
         return result
@@ -346,7 +342,6 @@ class RowsKernel:
         lefts = [fragments.weights(words) for words in region]
         count = len(region) * 2 * self.eights
         result = list(totals)
-        zero = Value("float", "0.0")
         # Matrix units multiply sixteen outputs: those of eight are there twice.
         pairs = [(row, min(row + 1, len(region) - 1)) for row in range(0, len(region), 2)]
         for k, eight, (low, high) in product(range(len(lefts[0])), range(self.eights), pairs):
@@ -354,7 +349,7 @@ class RowsKernel:
             at, sums = eight * 2 * len(region) + 2 * low, 2 * (high - low + 1)
             for left, begin in (((first[0], second[0], first[1], second[1]), at), ((fragments.ones(),) * 4, count + at)):
                 if begin < len(totals):
-                    before = [*result[begin : begin + sums], zero, zero][:4]
+                    before = [*result[begin : begin + sums], ZERO, ZERO][:4]
                     result[begin : begin + sums] = f.multiply_add(dtype, left, xs[eight][k], before)[:sums]
         return result
 
@@ -368,9 +363,7 @@ class RowsKernel:
         half = schedule.tile // 8
         for eight in range(self.eights):
             for k in range(half):
-                pair = Value("<2 x float>", "poison")
-                for e in range(2):
-                    pair = f.let(pair.type, f"insertelement {pair}, {totals[(eight * half + k) * 2 + e]}, i32 {e}")
+                pair = f.vector(totals[2 * (eight * half + k) :][:2])
                 line = f.plus(f.times(f.plus(g, i32(8 * k)), COLUMNS * 4), i32(eight * schedule.tile * COLUMNS * 4))
                 f.store(pair, f.shared(f.plus(begin, line, f.times(self._t, 8))), 8)
         f.synchronise()
@@ -388,7 +381,7 @@ class RowsKernel:
                 at = f.plus(i32(self._sums_at), f.times(place, 4))
                 for warp in range(schedule.warps):
                     one = f.load("float", f.shared(f.plus(at, i32(4 * warp * self._tile_sums))), 4)
-                    total = one if total is None else f.binary("fadd", total, one)
+                    total = one if total is None else f.fadd(total, one)
             assert total is not None
             is_ragged = any(part.outputs % schedule.tile for part in self.parts)
             with f.only_if(f.below(output, self._outputs) if is_ragged else None):
@@ -400,9 +393,9 @@ class RowsKernel:
         """Round and store a sum."""
         f, size = self.f, self._dtype.itemsize
         if size == 2:
-            total = f.cast("bitcast", f.cast("fptrunc", total, "bfloat" if self._dtype == bfloat16 else "half"), "i16")
+            total = f.rounded(total, self._dtype)
         place = f.plus(f.binary("mul", row, self._outputs) if self.rows > 1 else i32(0), output)
-        f.store(total, f.further(results, f.widened_index(f.times(place, size))), size)
+        f.store(total, f.further(results, f.times(place, size)), size)
 
     def put_number(self, row: Value, column: Value, number: Value) -> None:
         """Emit the store of a number of x, a float, to shared memory.
@@ -410,15 +403,14 @@ class RowsKernel:
         One of float32 is the sum of three of bfloat16, of which an infinity is the first.
         """
         f, terms = self.f, self.source.terms
-        type_ = "half" if self.layout.dtype == np.float16 else "bfloat"
         line = f.plus(f.times(row, terms * self.pitch), f.times(self.layout.place(f, column), 2))
         for term in range(terms):
-            rounded = f.cast("fptrunc", number, type_)
+            rounded = f.cast("fptrunc", number, half_type(self.layout.dtype))
             f.store(f.cast("bitcast", rounded, "i16"), f.shared(f.plus(line, i32(term * self.pitch))), 2)
             if term < terms - 1:
                 wide = f.cast("fpext", rounded, "float")
                 size = f.binary("and", f.cast("bitcast", wide, "i32"), i32(0x7FFFFFFF))
-                number = f.select(f.below(size, 0x7F800000), f.binary("fsub", number, wide), Value("float", "0.0"))
+                number = f.select(f.below(size, 0x7F800000), f.fsub(number, wide), ZERO)
 
     def unrolled(self, count: int) -> list[tuple[Value, Value | None]] | None:
         """Emit this thread's share of so many numbers.
@@ -471,10 +463,8 @@ class Copied(Source):
 
         def copy(index: Value) -> None:
             row, unit = f.divided(index, units)
-            place = f.plus(
-                f.times(row, self._stride // lanes), f.intrinsic("llvm.umin.i32", "i32", unit, i32(exist - 1)), i32(self._start // lanes)
-            )
-            number = f.load(type_, f.further(f.bindings[self._binding], f.widened_index(f.times(place, size))), size)
+            place = f.plus(f.times(row, self._stride // lanes), f.umin(unit, i32(exist - 1)), i32(self._start // lanes))
+            number = f.load(type_, f.further(f.bindings[self._binding], f.times(place, size)), size)
             if units > exist:
                 number = f.select(f.below(unit, exist), number, zero)
             if self.terms > 1:

@@ -19,8 +19,8 @@ from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.loops.emit_values import LoopNest
 from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element
+from volta_fn.targets.nvidia.function import GLOBAL, ZERO, i32
 from volta_fn.targets.nvidia.matmul.contract import DTYPES, OPERATIONS
-from volta_fn.targets.nvidia.matmul.function import GLOBAL, i32
 from volta_fn.targets.nvidia.matmul.results import EpilogueScope
 from volta_fn.targets.nvidia.rows.kernel import TERMS, RowsKernel, Source
 
@@ -94,7 +94,7 @@ class Computed(Source):
                 with f.only_if(exists):
                     store(index, value)
         if kernel.numbers > count:
-            kernel.each(kernel.numbers - count, lambda index: kernel.put_number(i32(0), f.plus(index, i32(count)), Value("float", "0.0")))
+            kernel.each(kernel.numbers - count, lambda index: kernel.put_number(i32(0), f.plus(index, i32(count)), ZERO))
         if self._outputs:
 
             def others(index: Value) -> None:
@@ -114,7 +114,7 @@ class Computed(Source):
         f, dtype = kernel.f, self._kernel.outputs[store].dtype
         value = self._value(kernel, self._kernel.stores[store].value, reduced, index)
         if dtype.itemsize == 2:
-            value = f.cast("bitcast", f.cast("fptrunc", value, "half" if dtype == np.float16 else "bfloat"), "i16")
+            value = f.rounded(value, dtype)
         elif value.type == "i1":
             value = f.cast("zext", value, "i8")
         at = f.widened_index(f.times(self._place(kernel, store, index), dtype.itemsize))
@@ -122,31 +122,30 @@ class Computed(Source):
 
     def _sum(self, kernel: RowsKernel, number: int, operand: int, reduced: Mapping[int, Value], count: int) -> Value:
         """Emit the sum of a node over the row, which all threads get."""
-        f, zero = kernel.f, Value("float", "0.0")
+        f = kernel.f
 
         def add(index: Value, totals: list[Value]) -> list[Value]:
-            return [f.binary("fadd", totals[0], self._value(kernel, operand, reduced, index))]
+            return [f.fadd(totals[0], self._value(kernel, operand, reduced, index))]
 
         def part() -> list[Value]:
-            return f.repeat(f.thread, i32(count), i32(kernel.threads), [zero], add)
+            return f.repeat(f.thread, i32(count), i32(kernel.threads), [ZERO], add)
 
         shares = kernel.unrolled(count)
         if shares is None:
             (total,) = part()
         else:
             values = [self._value(kernel, operand, reduced, index) for index, _ in shares]
-            total = zero
+            total = ZERO
             for (_, exists), value in zip(shares, values, strict=True):
-                total = f.binary("fadd", total, value if exists is None else f.select(exists, value, zero))
-        for bit in (16, 8, 4, 2, 1):
-            total = f.binary("fadd", total, f.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), total, i32(bit), i32(31)))
+                total = f.fadd(total, value if exists is None else f.select(exists, value, ZERO))
+        total = f.reduce_lanes(f.fadd, total)
         begin = kernel.x_bytes + _SUMS * number
         with f.only_if(f.equals(f.lane, 0)):
             f.store(total, f.shared(f.plus(i32(begin), f.times(f.warp, 4))), 4)
         f.synchronise()
         total = f.load("float", f.shared(i32(begin)), 4)
         for warp in range(1, kernel.schedule.warps):
-            total = f.binary("fadd", total, f.load("float", f.shared(i32(begin + 4 * warp)), 4))
+            total = f.fadd(total, f.load("float", f.shared(i32(begin + 4 * warp)), 4))
         return total
 
     def _value(self, kernel: RowsKernel, node: int, reduced: Mapping[int, Value], index: Value) -> Value:

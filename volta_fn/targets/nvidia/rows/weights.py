@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.primitives.quantized import BLOCK, QuantizedLayout
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.matmul.function import KernelFunction, i32
+from volta_fn.targets.nvidia.function import KernelFunction, half_type, i32
 
 #: Bytes of a block of packed codes, and the units that a row may consist of, in bytes.
 _PACKED, _UNITS = BLOCK // 2, (16, 8, 4)
@@ -123,7 +123,7 @@ class Fragments:
 
     def __init__(self, f: KernelFunction, layout: WeightLayout) -> None:
         self.f, self.layout = f, layout
-        self.type = "half" if layout.dtype == np.float16 else "bfloat"
+        self.type = half_type(layout.dtype)
 
     def weights(self, words: Sequence[Value]) -> list[tuple[Value, Value]]:
         """Emit the numbers of a unit, four for each product."""
@@ -149,7 +149,7 @@ class Fragments:
         counted = f.binary("or", f.binary("and", shifted, i32(0x000F000F)), i32(bits))
         vector = f.cast("bitcast", counted, f"<2 x {self.type}>")
         constant = f"{self.type} {_literal(least, self.type)}"
-        return f.cast("bitcast", f.binary("fadd", vector, Value(vector.type, f"<{constant}, {constant}>")), "i32")
+        return f.cast("bitcast", f.fadd(vector, Value(vector.type, f"<{constant}, {constant}>")), "i32")
 
     def _integers(self, word: Value) -> tuple[Value, Value]:
         """Emit four integers of 8 bits."""
@@ -163,7 +163,7 @@ class Fragments:
                 counted = f.binary("or", f.binary("and", two, i32(0x007F007F)), i32(bits))
                 least = f.binary("or", f.binary("and", two, i32(0x00800080)), i32(bits))
             both = [f.cast("bitcast", x, f"<2 x {self.type}>") for x in (counted, least)]
-            pairs.append(f.cast("bitcast", f.binary("fsub", *both), "i32"))
+            pairs.append(f.cast("bitcast", f.fsub(*both), "i32"))
         return pairs[0], pairs[1]
 
     def _float8(self, word: Value) -> tuple[Value, Value]:

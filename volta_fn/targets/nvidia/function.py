@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from volta_fn.compiler.contractions import Walk
-from volta_fn.runtime.llvm.text import Function, Module, Value
+from volta_fn.runtime.llvm.text import Function, Module, Value, element_of, i64, lanes_of, vector_of
 
 #: Pointers to global and to shared memory.
 GLOBAL, SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
@@ -22,6 +22,8 @@ _SHARED_MEMORY = "@shared_memory"
 #: The results of `mma` and of `ldmatrix`.
 _SUMS, _WORDS = "{float, float, float, float}", "{i32, i32, i32, i32}"
 
+#: The most rows of tiles of a band.
+_BAND = 8
 
 #: Bytes of a row of a tile that the tensor memory accelerator copies, in the swizzle of 128 bytes.
 _ROW = 128
@@ -47,9 +49,26 @@ def i32(number: int) -> Value:
     return Value("i32", str(number))
 
 
-class KernelFunction(Function):
-    """The kernel `main` of a module. Indices are unsigned and have 32 bits.
+def f32(number: float) -> Value:
+    """Return a constant float32."""
+    return Value("float", f"0x{int(np.float64(np.float32(number)).view(np.uint64)):016X}")
 
+
+ZERO = Value("float", "0.0")
+
+#: The least finite float32, less than any product that is seen.
+LOWEST = f32(-float(np.finfo(np.float32).max))
+
+
+def half_type(dtype: np.dtype) -> str:
+    """Return the type of a 16-bit float."""
+    return "half" if dtype == np.float16 else "bfloat"
+
+
+class KernelFunction(Function):
+    """The kernel `main` of a module.
+
+    Indices have 32 bits and are below 2^31; offsets in arrays that may have more bytes are computed in 64 bits.
     Its parameters are pointers to tensor maps, a pointer per binding, and one to the grid of a conditional dispatch.
     """
 
@@ -112,25 +131,29 @@ class KernelFunction(Function):
         number = self.known(x)
         return self.cast("zext", x, "i64") if number is None else Value("i64", str(number))
 
+    def wide_times(self, index: Value, number: int) -> Value:
+        """Emit an index times a number, in 64 bits."""
+        return self.binary("mul", self.widened_index(index), i64(number))
+
+    def umin(self, x: Value, y: Value) -> Value:
+        """Emit the smaller of two indices."""
+        return self.intrinsic("llvm.umin.i32", "i32", x, y)
+
     def offset(self, index: Value, walk: Walk) -> Value:
         """Emit how far an index walks, in elements, as 64 bits."""
         digits = self.coordinates(index, walk.sizes)
-        steps = [
-            self.binary("mul", self.widened_index(digit), Value("i64", str(stride)))
-            for digit, stride in zip(digits, walk.strides, strict=True)
-            if stride
-        ]
-        total = Value("i64", "0")
+        steps = [self.wide_times(digit, stride) for digit, stride in zip(digits, walk.strides, strict=True) if stride]
+        total = i64(0)
         for step in steps:
             total = step if total.name == "0" else self.binary("add", total, step)
         return total
 
-    def raster(self, number: Value, down: int, across: int, band: int) -> tuple[Value, Value]:
+    def raster(self, number: Value, down: int, across: int) -> tuple[Value, Value]:
         """Emit the row and the column of a tile by its number.
 
-        Tiles are numbered column by column within bands of rows, so that neighbours share operands in the cache.
+        Tiles are numbered column by column within bands of some rows of tiles, so that neighbours share operands in the cache.
         """
-        band = next(rows for rows in range(min(band, down), 0, -1) if down % rows == 0)
+        band = next(rows for rows in range(min(_BAND, down), 0, -1) if down % rows == 0)
         outer, inner = self.divided(number, band * across)
         column, row = self.divided(inner, band)
         return self.plus(self.times(outer, band), row), column
@@ -198,17 +221,90 @@ class KernelFunction(Function):
         value = self.let(result, call)
         return [value] if len(types) == 1 else [self.let(t, f"extractvalue {value}, {k}") for k, t in enumerate(types)]
 
+    def run_intrinsic(self, name: str, *args: Value) -> None:
+        """Append a call of an intrinsic without a result."""
+        self.module.declare(name, f"declare void @{name}({', '.join(a.type for a in args)})")
+        self.run(name, *args)
+
     def synchronise(self) -> None:
         """Wait for all threads of the block."""
-        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
-        self.module.declare(name, f"declare void @{name}(i32)")
-        self.run(name, i32(0))
+        self.run_intrinsic("llvm.nvvm.barrier.cta.sync.aligned.all", i32(0))
 
     def synchronise_warp(self) -> None:
         """Wait for all lanes of the warp."""
-        name = "llvm.nvvm.bar.warp.sync"
-        self.module.declare(name, f"declare void @{name}(i32)")
-        self.run(name, i32(-1))
+        self.run_intrinsic("llvm.nvvm.bar.warp.sync", i32(-1))
+
+    # floats
+
+    def fadd(self, x: Value, y: Value) -> Value:
+        """Emit x + y."""
+        return self.binary("fadd", x, y)
+
+    def fsub(self, x: Value, y: Value) -> Value:
+        """Emit x - y."""
+        return self.binary("fsub", x, y)
+
+    def fmul(self, x: Value, y: Value) -> Value:
+        """Emit x * y."""
+        return self.binary("fmul", x, y)
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """Emit x * y + z of float32, rounded once."""
+        return self.intrinsic("llvm.fma.f32", "float", x, y, z)
+
+    def fmax(self, x: Value, y: Value) -> Value:
+        """Emit the larger of two float32 numbers; the other one if one is NaN."""
+        return self.intrinsic("llvm.maxnum.f32", "float", x, y)
+
+    def exp2(self, x: Value) -> Value:
+        """Emit 2 to the power of a float32, with an error of two units in the last place.
+
+        Results below the normal numbers are 0.
+        """
+        return self.intrinsic("llvm.nvvm.ex2.approx.ftz.f", "float", x)
+
+    def reduce_lanes(self, combine: Callable[[Value, Value], Value], x: Value, bits: Sequence[int] = (16, 8, 4, 2, 1)) -> Value:
+        """Combine float32 numbers of lanes, each of which gets the result.
+
+        They are the lanes whose numbers differ in these bits, by default all of a warp.
+        """
+        for bit in bits:
+            x = combine(x, self.intrinsic("llvm.nvvm.shfl.sync.bfly.f32", "float", i32(-1), x, i32(bit), i32(31)))
+        return x
+
+    def rounded(self, x: Value, dtype: np.dtype) -> Value:
+        """Emit the bits of float32 numbers rounded to a dtype of 16 bits.
+
+        They are a vector or one number.
+        """
+        lanes = lanes_of(x.type)
+        return self.cast("bitcast", self.cast("fptrunc", x, vector_of(half_type(dtype), lanes)), vector_of("i16", lanes))
+
+    def unpacked(self, word: Value, dtype: np.dtype) -> tuple[Value, Value]:
+        """Emit the two 16-bit floats of a word as float32.
+
+        That of the lower half is the first.
+        """
+        if dtype == np.float16:
+            low, high = self.elements(self.cast("fpext", self.cast("bitcast", word, "<2 x half>"), "<2 x float>"))
+            return low, high
+        low, high = self.binary("shl", word, i32(16)), self.binary("and", word, i32(-0x10000))
+        return self.cast("bitcast", low, "float"), self.cast("bitcast", high, "float")
+
+    # vectors
+
+    def vector(self, numbers: Sequence[Value]) -> Value:
+        """Emit a vector of numbers."""
+        result = Value(vector_of(numbers[0].type, len(numbers)), "poison")
+        for k, number in enumerate(numbers):
+            result = self.let(result.type, f"insertelement {result}, {number}, i32 {k}")
+        return result
+
+    def elements(self, vector: Value) -> list[Value]:
+        """Emit the numbers of a vector."""
+        if lanes_of(vector.type) == 1:
+            return [vector]
+        return [self.let(element_of(vector.type), f"extractelement {vector}, i32 {k}") for k in range(lanes_of(vector.type))]
 
     # memory
 
@@ -222,7 +318,13 @@ class KernelFunction(Function):
 
     def further(self, pointer: Value, offset: Value) -> Value:
         """Emit the pointer so many bytes further."""
+        if pointer.type == GLOBAL and offset.type == "i32":
+            offset = self.widened_index(offset)
         return pointer if self.known(offset) == 0 else self.let(pointer.type, f"getelementptr i8, {pointer}, {offset}")
+
+    def element(self, base: Value, index: Value, size: int) -> Value:
+        """Emit the pointer to an element of `size` bytes, by an index of 64 bits."""
+        return self.further(base, self.binary("mul", index, i64(size)))
 
     # copies to shared memory, and products of fragments
 
@@ -231,21 +333,15 @@ class KernelFunction(Function):
 
         `target` is an offset there. Bytes from `size` on become zeros.
         """
-        name = "llvm.nvvm.cp.async.cg.shared.global.16.s"
-        self.module.declare(name, f"declare void @{name}({SHARED}, {GLOBAL}, i32)")
-        self.run(name, self.shared(target), source, size)
+        self.run_intrinsic("llvm.nvvm.cp.async.cg.shared.global.16.s", self.shared(target), source, size)
 
     def commit_copies(self) -> None:
         """End a group of this thread's copies."""
-        name = "llvm.nvvm.cp.async.commit.group"
-        self.module.declare(name, f"declare void @{name}()")
-        self.run(name)
+        self.run_intrinsic("llvm.nvvm.cp.async.commit.group")
 
     def wait_for_copies(self, groups: int) -> None:
         """Wait until at most so many groups of this thread's copies are under way."""
-        name = "llvm.nvvm.cp.async.wait.group"
-        self.module.declare(name, f"declare void @{name}(i32)")
-        self.run(name, i32(groups))
+        self.run_intrinsic("llvm.nvvm.cp.async.wait.group", i32(groups))
 
     def load_matrices(self, pointer: Value, *, transposed: bool) -> list[Value]:
         """Load four matrices of 8 by 8 elements.
@@ -317,4 +413,4 @@ class KernelFunction(Function):
         """
         bits = self.widened_index(self.quotient(self.binary("and", address, i32(0x3FFFF)), 16))
         constant = (between_boxes >> 4) << 16 | (8 * _ROW >> 4) << 32 | 1 << 62
-        return self.binary("or", bits, Value("i64", str(constant)))
+        return self.binary("or", bits, i64(constant))
