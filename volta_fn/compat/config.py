@@ -13,7 +13,7 @@ from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.core.aval import set_numpy_dtype_promotion
-from volta_fn.core.devices.device import set_cpu_devices, set_default_device
+from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_device, set_default_spec
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
@@ -84,10 +84,17 @@ def _enable_x64(value: Any) -> None:
 
 
 def _platforms(value: Any) -> None:
+    """Set the default device by a list of platforms, without using it: the number of the CPU's devices may follow."""
     names = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "vulkan": "gpu"}
-    if value:
-        first = value.split(",")[0]
-        set_default_device(names.get(first, first))
+    first = str(value).split(",")[0] if value else ""
+    set_default_spec(names.get(first, first) or None)
+
+
+def _default_device(value: Any) -> None:
+    if isinstance(value, Device):
+        set_default_device(value)
+    else:
+        _platforms(config.values["jax_platforms"] if value is None else value)
 
 
 def _num_cpu_devices(value: Any) -> None:
@@ -116,7 +123,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
-    "jax_default_device": lambda value: set_default_device("cpu" if value is None else value),
+    "jax_default_device": _default_device,
     "jax_num_cpu_devices": _num_cpu_devices,
     "jax_export_calling_convention_version": lambda value: setattr(current, "calling_convention", value),
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.devices.device import Device, Executable, MemoryStats
+from volta_fn.core.devices.device import Device, Executable, MemoryStats, chosen_cpu_count
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
@@ -269,6 +269,8 @@ def discover() -> list[Device]:
 
 
 def _count() -> int:
-    """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
+    """Return the number of the CPU's devices: that of `set_cpu_devices`, or of XLA's flag in programs of JAX's, or of the environment."""
+    if count := chosen_cpu_count():
+        return count
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
     return threads.check_device_count(max(1, int(asked[1]))) if asked else threads.value_of("VOLTA_CPU_DEVICES") or 1
