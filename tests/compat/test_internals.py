@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax._src import api
+from jax._src import api, util
 from jax._src.lax.control_flow import loops
 from jax._src.scipy import signal
 
@@ -167,3 +168,16 @@ def test_joiners_and_updates_are_classes() -> None:
 
     np.testing.assert_array_equal(Columns()[np.arange(2), np.arange(2)], np.c_[:2, :2] + 1)
     assert type(vnp.r_) is grids.RClass and type(vnp.c_) is grids.CClass
+
+
+def test_functions_are_wrapped_with_formats() -> None:
+    def original(x: int) -> int:
+        """Return x."""
+        return x
+
+    for wraps in (internals.wraps, util.wraps):
+        plain = wraps(original)(lambda x: x + 1)
+        assert (plain.__name__, plain.__doc__, plain(1), plain.__wrapped__) == ("original", "Return x.", 2, original)
+        named = wraps(original, "d_{fun}", "{fun} {times} times: {doc}", times=3)(lambda x: x)
+        assert (named.__name__, named.__doc__) == ("d_original", "original 3 times: Return x.")
+        assert wraps(functools.partial(original), docstr="{doc}")(lambda x: x)(3) == 3

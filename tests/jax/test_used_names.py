@@ -13,7 +13,6 @@ NAMES = USED.read_text().split()
 #: What is left: steps of JAX's tracing, which Oryx repeats, and attributes of refused names.
 ABSENT = """
 jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
-jax._src.config.enable_checks.value jax._src.config.numpy_rank_promotion.value jax._src.config.threefry_partitionable.value
 jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
 jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info
 jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel.BlockSizes.get_default

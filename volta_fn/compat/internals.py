@@ -15,6 +15,8 @@ from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.mesh import Mesh, get_mesh
+from volta_fn.core.functions import function_name
+from volta_fn.core.functions import wraps as functools_wraps
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, current_trace, set_trace
 from volta_fn.errors import GradientError, ShapeError
@@ -192,6 +194,19 @@ def _batch_and_remainder(x: Any, batch_size: int) -> tuple[Any, Any]:
     whole = count * batch_size
     batches = tree.map(lambda leaf: leaf[:whole].reshape(count, batch_size, *leaf.shape[1:]), x) if count else None
     return batches, tree.map(lambda leaf: leaf[whole:], x) if whole < leaves[0].shape[0] or not count else None
+
+
+def wraps(wrapped: Callable[..., Any], namestr: str | None = None, docstr: str | None = None, **kwargs: Any) -> Callable[[Any], Any]:
+    """Apply `functools.wraps` with formats for the name, of `fun`, and for the docstring, of `fun`, `doc` and `kwargs`."""
+
+    def wrap_function(fun: Any) -> Any:
+        fun = functools_wraps(wrapped)(fun)
+        name, doc = function_name(wrapped), getattr(wrapped, "__doc__", None) or ""
+        fun.__name__ = namestr.format(fun=name) if namestr is not None else name
+        fun.__doc__ = docstr.format(fun=name, doc=doc, **kwargs) if docstr is not None else doc
+        return fun
+
+    return wrap_function
 
 
 # The process and its mesh.
