@@ -425,9 +425,9 @@ _IMPORTED_HEAD = "# Names that modules of JAX's have because they import them: v
 
 
 def imported_names(surface: dict[str, list[Name]]) -> str:
-    """Return the table of the names that public modules of the installed JAX import, where their homes have them here.
+    """Return the table of names that modules of the installed JAX import.
 
-    `IMPORTED` is empty meanwhile, as names are left out that modules here have otherwise.
+    Their homes have them here, too. `IMPORTED` is empty meanwhile, as names are left out that modules here have otherwise.
     """
     IMPORTED.write_text(_IMPORTED_HEAD)
     table = [_IMPORTED_HEAD]
@@ -448,7 +448,10 @@ def imported_names(surface: dict[str, list[Name]]) -> str:
 
 
 def _origin(name: str, value: Any) -> tuple[str, str]:
-    """Return a home of a value and its name there, which is empty for a module; two empty strings if it cannot be had here."""
+    """Return a home of a value and its name there, which is empty for a module.
+
+    Both are empty if the value cannot be had here.
+    """
     if isinstance(value, ModuleType):
         homes = [(value.__name__, "")]
     else:

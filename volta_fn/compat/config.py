@@ -85,7 +85,7 @@ def _enable_x64(value: Any) -> None:
 
 
 def _platforms(value: Any) -> None:
-    """Set the default device by a list of platforms, without using it: the number of the CPU's devices may follow."""
+    """Set the default device by a list of platforms, without using it."""
     names = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "vulkan": "gpu"}
     first = str(value).split(",")[0] if value else ""
     set_default_spec(names.get(first, first) or None)
@@ -297,7 +297,7 @@ class State:
         self.__signature__ = Signature([Parameter("new_val", Parameter.POSITIONAL_OR_KEYWORD, default=default)])
 
     def __call__(self, new_val: Any = ...) -> _Setting:
-        """Return the context manager; without a value, it sets what the setting is named for."""
+        """Return the context manager that sets a value."""
         return _Setting(self._setting, self._default if new_val is ... else new_val)
 
     def __repr__(self) -> str:

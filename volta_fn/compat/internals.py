@@ -158,24 +158,24 @@ def _check_output_dtype_jacrev(holomorphic: bool, x: Any) -> None:
 
 
 def _std_basis(pytree: Any) -> Any:
-    """Return the rows of the identity matrix as trees of the given structure, stacked in leading axes."""
+    """Return the rows of an identity matrix as trees, stacked in leading axes."""
     leaves = [as_value(leaf) for leaf in tree.leaves(pytree)]
     identity = vnp.eye(sum(leaf.size for leaf in leaves), dtype=dtypes.result_type(*leaves))
     return _split(pytree, 1, None, identity)
 
 
 def _jacfwd_unravel(input_pytree: Any, output_pytree_leaf: Any, arr: Any) -> Any:
-    """Return the parts of a result's derivatives, in the last axis, as a tree like the arguments."""
+    """Split a result's derivatives along the last axis, as the arguments are."""
     return _split(input_pytree, arr.ndim - 1, output_pytree_leaf, arr)
 
 
 def _jacrev_unravel(output_pytree: Any, input_pytree_leaf: Any, arr: Any) -> Any:
-    """Return the parts of an argument's derivatives, in the first axis, as a tree like the results."""
+    """Split an argument's derivatives along the first axis, as the results are."""
     return _split(output_pytree, 0, input_pytree_leaf, arr)
 
 
 def _split(pytree: Any, axis: int, example: Any, arr: Array) -> Any:
-    """Split an array along an axis as a tree, of the dtypes of its leaves or of an example."""
+    """Split an array as a tree, of the dtypes of its leaves or of an example."""
     leaves, structure = tree.flatten(pytree)
     shapes, ends = [vnp.shape(leaf) for leaf in leaves], np.cumsum([vnp.size(leaf) for leaf in leaves], dtype=int)
     parts = []
@@ -187,7 +187,10 @@ def _split(pytree: Any, axis: int, example: Any, arr: Array) -> Any:
 
 
 def _batch_and_remainder(x: Any, batch_size: int) -> tuple[Any, Any]:
-    """Return the batches of a tree's rows in a leading axis, and the rows that are left; None for either if there are none."""
+    """Return a tree's rows in batches, and those that are left.
+
+    Either is None if it has no rows.
+    """
     if not (leaves := tree.leaves(x)):
         return x, None
     count = leaves[0].shape[0] // batch_size if batch_size else 0
@@ -197,7 +200,10 @@ def _batch_and_remainder(x: Any, batch_size: int) -> tuple[Any, Any]:
 
 
 def wraps(wrapped: Callable[..., Any], namestr: str | None = None, docstr: str | None = None, **kwargs: Any) -> Callable[[Any], Any]:
-    """Apply `functools.wraps` with formats for the name, of `fun`, and for the docstring, of `fun`, `doc` and `kwargs`."""
+    """Apply `functools.wraps`, with formats for name and docstring.
+
+    They may name the function's `{fun}` and `{doc}`, and the docstring's `kwargs`.
+    """
 
     def wrap_function(fun: Any) -> Any:
         fun = functools_wraps(wrapped)(fun)

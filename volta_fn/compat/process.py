@@ -32,7 +32,7 @@ memory = SimpleNamespace(Space=MemorySpace)
 
 
 class _Backends(Mapping[str, "Backend"]):
-    """The platforms in use, which some libraries look at; JAX has a dictionary of clients."""
+    """The platforms in use, which some libraries look at."""
 
     def __getitem__(self, name: str) -> Backend:
         if name not in _platforms_in_use():

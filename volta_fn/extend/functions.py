@@ -212,9 +212,9 @@ def _ensure_index_tuple(x: Any) -> tuple[int, ...]:
 
 
 def _ensure_inbounds(allow_invalid: bool, num_args: int, argnums: Sequence[int]) -> tuple[int, ...]:
-    """Return positions of arguments counted from the first; with `allow_invalid`, without those beyond the last.
+    """Return positions of arguments counted from the first.
 
-    Raises `ArgumentError` for others that do not exist.
+    With `allow_invalid`, those beyond the last are left out. Raises `ArgumentError` for others that do not exist.
     """
     positions = [n for n in argnums if not (allow_invalid and n >= num_args)]
     if outside := [n for n in positions if not -num_args <= n < num_args]:

@@ -269,7 +269,10 @@ def discover() -> list[Device]:
 
 
 def _count() -> int:
-    """Return the number of the CPU's devices: that of `set_cpu_devices`, or of XLA's flag in programs of JAX's, or of the environment."""
+    """Return the number of the CPU's devices.
+
+    It is that of `set_cpu_devices`, else of XLA's flag in programs of JAX's, else of VOLTA_CPU_DEVICES.
+    """
     if count := chosen_cpu_count():
         return count
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None

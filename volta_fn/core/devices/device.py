@@ -590,9 +590,9 @@ def set_default_device(device: str | Device) -> None:
 
 
 def set_default_spec(spec: str | None) -> None:
-    """Name the default device of the process ("cpu", "gpu:1"; None: as if none was set), which its first use finds.
+    """Name the default device of the process, which its first use finds.
 
-    Raises `DeviceError` for an unknown platform, and starts none.
+    None means that no default was set. Raises `DeviceError` for an unknown platform, and starts none.
     """
     global _process_default, _default_spec
     if spec is not None:
