@@ -52,6 +52,13 @@ def test_errors_of_users_show_their_frames_alone(tmp_path: Path) -> None:
     assert "KeyError: 'mine'" in text
 
 
+def test_a_recursion_without_end_is_shown(tmp_path: Path) -> None:
+    mistake = "def deeper(n):\n        return deeper(n + 1)\n    deeper(0)"
+    frames, text = shown(tmp_path, SCRIPT.format(mistake=mistake, transform="jit"))
+    assert frames[:2] == ["script.py <module>", "script.py model"] and "RecursionError" in text
+    assert "Error in sys.excepthook" not in text
+
+
 def test_causes_are_shortened_too(tmp_path: Path) -> None:
     mistake = "try:\n        x @ vf.numpy.ones((7, 7))\n    except ValueError as error:\n        raise RuntimeError('wrapped') from error"
     frames, text = shown(tmp_path, SCRIPT.format(mistake=mistake, transform="jit"))
@@ -112,16 +119,16 @@ def test_notebooks_show_short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ShapeError) as caught:
         vf.jit(lambda x: x @ vf.numpy.ones((7, 7)))(vf.numpy.ones((2, 3)))
     assert shell.custom_exceptions == (Exception,)
-    assert tracebacks._length(caught.value.__traceback__) > 5
+    assert len(tracebacks._entries(caught.value.__traceback__)) > 5
     shell.handler(shell, caught.type, caught.value, caught.tb)
     assert shell.shown[2] is caught.value.__traceback__
-    assert tracebacks._length(shell.shown[2]) == 2  # the user's lines alone
+    assert len(tracebacks._entries(shell.shown[2])) == 2  # the user's lines alone
     with pytest.raises(TypeError) as wrong:
         vf.numpy.ones(2).sum(dim=0)
     shell.handler(shell, wrong.type, wrong.value, wrong.tb)
     assert wrong.value.__notes__ == ["volta_fn.numpy.sum has the argument axis instead of dim"]
-    assert tracebacks._length(shell.shown[2]) == 1
+    assert len(tracebacks._entries(shell.shown[2])) == 1
     with pytest.raises(KeyError) as own:
         vf.jit(lambda x: {}[1])(1.0)
     shell.handler(shell, own.type, own.value, own.tb)
-    assert tracebacks._length(shell.shown[2]) == 2  # without the frames between the call and the function
+    assert len(tracebacks._entries(shell.shown[2])) == 2  # without the frames between the call and the function

@@ -79,6 +79,7 @@ def run(program: Program, library: str, limit: float) -> Outcome:
         source.write_text(program.text)
         paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
+        environment["PYTHONHASHSEED"] = "0"  # sets of text, whose order some packages make the order of random keys
         environment |= {"VOLTA_CACHE_DIR": str(Path(folder) / "cache")} if library == "volta_fn" else {"JAX_PLATFORMS": "cpu"}
         start = time.perf_counter()
         try:

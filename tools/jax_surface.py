@@ -1,7 +1,8 @@
 """Compare the names of JAX with those here: `python tools/jax_surface.py`.
 
 `--record` walks the public modules of the JAX that is installed and writes `tests/jax/surface.txt`: each module, and below it each public
-name with its kind and signature, and each public attribute of a class. `--record-newer` writes to `tests/jax/newer_surface.txt` what a
+name with its kind and signature, and each public attribute of a class. `--imported` writes `volta_fn/jax/imported_names.txt`, names that
+a module has because it imports them. `--record-newer` writes to `tests/jax/newer_surface.txt` what a
 newer JAX that is installed has beyond it. `--missing` lists what is not here, and `--signatures` where parameters or defaults differ.
 Without an option the tool writes docs/jax_names.md, the count of each module. `tests/jax/test_surface.py` holds the comparison.
 
@@ -29,10 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from volta_fn.jax.namespace import VERSION, refused_names  # noqa: E402
+from volta_fn.jax.namespace import VERSION, read_refused, read_table, refused_names  # noqa: E402
 from volta_fn.jax.refused import Refused  # noqa: E402
 
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
+IMPORTED = ROOT / "volta_fn" / "jax" / "imported_names.txt"
 #: The release of the newest JAX, and its names and signatures that the recorded one lacks.
 NEWER_VERSION, NEWER = "0.12.0", SURFACE.with_name("newer_surface.txt")
 PAGE = ROOT / "docs" / "jax_names.md"
@@ -415,6 +417,56 @@ def here(path: str) -> Any:
     return importlib.import_module(f"volta_fn.{path}")
 
 
+# Names that modules import.
+
+#: Modules that have values which do not tell where they come from.
+_HOMES = ("jax", "jax.lax", "jax.typing", "jax._src.typing", "jax._src.util", "typing")
+_IMPORTED_HEAD = "# Names that modules of JAX's have because they import them: volta_fn/jax/namespace.py says how to read this.\n"
+
+
+def imported_names(surface: dict[str, list[Name]]) -> str:
+    """Return the table of names that modules of the installed JAX import.
+
+    Their homes have them here, too. `IMPORTED` is empty meanwhile, as names are left out that modules here have otherwise.
+    """
+    IMPORTED.write_text(_IMPORTED_HEAD)
+    table = [_IMPORTED_HEAD]
+    for path in surface:
+        if path.startswith((*_BARE, "jax.tools")):
+            continue
+        with contextlib.suppress(Exception):  # a module that needs a package or a device
+            module, public = _imported(path), {name.path for name in surface[path]}
+            names = [name for name in dir(module) if not name.startswith("_") and name not in public | deprecated(module)]
+            names = [name for name in names if not hasattr(here(path), name)]
+            homes: dict[str, list[str]] = {}
+            for name in names:
+                home, original = _origin(name, _attribute(module, name))
+                if home and name != "annotations":
+                    homes.setdefault(home, []).append(name if name == original else f"{name}={original}")
+            table += [f"{path}\n", *[f"    {home}: {' '.join(items)}\n" for home, items in sorted(homes.items())], "\n"] if homes else []
+    return "".join(table).rstrip("\n") + "\n"
+
+
+def _origin(name: str, value: Any) -> tuple[str, str]:
+    """Return a home of a value and its name there, which is empty for a module.
+
+    Both are empty if the value cannot be had here.
+    """
+    if isinstance(value, ModuleType):
+        homes = [(value.__name__, "")]
+    else:
+        homes = [(str(getattr(value, "__module__", "")), str(getattr(value, "__name__", ""))), *[(home, name) for home in _HOMES]]
+    for home, original in homes:
+        owner = sys.modules.get(home)
+        if owner is None or home == "builtins" or (owner is not value and getattr(owner, original, None) is not value):
+            continue
+        if home.partition(".")[0] not in ("jax", "jaxlib"):
+            return home, original
+        if home in {*read_table(), *read_refused()} and (not original or hasattr(here(home), original)):
+            return home, original
+    return "", ""
+
+
 # The page.
 
 _HEAD = f"""# Names of JAX {VERSION}
@@ -477,6 +529,9 @@ def main(options: list[str]) -> None:
         return
     if "--record-newer" in options:
         NEWER.write_text(write(beyond(record("jax"), read())))
+        return
+    if "--imported" in options:
+        IMPORTED.write_text(imported_names(read()))
         return
     differences = list(compare(read(), here))
     newer = read(NEWER.read_text())

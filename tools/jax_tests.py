@@ -1,14 +1,15 @@
 """Run JAX's own tests on volta_fn.
 
-    python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--limit N] [--save FILE] [--show] [--oracle | --beside FILE]
+    python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--limit N] [--part K/N] [--save FILE] [--show]
+        [--oracle | --beside FILE]
 
 CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its tests, such as lax_numpy_test (without any: those of
 docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within --limit (10) seconds and each file
-within --seconds. A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with
-another message; `internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour,
-which leaves out those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the
-most frequent causes first; with --save all outcomes go to a file as JSON. With --oracle the tests run under the installed JAX; with
---beside, and what such a run has saved, only tests are counted that pass there.
+within --seconds; --part 1/4 takes every fourth from the first. A line per file says how many tests there were of each outcome: `pass`;
+`wording`, the error that JAX raises with another message; `internal`, a test that uses JAX's private modules; `fail`, everything else;
+and the rate of tests of public behaviour, which leaves out those, passed or not, whose source looks at something else
+(`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent causes first; with --save all outcomes go to a file as JSON.
+With --oracle the tests run under the installed JAX; with --beside, and what such a run has saved, only tests are counted that pass there.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
     return {"outcome": outcome, "error": kind.__name__, "message": message[:500], "where": where}
 
 
-def run_file(checkout: Path, name: str, seconds: float, limit: float, oracle: bool = False) -> list[dict[str, Any]]:
+def run_file(
+    checkout: Path, name: str, seconds: float, limit: float, oracle: bool = False, part: slice = slice(None)
+) -> list[dict[str, Any]]:
     """Run the tests of one file in this process, or under JAX itself."""
     for library in "stats special linalg signal optimize ndimage fft interpolate".split():
         importlib.import_module(f"scipy.{library}")  # before sys.modules has a jax that they look for
@@ -103,7 +106,7 @@ def run_file(checkout: Path, name: str, seconds: float, limit: float, oracle: bo
     jax_internals.running = True
     warnings.simplefilter("ignore")
     end = time.monotonic() + seconds
-    tests = [test for suite in unittest.TestLoader().loadTestsFromModule(module) for test in suite]
+    tests = [test for suite in unittest.TestLoader().loadTestsFromModule(module) for test in suite][part]
     kinds = jax_test_kinds.kinds_in(path)
     rows = []
     for test in tests:
@@ -156,6 +159,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--limit", type=float, default=10.0)
+    parser.add_argument("--part", default="1/1")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--oracle", action="store_true")
@@ -163,7 +167,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(arguments.names) == 1:
         sys.path[:0] = [str(HERE.parent), str(arguments.checkout / "tests")]
-        rows = run_file(arguments.checkout, arguments.names[0], arguments.seconds, arguments.limit, arguments.oracle)
+        first, step = map(int, arguments.part.split("/"))
+        part = slice(first - 1, None, step)
+        rows = run_file(arguments.checkout, arguments.names[0], arguments.seconds, arguments.limit, arguments.oracle, part)
         if arguments.beside:
             passing = {row["test"].partition(" ")[0] for row in json.loads(arguments.beside.read_text()) if row["outcome"] == "pass"}
             rows = [row for row in rows if row["test"].partition(" ")[0] in passing]
@@ -172,7 +178,7 @@ def main() -> None:
             arguments.save.write_text(json.dumps(rows))
         return
     for name in arguments.names:
-        options = ["--seconds", str(arguments.seconds), *(["--show"] if arguments.show else [])]
+        options = ["--seconds", str(arguments.seconds), "--part", arguments.part, *(["--show"] if arguments.show else [])]
         options += ["--save", str(arguments.save.with_suffix(f".{name}.json"))] if arguments.save else []
         subprocess.run([sys.executable, __file__, str(arguments.checkout), name, *options], check=False, stderr=subprocess.DEVNULL)
 

@@ -1,7 +1,7 @@
 """Collect the names of JAX that released libraries use.
 
 `python tools/jax_uses.py WHEEL …` reads the wheels' sources, keeps the names that the JAX which is installed has, public or private, and
-writes them to `tests/jax/used_names.txt`, whose test holds that each is here, too. A name is a path of modules, an attribute of the last
+adds them to `tests/jax/used_names.txt`, whose test holds that each is here, too. A name is a path of modules, an attribute of the last
 one, and perhaps attributes of that.
 """
 
@@ -25,7 +25,7 @@ def sources(wheel: Path) -> Iterator[ast.Module]:
             if name.endswith(".py") and b"jax" in (text := archive.read(name)):
                 try:
                     yield ast.parse(text)
-                except (SyntaxError, ValueError):  # templates, and sources of Python 2
+                except (SyntaxError, ValueError, RecursionError):  # templates, sources of Python 2, and long generated expressions
                     continue
 
 
@@ -71,9 +71,12 @@ def resolves(name: str, root: str = "jax") -> bool:
         except ImportError:
             continue
         for part in parts[k:]:
-            if not hasattr(value, part):
+            try:
+                value = getattr(value, part)
+            except AttributeError:
                 return False
-            value = getattr(value, part)
+            except Exception:  # a name that is refused with advice
+                return True
         return True
     return False
 
@@ -91,9 +94,10 @@ def main(argv: Sequence[str]) -> int:
     if not argv:
         print(__doc__)
         return 2
-    names = collect(map(Path, argv))
-    USED.write_text("\n".join(names) + "\n")
-    print(f"{len(names)} names of {len(argv)} wheels")
+    before = set(USED.read_text().split())
+    names = {*before, *collect(map(Path, argv))}
+    USED.write_text("\n".join(sorted(names)) + "\n")
+    print(f"{len(names)} names, {len(names - before)} more by {len(argv)} wheels")
     return 0
 
 

@@ -25,11 +25,7 @@ def shortened(error: BaseException, retained: int = 1) -> TracebackType | None:
 
     An error from elsewhere that the package did not expect keeps all frames after the user's last.
     """
-    frames = []
-    entry = error.__traceback__
-    while entry is not None:
-        frames.append(entry)
-        entry = entry.tb_next
+    frames = _entries(error.__traceback__)
     user_frames = [i for i, frame in enumerate(frames) if not is_internal(frame.tb_frame.f_globals.get("__name__", ""))]
     if not user_frames:
         return error.__traceback__
@@ -58,15 +54,20 @@ def shorten(error: BaseException, retained: int = 1) -> bool:
     lost = False
     current: BaseException | None = error
     while current is not None:
-        before, short = _length(current.__traceback__), shortened(current, retained)
+        before, short = len(_entries(current.__traceback__)), shortened(current, retained)
         current.__traceback__ = short
-        lost |= _length(short) < before
+        lost |= len(_entries(short)) < before
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return lost
 
 
-def _length(entry: TracebackType | None) -> int:
-    return 0 if entry is None else 1 + _length(entry.tb_next)
+def _entries(entry: TracebackType | None) -> list[TracebackType]:
+    """Return the entries of a traceback, however many."""
+    entries = []
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    return entries
 
 
 def _is_on() -> bool:

@@ -126,6 +126,17 @@ def test_integers_beyond_the_width_overflow() -> None:
         jnp.asarray(2**40)
 
 
+def test_the_value_of_a_setting_is_read_from_its_manager() -> None:
+    assert settings.debug_nans.value is False and settings.numpy_rank_promotion.value == "allow"
+    with settings.debug_nans(True), settings.numpy_rank_promotion("raise"):
+        assert settings.debug_nans.value is True and settings.numpy_rank_promotion.value == "raise"
+        with settings.debug_nans(False):
+            assert settings.debug_nans.value is False
+    with settings.debug_nans():
+        assert settings.debug_nans.value is True
+    assert repr(settings.debug_nans) == "State(jax_debug_nans=False)" and settings.debug_nans.__name__ == "debug_nans"
+
+
 def test_disable_jit_runs_python() -> None:
     f = vf.jit(lambda x: 3 if x > 1 else 4)
     with settings.disable_jit():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
+from jax._src import api, util
+from jax._src.lax.control_flow import loops
 from jax._src.scipy import signal
 
 import volta_fn as vf
 from volta_fn import numpy as vnp
 from volta_fn.compat import internals
 from volta_fn.errors import ShapeError
+from volta_fn.numpy import grids
 from volta_fn.sharding import make_mesh
 
 
@@ -105,3 +112,72 @@ def test_products_follow_a_path() -> None:
     np.testing.assert_allclose(internals._einsum(operands, path, None, None), operands[0] @ operands[1] @ operands[2], rtol=1e-5)
     wide = internals._einsum([x.astype("bfloat16") for x in map(vnp.asarray, operands)], path, None, "float32")
     assert wide.dtype == "float32"
+
+
+def test_steps_of_jacobians_are_those_of_jax() -> None:
+    shaped = {"a": np.ones((2, 2), np.float32), "b": np.float32(1)}
+    rows = np.arange(15, dtype=np.float32).reshape(3, 5)
+    theirs = api._std_basis({name: jax.numpy.asarray(x) for name, x in shaped.items()})
+    for name, x in internals._std_basis(shaped).items():
+        np.testing.assert_array_equal(x, theirs[name])
+    for ours, reference, array in [
+        (internals._jacfwd_unravel, api._jacfwd_unravel, rows),
+        (internals._jacrev_unravel, api._jacrev_unravel, rows.T),
+        (internals._jacrev_unravel, api._jacrev_unravel, rows.T * np.complex64(1 + 2j)),
+    ]:
+        theirs = reference(shaped, jax.numpy.float32(1), jax.numpy.asarray(array))
+        for name, x in ours(shaped, vnp.float32(1), vnp.asarray(array)).items():
+            assert x.dtype == theirs[name].dtype
+            np.testing.assert_array_equal(x, theirs[name])
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 5, 7])
+def test_batches_and_their_rest_are_those_of_jax(size: int) -> None:
+    x = {"a": np.arange(10).reshape(5, 2), "b": np.arange(5)}
+    theirs = loops._batch_and_remainder(jax.tree.map(jax.numpy.asarray, x), size)
+    for ours, reference in zip(internals._batch_and_remainder(vf.tree.map(vnp.asarray, x), size), theirs, strict=True):
+        assert (ours is None) == (reference is None)
+        for a, b in zip(vf.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert internals._batch_and_remainder({}, 2) == loops._batch_and_remainder({}, 2) == ({}, None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int32", "bool"])
+@pytest.mark.parametrize("holomorphic", [False, True])
+def test_the_dtypes_of_jacobians_are_those_that_jax_takes(dtype: str, holomorphic: bool) -> None:
+    def accepts(check: Any, *arguments: Any) -> bool:
+        try:
+            check(holomorphic, *arguments)
+        except TypeError:
+            return False
+        return True
+
+    x = np.ones(2, dtype)
+    for name in ("_check_input_dtype_jacfwd", "_check_output_dtype_jacfwd", "_check_output_dtype_jacrev"):
+        assert accepts(getattr(internals, name), vnp.asarray(x)) == accepts(getattr(api, name), jax.numpy.asarray(x)), name
+    for allow_int in (False, True):
+        ours, theirs = internals._check_input_dtype_jacrev, api._check_input_dtype_jacrev
+        assert accepts(ours, allow_int, vnp.asarray(x)) == accepts(theirs, allow_int, jax.numpy.asarray(x)), allow_int
+    assert internals._dtype(x) == api._dtype(x)
+
+
+def test_joiners_and_updates_are_classes() -> None:
+    class Columns(grids.CClass):
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(key) + 1
+
+    np.testing.assert_array_equal(Columns()[np.arange(2), np.arange(2)], np.c_[:2, :2] + 1)
+    assert type(vnp.r_) is grids.RClass and type(vnp.c_) is grids.CClass
+
+
+def test_functions_are_wrapped_with_formats() -> None:
+    def original(x: int) -> int:
+        """Return x."""
+        return x
+
+    for wraps in (internals.wraps, util.wraps):
+        plain = wraps(original)(lambda x: x + 1)
+        assert (plain.__name__, plain.__doc__, plain(1), plain.__wrapped__) == ("original", "Return x.", 2, original)
+        named = wraps(original, "d_{fun}", "{fun} {times} times: {doc}", times=3)(lambda x: x)
+        assert (named.__name__, named.__doc__) == ("d_original", "original 3 times: Return x.")
+        assert wraps(functools.partial(original), docstr="{doc}")(lambda x: x)(3) == 3

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 
 import volta_fn as vf
 from volta_fn import monitoring, scopes
+from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.extend import core, dtypes, functions
 from volta_fn.extend import interpreters as pe
 
@@ -189,3 +194,23 @@ def test_a_tracer_holds_the_type_that_a_librarys_class_passes_on() -> None:
 
     holder = Holder(core.Trace(), jnp.ones((2, 3), "int32"))
     assert holder.shape == (2, 3) and holder.dtype == np.int32 and holder.value.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("cos", {"accuracy": None}),
+        ("convert_element_type", {"new_dtype": np.dtype("int32"), "weak_type": False, "sharding": None}),
+        ("reduce_sum", {"axes": (0,), "out_sharding": None}),
+        ("reshape", {"new_sizes": (4,), "dimensions": None, "sharding": None}),
+        ("broadcast_in_dim", {"shape": (3, 2, 2), "broadcast_dimensions": (1, 2), "sharding": None}),
+        ("svd", {"full_matrices": False, "compute_uv": False, "subset_by_index": None, "algorithm": None}),
+    ],
+)
+def test_primitives_take_the_choices_of_jax(name: str, params: dict[str, Any]) -> None:
+    x = np.float32([[1, 2], [3, 4]])
+    primitives = importlib.import_module("jax.lax.linalg" if name == "svd" else "jax.lax")
+    theirs = jax.tree.leaves(getattr(primitives, f"{name}_p").bind(x, **params))
+    for apply in (lambda p: p.bind(x, **params), lambda p: vf.jit(lambda x: p.bind(x, **params))(x)):
+        for a, b in zip(vf.tree.leaves(apply(PRIMITIVES[name])), theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -107,6 +107,36 @@ def test_programs_may_ask_for_devices_before_they_import_jax(tmp_path: Path) -> 
     assert completed.stdout.strip() == "3", completed.stderr
 
 
+#: Counts devices after what starts none in JAX, with both ways to ask for their number.
+LAZY = """
+import importlib, os
+import jax, jax.numpy as jnp, numpy as np
+from jax._src import xla_bridge
+for name in "export scipy.stats nn.initializers experimental.pallas experimental.sparse experimental.checkify".split():
+    importlib.import_module(f"jax.{name}")
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_default_device", None)
+jax.config.update("jax_num_cpu_devices", COUNT)
+jax.jit(lambda x: x * 2), jax.vmap(jax.grad(lambda x: x.sum())), jnp.vectorize(lambda x: x), jax.nn.initializers.he_normal()
+jax.eval_shape(jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32)), jnp.result_type(1.0, jnp.int32), jnp.finfo(jnp.float32).eps
+jax.tree.map(lambda x: x + 1, {"a": 1}), jax.P("x"), jax.sharding.AbstractMesh((2,), ("x",)), jnp.shape(np.ones(3))
+unused = xla_bridge.backends_are_initialized(), dict(xla_bridge._backends)
+jax.config.update("jax_num_cpu_devices", LATER)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=NUMBER"
+print(unused, jax.device_count(), xla_bridge.backends_are_initialized(), [*xla_bridge._backends])
+"""
+
+
+@pytest.mark.parametrize(("count", "later", "flag"), [(8, 3, 1), (-1, -1, 4)])
+def test_devices_start_when_they_are_used(count: int, later: int, flag: int) -> None:
+    program = LAZY.replace("COUNT", str(count)).replace("LATER", str(later))
+    program = program.replace("NUMBER", str(flag)) if flag > 1 else program.replace('os.environ["XLA_FLAGS"]', "flag")
+    environment = {"JAX_PLATFORMS": "cpu"}
+    theirs = run("-c", program, env=environment)
+    ours = run("-c", "import volta_fn.jax as v; v.install()\n" + program, env=environment)
+    assert ours.stdout == theirs.stdout == f"(False, {{}}) {max(later, flag)} True ['cpu']\n", theirs.stderr + ours.stderr
+
+
 def test_usage() -> None:
     assert run("-m", "volta_fn.jax", "--help").stdout.startswith("usage: python -m volta_fn.jax program.py")
     assert run("-m", "volta_fn.jax").returncode == 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import volta_fn.jax as ours
-from volta_fn.jax.namespace import Entry, read_table
+from tests.jax.programs import output_of
+from volta_fn.jax.namespace import Entry, read_imported, read_table
 from volta_fn.lazy_imports import load
 
 TABLE = read_table()
@@ -40,3 +41,37 @@ def test_comments_renames_and_stars_are_read(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("volta_fn.jax.namespace.__file__", str(tmp_path / "table.py"))
     table = read_table.__wrapped__()
     assert table == {"a.b": Entry({"x": ("m.n", "x"), "y": ("m.n", "z"), "o": ("m.o", "")}, ["m.n"])}
+
+
+def test_names_that_modules_import_are_names_of_theirs() -> None:
+    table = {path: entry.names for path, entry in read_imported().items()}
+    assert sum(map(len, table.values())) > 300 and table["jax.experimental.ode"]["jnp"] == ("jax.numpy", "")
+    checks = f"""
+import importlib, sys
+for path, names in {table!r}.items():
+    for name, (home, original) in names.items():
+        try:
+            value = getattr(importlib.import_module(path), name)
+        except ModuleNotFoundError as error:
+            assert error.name == "tensorstore" and "array_serialization" in path + home
+            continue
+        assert value is (getattr(sys.modules[home], original) if original else sys.modules[home]), (path, name)
+from jax.experimental.ode import api_util, jnp, partial
+import functools, jax
+assert jnp is jax.numpy and api_util is jax.api_util and partial is functools.partial
+assert not hasattr(jax.experimental.ode, "lu_factor")
+"""
+    assert output_of("import jax\n" + checks) == ""
+
+
+def test_arguments_are_bound_by_private_names() -> None:
+    functions = load("volta_fn.extend.functions")
+    call, dynamic = functions.argnums_partial2(lambda *args, k: (*args, k), (-1, 0), (1, 2, 3), {"k": 4})
+    assert dynamic == (3, 1) and call(30, 10) == (10, 2, 30, 4)
+    assert functions._ensure_inbounds(True, 2, (0, -1, 5)) == (0, 1) and functions._ensure_index_tuple(3) == (3,)
+    with pytest.raises(ValueError, match="at least -2 and less than 2, got 2"):
+        functions._ensure_inbounds(False, 2, (2,))
+    context = load("volta_fn.compat.internals").trace_ctx
+    assert context.trace is load("volta_fn.core.trace").EVAL
+    outer = load("volta_fn").jit(lambda x: (context.set_trace(context.trace), x)[1])
+    assert outer(1) == 1

@@ -1,4 +1,4 @@
-"""The names of JAX that released libraries use are here, as `tools/jax_uses.py` collected them from 232 wheels."""
+"""The names of JAX that released libraries use are here, as `tools/jax_uses.py` collected them from 315 wheels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ NAMES = USED.read_text().split()
 #: What is left: steps of JAX's tracing, which Oryx repeats, and attributes of refused names.
 ABSENT = """
 jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
-jax._src.config.enable_checks.value jax._src.config.numpy_rank_promotion.value jax._src.config.threefry_partitionable.value
 jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
-jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info jax.experimental.ode.api_util jax.experimental.ode.api_util.debug_info
+jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info
 jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel.BlockSizes.get_default
 jax.experimental.pallas.tpu.BufferedRef.create jax.experimental.pallas.tpu.BufferedRef.input
 jax.experimental.pallas.tpu.BufferedRef.input_output jax.experimental.pallas.tpu.BufferedRef.output
+jax.extend.mlir.dialects.stablehlo.ComparisonTypeAttr.get jax.extend.mlir.ir.DenseI64ArrayAttr.get jax.extend.mlir.ir.DictAttr.get
+jax.extend.mlir.ir.FunctionType.get jax.extend.mlir.ir.StringAttr.get jax.extend.mlir.ir.TupleType.get_tuple
+jax.profiler.ProfileData.from_serialized_xspace
 """
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
+from inspect import Parameter, Signature
 from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.core.aval import set_numpy_dtype_promotion
-from volta_fn.core.devices.device import set_cpu_devices, set_default_device
+from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_device, set_default_spec
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
@@ -84,10 +85,17 @@ def _enable_x64(value: Any) -> None:
 
 
 def _platforms(value: Any) -> None:
+    """Set the default device by a list of platforms, without using it."""
     names = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "vulkan": "gpu"}
-    if value:
-        first = value.split(",")[0]
-        set_default_device(names.get(first, first))
+    first = str(value).split(",")[0] if value else ""
+    set_default_spec(names.get(first, first) or None)
+
+
+def _default_device(value: Any) -> None:
+    if isinstance(value, Device):
+        set_default_device(value)
+    else:
+        _platforms(config.values["jax_platforms"] if value is None else value)
 
 
 def _num_cpu_devices(value: Any) -> None:
@@ -116,7 +124,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
-    "jax_default_device": lambda value: set_default_device("cpu" if value is None else value),
+    "jax_default_device": _default_device,
     "jax_num_cpu_devices": _num_cpu_devices,
     "jax_export_calling_convention_version": lambda value: setattr(current, "calling_convention", value),
 }
@@ -273,15 +281,32 @@ class _Setting(ContextDecorator):
         config.update(self.name, self.outer.pop())
 
 
-def _context(name: str, default: Any = None) -> Callable[..., _Setting]:
-    """Return the context manager that sets a setting while its block runs."""
+class State:
+    """A setting: a call sets it while a block runs, `value` reads it.
 
-    def manager(new_val: Any = default) -> _Setting:
-        return _Setting(name, new_val)
+    >>> from volta_fn.config import debug_nans
+    >>> with debug_nans(True):
+    ...     debug_nans.value
+    True
+    """
 
-    manager.__name__ = manager.__qualname__ = name.removeprefix("jax_")
-    manager.__doc__ = f"Set `{name}` while a block runs."
-    return manager
+    def __init__(self, setting: str, default: Any = None) -> None:
+        self._setting, self._default = setting, default
+        self.__name__ = self.__qualname__ = setting.removeprefix("jax_")
+        self.__doc__ = f"Set `{setting}` while a block runs."
+        self.__signature__ = Signature([Parameter("new_val", Parameter.POSITIONAL_OR_KEYWORD, default=default)])
+
+    def __call__(self, new_val: Any = ...) -> _Setting:
+        """Return the context manager that sets a value."""
+        return _Setting(self._setting, self._default if new_val is ... else new_val)
+
+    def __repr__(self) -> str:
+        return f"State({self._setting}={self.value!r})"
+
+    @property
+    def value(self) -> Any:
+        """The value."""
+        return config.read(self._setting)
 
 
 def disable_jit(disable: bool = True) -> _Setting:
@@ -333,33 +358,33 @@ def make_user_context(default_value: Any = None) -> UserContext:
     return UserContext(default_value)
 
 
-allow_f16_reductions = _context("jax_allow_f16_reductions", True)
-enable_x64 = _context("jax_enable_x64", True)
-debug_nans = _context("jax_debug_nans", True)
-debug_infs = _context("jax_debug_infs", True)
-numpy_rank_promotion = _context("jax_numpy_rank_promotion")
-numpy_dtype_promotion = _context("jax_numpy_dtype_promotion")
-default_matmul_precision = _context("jax_default_matmul_precision")
-default_prng_impl = _context("jax_default_prng_impl")
-check_tracer_leaks = checking_leaks = _context("jax_check_tracer_leaks", True)
-debug_key_reuse = _context("jax_debug_key_reuse", True)
-enable_checks = _context("jax_enable_checks", True)
-enable_custom_prng = _context("jax_enable_custom_prng", True)
-explain_cache_misses = _context("jax_explain_cache_misses", True)
-legacy_prng_key = _context("jax_legacy_prng_key")
-log_compiles = _context("jax_log_compiles", True)
-softmax_custom_jvp = _context("jax_softmax_custom_jvp", True)
-threefry_partitionable = _context("jax_threefry_partitionable", True)
-transfer_guard = _context("jax_transfer_guard")
-transfer_guard_device_to_device = _context("jax_transfer_guard_device_to_device")
-transfer_guard_device_to_host = _context("jax_transfer_guard_device_to_host")
-transfer_guard_host_to_device = _context("jax_transfer_guard_host_to_device")
-array_garbage_collection_guard = _context("jax_array_garbage_collection_guard")
-thread_guard = _context("jax_thread_guard", True)
-no_tracing = _context("jax_no_tracing", True)
-no_execution = _context("jax_no_execution", True)
-no_collectives = _context("jax_no_collectives", True)
-jax_export_calling_convention_version = _context("jax_export_calling_convention_version")
-auto_pcast = _context("jax_auto_pcast", True)
-remove_size_one_mesh_axis_from_type = _context("jax_remove_size_one_mesh_axis_from_type", True)
-jax2tf_associative_scan_reductions = _context("jax2tf_associative_scan_reductions", True)
+allow_f16_reductions = State("jax_allow_f16_reductions", True)
+enable_x64 = State("jax_enable_x64", True)
+debug_nans = State("jax_debug_nans", True)
+debug_infs = State("jax_debug_infs", True)
+numpy_rank_promotion = State("jax_numpy_rank_promotion")
+numpy_dtype_promotion = State("jax_numpy_dtype_promotion")
+default_matmul_precision = State("jax_default_matmul_precision")
+default_prng_impl = State("jax_default_prng_impl")
+check_tracer_leaks = checking_leaks = State("jax_check_tracer_leaks", True)
+debug_key_reuse = State("jax_debug_key_reuse", True)
+enable_checks = State("jax_enable_checks", True)
+enable_custom_prng = State("jax_enable_custom_prng", True)
+explain_cache_misses = State("jax_explain_cache_misses", True)
+legacy_prng_key = State("jax_legacy_prng_key")
+log_compiles = State("jax_log_compiles", True)
+softmax_custom_jvp = State("jax_softmax_custom_jvp", True)
+threefry_partitionable = State("jax_threefry_partitionable", True)
+transfer_guard = State("jax_transfer_guard")
+transfer_guard_device_to_device = State("jax_transfer_guard_device_to_device")
+transfer_guard_device_to_host = State("jax_transfer_guard_device_to_host")
+transfer_guard_host_to_device = State("jax_transfer_guard_host_to_device")
+array_garbage_collection_guard = State("jax_array_garbage_collection_guard")
+thread_guard = State("jax_thread_guard", True)
+no_tracing = State("jax_no_tracing", True)
+no_execution = State("jax_no_execution", True)
+no_collectives = State("jax_no_collectives", True)
+jax_export_calling_convention_version = State("jax_export_calling_convention_version")
+auto_pcast = State("jax_auto_pcast", True)
+remove_size_one_mesh_axis_from_type = State("jax_remove_size_one_mesh_axis_from_type", True)
+jax2tf_associative_scan_reductions = State("jax2tf_associative_scan_reductions", True)

@@ -11,12 +11,15 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.mesh import Mesh, get_mesh
+from volta_fn.core.functions import function_name
+from volta_fn.core.functions import wraps as functools_wraps
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import ShapeError
+from volta_fn.core.trace import Trace, current_trace, set_trace
+from volta_fn.errors import GradientError, ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact
 from volta_fn.numpy.ufuncs import core_sizes
 from volta_fn.primitives.array_operations.ref_views import Slice
@@ -119,6 +122,99 @@ def _check_output_dims(
     return checked
 
 
+# Steps of Jacobians and of maps in batches, which libraries put together in other ways.
+
+
+def _dtype(x: Any) -> np.dtype:
+    """Return the dtype of an array or a number."""
+    return aval_of(as_value(x)).dtype
+
+
+def _check_differentiable(name: str, values: str, holomorphic: bool, allowed: Collection[np.dtype], x: Any) -> None:
+    dtype = _dtype(x)
+    if dtype not in (dtypes.COMPLEX if holomorphic else allowed):
+        kind = "holomorphic=True takes complex" if holomorphic else "real derivatives take real"
+        raise GradientError(f"{name}: {kind} {values}, got {dtype.name}")
+
+
+def _check_input_dtype_jacfwd(holomorphic: bool, x: Any) -> None:
+    """Raise `GradientError` unless `jacfwd` takes an argument."""
+    _check_differentiable("jacfwd", "arguments", holomorphic, dtypes.FLOATS, x)
+
+
+def _check_output_dtype_jacfwd(holomorphic: bool, x: Any) -> None:
+    """Raise `GradientError` unless `jacfwd` takes a result."""
+    _check_differentiable("jacfwd", "results", holomorphic, dtypes.STORED, x)
+
+
+def _check_input_dtype_jacrev(holomorphic: bool, allow_int: bool, x: Any) -> None:
+    """Raise `GradientError` unless `jacrev` takes an argument."""
+    _check_differentiable("jacrev", "arguments", holomorphic, dtypes.STORED if allow_int else dtypes.INEXACT, x)
+
+
+def _check_output_dtype_jacrev(holomorphic: bool, x: Any) -> None:
+    """Raise `GradientError` unless `jacrev` takes a result."""
+    _check_differentiable("jacrev", "results", holomorphic, dtypes.FLOATS, x)
+
+
+def _std_basis(pytree: Any) -> Any:
+    """Return the rows of an identity matrix as trees, stacked in leading axes."""
+    leaves = [as_value(leaf) for leaf in tree.leaves(pytree)]
+    identity = vnp.eye(sum(leaf.size for leaf in leaves), dtype=dtypes.result_type(*leaves))
+    return _split(pytree, 1, None, identity)
+
+
+def _jacfwd_unravel(input_pytree: Any, output_pytree_leaf: Any, arr: Any) -> Any:
+    """Split a result's derivatives along the last axis, as the arguments are."""
+    return _split(input_pytree, arr.ndim - 1, output_pytree_leaf, arr)
+
+
+def _jacrev_unravel(output_pytree: Any, input_pytree_leaf: Any, arr: Any) -> Any:
+    """Split an argument's derivatives along the first axis, as the results are."""
+    return _split(output_pytree, 0, input_pytree_leaf, arr)
+
+
+def _split(pytree: Any, axis: int, example: Any, arr: Array) -> Any:
+    """Split an array as a tree, of the dtypes of its leaves or of an example."""
+    leaves, structure = tree.flatten(pytree)
+    shapes, ends = [vnp.shape(leaf) for leaf in leaves], np.cumsum([vnp.size(leaf) for leaf in leaves], dtype=int)
+    parts = []
+    for leaf, shape, part in zip(leaves, shapes, vnp.split(arr, ends[:-1], axis), strict=True):
+        dtype = _dtype(leaf if example is None else example)
+        real = part.real if part.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX else part
+        parts.append(real.reshape(*arr.shape[:axis], *shape, *arr.shape[axis + 1 :]).astype(dtype))
+    return tree.unflatten(structure, parts)
+
+
+def _batch_and_remainder(x: Any, batch_size: int) -> tuple[Any, Any]:
+    """Return a tree's rows in batches, and those that are left.
+
+    Either is None if it has no rows.
+    """
+    if not (leaves := tree.leaves(x)):
+        return x, None
+    count = leaves[0].shape[0] // batch_size if batch_size else 0
+    whole = count * batch_size
+    batches = tree.map(lambda leaf: leaf[:whole].reshape(count, batch_size, *leaf.shape[1:]), x) if count else None
+    return batches, tree.map(lambda leaf: leaf[whole:], x) if whole < leaves[0].shape[0] or not count else None
+
+
+def wraps(wrapped: Callable[..., Any], namestr: str | None = None, docstr: str | None = None, **kwargs: Any) -> Callable[[Any], Any]:
+    """Apply `functools.wraps`, with formats for name and docstring.
+
+    They may name the function's `{fun}` and `{doc}`, and the docstring's `kwargs`.
+    """
+
+    def wrap_function(fun: Any) -> Any:
+        fun = functools_wraps(wrapped)(fun)
+        name, doc = function_name(wrapped), getattr(wrapped, "__doc__", None) or ""
+        fun.__name__ = namestr.format(fun=name) if namestr is not None else name
+        fun.__doc__ = docstr.format(fun=name, doc=doc, **kwargs) if docstr is not None else doc
+        return fun
+
+    return wrap_function
+
+
 # The process and its mesh.
 
 
@@ -133,6 +229,22 @@ class _ThreadResources:
 
 #: What a thread has set.
 thread_resources = SimpleNamespace(env=_ThreadResources())
+
+
+class _TraceContext:
+    """The trace that is under way."""
+
+    @property
+    def trace(self) -> Trace:
+        """The current trace."""
+        return current_trace()
+
+    def set_trace(self, trace: Trace) -> None:
+        """Make a trace the current one."""
+        set_trace(trace)
+
+
+trace_ctx = _TraceContext()
 
 
 class _GlobalState:

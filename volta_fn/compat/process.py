@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +29,31 @@ from volta_fn.lazy_imports import load
 
 #: `jax.memory`, the kinds of memory that `device_put` takes.
 memory = SimpleNamespace(Space=MemorySpace)
-#: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
-_backends: dict[str, Any] = {}
+
+
+class _Backends(Mapping[str, "Backend"]):
+    """The platforms in use, which some libraries look at."""
+
+    def __getitem__(self, name: str) -> Backend:
+        if name not in _platforms_in_use():
+            raise KeyError(name)
+        return Backend(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_platforms_in_use())
+
+    def __len__(self) -> int:
+        return len(_platforms_in_use())
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _platforms_in_use() -> list[str]:
+    return [*dict.fromkeys(device.platform for device in found_devices())]
+
+
+_backends = _Backends()
 
 
 def process_indices(backend: str | None = None) -> list[int]:

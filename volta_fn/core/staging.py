@@ -111,7 +111,7 @@ def argument_labels(function: Callable[..., Any], in_tree: Any) -> list[str]:
     return labels
 
 
-def check_callable(function: Any, transform: str) -> None:
+def check_callable(function: Any, transform: str = "jit") -> None:
     """Raise `ArgumentTypeError` unless `function` is callable."""
     if not callable(function):
         raise ArgumentTypeError(

@@ -117,8 +117,13 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
     return _current.get().process(primitive, args, params)
 
 
+#: Parameters of JAX's primitives that choose among ways to compute the same: None leaves the choice.
+_CHOICES = ("accuracy", "algorithm", "dimensions", "out_sharding", "sharding", "subset_by_index")
+
+
 def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
     """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
+    params = {name: value for name, value in params.items() if value is not None or name not in _CHOICES}
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 

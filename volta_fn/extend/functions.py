@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import operator
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, aval_of
 from volta_fn.core.staging import function_name
-from volta_fn.errors import TreeError
+from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
@@ -181,14 +182,44 @@ def _flattened(result: Any, store: Store) -> list[Any]:
 
 def argnums_partial(f: WrappedFun, dyn_argnums: int | Sequence[int], args: Sequence[Any], require_static_args_hashable: bool = True) -> Any:
     """Return the function of the arguments at some positions, and these arguments."""
-    positions = [dyn_argnums] if isinstance(dyn_argnums, int) else list(dyn_argnums)
-    positions = [n % len(args) for n in positions]
+    call, dynamic = argnums_partial2(f.call_wrapped, dyn_argnums, args, {})
+    return WrappedFun(call, debug_info=f.debug_info), dynamic
 
-    def call(*dynamic: Any, **kwargs: Any) -> Any:
+
+def argnums_partial2(f: Callable[..., Any], dyn_argnums: int | Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return a callable of the arguments at some positions, and these arguments."""
+    positions = _ensure_inbounds(False, len(args), _ensure_index_tuple(dyn_argnums))
+
+    def call(*dynamic: Any, **more: Any) -> Any:
         by_position = dict(zip(positions, dynamic, strict=True))
-        return f.call_wrapped(*[by_position.get(i, arg) for i, arg in enumerate(args)], **kwargs)
+        return f(*[by_position.get(i, arg) for i, arg in enumerate(args)], **kwargs, **more)
 
-    return WrappedFun(call, debug_info=f.debug_info), tuple(args[n] for n in positions)
+    return call, tuple(args[n] for n in positions)
+
+
+def _ensure_index(x: Any) -> int | tuple[int, ...]:
+    """Return an index as an integer, or several as a tuple."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        return tuple(map(operator.index, x))
+
+
+def _ensure_index_tuple(x: Any) -> tuple[int, ...]:
+    """Return an index, or several, as a tuple of integers."""
+    index = _ensure_index(x)
+    return (index,) if isinstance(index, int) else index
+
+
+def _ensure_inbounds(allow_invalid: bool, num_args: int, argnums: Sequence[int]) -> tuple[int, ...]:
+    """Return positions of arguments counted from the first.
+
+    With `allow_invalid`, those beyond the last are left out. Raises `ArgumentError` for others that do not exist.
+    """
+    positions = [n for n in argnums if not (allow_invalid and n >= num_args)]
+    if outside := [n for n in positions if not -num_args <= n < num_args]:
+        raise ArgumentError(f"positional argument indices must be at least -{num_args} and less than {num_args}, got {outside[0]}")
+    return tuple([n % num_args for n in positions])
 
 
 def flatten_axes(name: str, treedef: Any, axis_tree: Any, **options: Any) -> list[Any]:

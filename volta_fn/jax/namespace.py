@@ -18,7 +18,9 @@ from volta_fn.lazy_imports import load
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
 # name gives it; names that are listed come before them. `home:` without names makes the home itself a name of the module.
 #
-# Names that can mean nothing here stand in a table of their own: volta_fn/jax/refused.py.
+# Names that can mean nothing here stand in a table of their own: volta_fn/jax/refused.py. So do names that modules of JAX's have only
+# because they import them, such as `jnp`, which programs import from there all the same: `imported_names.txt`, whose homes are JAX's
+# modules or others.
 
 #: The release of JAX whose names these are.
 VERSION = "0.10.2"
@@ -46,6 +48,12 @@ def read_refused() -> dict[str, dict[str, str]]:
     """Return the refused names of each module, and the keys of the advice."""
     table = parse_table(Path(__file__).with_name("refused_names.txt").read_text(encoding="utf-8"))
     return {path: {name: home for name, (home, _) in entry.names.items()} for path, entry in table.items()}
+
+
+@cache
+def read_imported() -> dict[str, Entry]:
+    """Return the entries of names that modules have because they import them."""
+    return parse_table(Path(__file__).with_name("imported_names.txt").read_text(encoding="utf-8"))
 
 
 def refused_names(path: str) -> list[str]:
@@ -136,6 +144,11 @@ class Namespace(ModuleType):
             return value
         if path in read_refused():
             return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
+        if self._path in read_imported() and name in (imported := read_imported()[self._path].names):
+            home, original = imported[name]
+            first, dot, rest = home.partition(".")
+            module = load(f"{self._root}{dot}{rest}" if first == self._path.partition(".")[0] else home)
+            return getattr(module, original) if original else module
         raise AttributeError(
             f"module {self._path!r} has no attribute {name!r} in volta_fn, and none in JAX {VERSION} (docs/jax_names.md counts its names)"
         )

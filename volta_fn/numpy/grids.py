@@ -107,24 +107,29 @@ class _Grid:
 mgrid, ogrid = _Grid(sparse=False), _Grid(sparse=True)
 
 
-class _Joiner:
-    """Index notation for joining: ``r_[1:4, 0, x]``, and ``c_[x, y]`` for columns."""
+class RClass:
+    """Index notation for joining along the first axis: ``r_[1:4, 0, x]``."""
 
-    def __init__(self, axis: int, ndmin: int, trans1d: int) -> None:
-        self.options = axis, ndmin, trans1d
+    axis, ndmin, trans1d = 0, 1, -1
 
     def __getitem__(self, key: Any) -> Array:
         items: Sequence[Any] = key if isinstance(key, tuple) else (key,)
-        axis, ndmin, trans1d = self.options
+        axis, ndmin, trans1d = options = self.axis, self.ndmin, self.trans1d
         if items and isinstance(items[0], str):
             text = items[0]
             try:
                 numbers = [int(number) for number in text.split(",")]
             except ValueError:
                 raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
-            axis, ndmin, trans1d = (*numbers, *self.options[len(numbers) :])[:3]
+            axis, ndmin, trans1d = (*numbers, *options[len(numbers) :])[:3]
             items = items[1:]
         return concatenate([_widened(item, ndmin, trans1d) for item in items], axis)
+
+
+class CClass(RClass):
+    """Index notation for columns: ``c_[x, y]``."""
+
+    axis, ndmin, trans1d = -1, 2, 0
 
 
 def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
@@ -139,7 +144,7 @@ def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
     return lax.reshape(value, (1,) * before + value.shape + (1,) * (missing - before))
 
 
-r_, c_ = _Joiner(0, 1, -1), _Joiner(-1, 2, 0)
+r_, c_ = RClass(), CClass()
 
 
 s_, index_exp = np.s_, np.index_exp

@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import KeyedWeakref
-from volta_fn.core.devices.device import Device, Executable, MemoryStats
+from volta_fn.core.devices.device import Device, Executable, MemoryStats, chosen_cpu_count
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import OutOfMemoryError
@@ -359,6 +359,11 @@ def discover() -> list[Device]:
 
 
 def _count() -> int:
-    """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
+    """Return the number of the CPU's devices.
+
+    It is that of `set_cpu_devices`, else of XLA's flag in programs of JAX's, else of VOLTA_CPU_DEVICES.
+    """
+    if count := chosen_cpu_count():
+        return count
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
     return check_device_count(max(1, int(asked[1]))) if asked else value_of("VOLTA_CPU_DEVICES") or 1

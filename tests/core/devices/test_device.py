@@ -79,6 +79,29 @@ def test_default_device_is_scoped_to_block_and_thread(second: Device) -> None:
     assert jnp.ones(2).device is second
 
 
+def test_a_named_default_device_is_found_at_its_first_use(second: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_default_spec", None)
+    module.set_default_spec("other")
+    assert "other" not in module._devices_by_platform
+    assert jnp.ones(2).device is second
+    module.set_default_spec(None)
+    assert current_default_device().platform == (os.environ.get("VOLTA_DEVICE") or "cpu").partition(":")[0]
+    with pytest.raises(DeviceError, match="unknown platform 'cuda'.*GPUs of all makers"):
+        module.set_default_spec("cuda:1")
+
+
+def test_the_cpus_number_may_change_until_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_devices_by_platform", {})
+    monkeypatch.setattr(module, "_cpu_count", None)
+    vf.set_cpu_devices(4)
+    vf.set_cpu_devices(2)
+    assert module._devices_by_platform == {} and [device.id for device in vf.devices("cpu")] == [0, 1]
+    vf.set_cpu_devices(3)
+    assert vf.device_count("cpu") == 3
+    with pytest.raises(ArgumentError, match="there are 3 devices in use"):
+        vf.set_cpu_devices(2)
+
+
 def test_computation_happens_where_the_arguments_are(second: Device) -> None:
     x = vf.device_put(np.arange(3.0), "other")
     f = vf.jit(lambda x: x * 2)

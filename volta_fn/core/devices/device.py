@@ -378,6 +378,8 @@ _platforms: dict[str, Platform] = {}
 _devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
+_default_spec: str | None = None
+_cpu_count: int | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
 
 
@@ -417,21 +419,30 @@ def set_cpu_devices(count: int) -> None:
     """Split the CPU into several devices, which share its memory and cores.
 
     This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`. Raises `ArgumentError` if `count` is
-    less than 1, or than the number of devices that were already found.
+    less than 1, or than the number of devices that are in use: before the CPU's first use any number can replace another.
 
     >>> import volta_fn as vf
     >>> vf.set_cpu_devices(len(vf.devices("cpu")))
     """
     if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
         raise ArgumentError(f"set_cpu_devices: the number of devices must be a positive integer, got {count!r}")
-    existing = local_devices(backend="cpu")
-    if count < len(existing):
-        raise ArgumentError(f"set_cpu_devices: there are {len(existing)} devices in use already, more than {count}")
+    global _cpu_count
     with _lock:
+        if "cpu" not in _devices_by_platform:
+            _cpu_count = int(count)
+            return
+        existing = local_devices(backend="cpu")
+        if count < len(existing):
+            raise ArgumentError(f"set_cpu_devices: there are {len(existing)} devices in use already, more than {count}")
         first = existing[0]
         _devices_by_platform["cpu"] = existing + [
             Device("cpu", i, first.device_kind, first.backend) for i in range(len(existing), int(count))
         ]
+
+
+def chosen_cpu_count() -> int | None:
+    """Return the number that `set_cpu_devices` chose before the CPU was used, or None."""
+    return _cpu_count
 
 
 def found_devices() -> tuple[Device, ...]:
@@ -450,6 +461,13 @@ def device_count(backend: str | None = None) -> int:
     return len(devices(backend))
 
 
+def _check_platform(name: str) -> None:
+    """Raise `DeviceError` unless a platform is registered."""
+    if name not in _platforms:
+        remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
+        raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+
+
 def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
     """Return the devices of this process; see `devices`.
 
@@ -461,9 +479,7 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     name = backend or current_default_device().platform
     with _lock:
         if name not in _devices_by_platform:
-            if name not in _platforms:
-                remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
-                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+            _check_platform(name)
             _devices_by_platform[name] = _platforms[name].discover()
         return list(_devices_by_platform[name])
 
@@ -603,7 +619,7 @@ def current_default_device() -> Device:
     if scoped is not None:
         return scoped
     if _process_default is None:
-        _process_default = find_device(os.environ.get("VOLTA_DEVICE") or "cpu")
+        _process_default = find_device(_default_spec or os.environ.get("VOLTA_DEVICE") or "cpu")
     return _process_default
 
 
@@ -611,6 +627,17 @@ def set_default_device(device: str | Device) -> None:
     """Make `device` the default of the process."""
     global _process_default
     _process_default = find_device(device)
+
+
+def set_default_spec(spec: str | None) -> None:
+    """Name the default device of the process, which its first use finds.
+
+    None means that no default was set. Raises `DeviceError` for an unknown platform, and starts none.
+    """
+    global _process_default, _default_spec
+    if spec is not None:
+        _check_platform(spec.partition(":")[0])
+    _process_default, _default_spec = None, spec
 
 
 @contextlib.contextmanager

@@ -93,8 +93,10 @@ def remainder(x: Any, y: Any) -> Array:
     result = select(selection.bitwise_and(wrong_side, selection.ne(rest, zero)), arithmetic.add(rest, b), rest)
     if a.dtype not in dtypes.FLOATS:
         return result
-    # These change nothing but the signs of zeros, and have the derivative 1.
-    return select(selection.lt(b, zero), arithmetic.neg(arithmetic.sub(zero, result)), arithmetic.add(result, zero))
+    # These change nothing but the signs of zeros, and have the derivative 1. The zero is a difference, so that programs of libraries that
+    # compute with units add like to like.
+    nothing = arithmetic.sub(rest, rest)
+    return select(selection.lt(b, zero), arithmetic.neg(arithmetic.sub(nothing, result)), arithmetic.add(result, nothing))
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:
