@@ -15,9 +15,9 @@ from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.mesh import Mesh, get_mesh
-from volta_fn.core.functions import function_name
-from volta_fn.core.functions import wraps as functools_wraps
 from volta_fn.core.primitive import Primitive
+from volta_fn.core.staging import function_name
+from volta_fn.core.staging import wraps as functools_wraps
 from volta_fn.core.trace import Trace, current_trace, set_trace
 from volta_fn.errors import GradientError, ShapeError
 from volta_fn.numpy.arguments import promote, promote_inexact
