@@ -103,5 +103,5 @@ def test_a_device_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch
     ):
         in_all(2, lambda c, position: position or c.gather(np.ones(1), "a gather"))
     monkeypatch.setenv("VOLTA_COLLECTIVE_TIMEOUT", "soon")
-    with pytest.raises(ArgumentError, match="a number of seconds, got 'soon'"):
+    with pytest.raises(ArgumentError, match="VOLTA_COLLECTIVE_TIMEOUT is 'soon', but must be a number of seconds"):
         in_all(2, lambda c, position: position)

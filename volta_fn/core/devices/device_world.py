@@ -25,7 +25,8 @@ from volta_fn.core.devices.device import Device, Executable, default_device, loc
 from volta_fn.core.devices.placement import Shards, group_of, moved
 from volta_fn.core.devices.sharding import NamedSharding
 from volta_fn.core.jaxpr import ClosedJaxpr, devices_of
-from volta_fn.errors import ArgumentError, DistributedError
+from volta_fn.errors import DistributedError
+from volta_fn.settings import value_of
 
 T = TypeVar("T")
 
@@ -173,14 +174,6 @@ class _Meetings:
 _meetings = _Meetings()
 
 
-def _limit() -> float:
-    text = os.environ.get("VOLTA_COLLECTIVE_TIMEOUT") or "300"
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentError(f"VOLTA_COLLECTIVE_TIMEOUT is a number of seconds, got {text!r}") from None
-
-
 class DeviceWorld:
     """All devices of a platform, as one sees them.
 
@@ -193,7 +186,7 @@ class DeviceWorld:
         devices = local_devices(backend=device.platform)
         self.rank, self.size = device.id, max([len(devices), device.id + 1])
         self.drivers = (device.backend.hardware().driver,) * self.size
-        self.limit = _limit()
+        self.limit: float = value_of("VOLTA_COLLECTIVE_TIMEOUT") or 300.0
 
     def communicator(self, ranks: tuple[int, ...]) -> ThreadCommunicator:
         """Return the communicator of some devices."""
