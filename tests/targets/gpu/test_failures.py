@@ -65,6 +65,36 @@ def test_memory_is_given_back(device: Device) -> None:
     assert vf.device_memory_stats(device).in_use < 1 << 12
 
 
+def test_temporary_values_for_which_room_was_made(device: Device) -> None:
+    vf.set_memory_limit(29 << 19, device)  # 14.5 MiB: not enough for the temporary values of both programs
+
+    def scanned(x: Any) -> Any:
+        return jnp.cumsum(jnp.cumsum(x)[::-1] * 2)[::-1]
+
+    step, other = vf.jit(lambda x: scanned(x) * 1e-12, donate_argnums=0), vf.jit(lambda x: scanned(x)[:4])
+    x, large = vf.device_put(np.ones(1 << 18, np.float32), device), vf.device_put(np.ones(1 << 20, np.float32), device)
+    gpu, x = device.backend.gpu, step(step(x))
+    for _ in range(3):
+        other(large)
+        x = step(x)  # takes the room of the other's temporary values, while it leases its own
+        assert gpu.scratch
+    arrays = [vf.device_put(np.full(1 << 18, 7, np.float32), device) for _ in range(2)]
+    step(x).block_until_ready()
+    for array in arrays:
+        np.testing.assert_array_equal(np.asarray(array), np.full(1 << 18, 7, np.float32))
+
+
+def test_many_temporary_values_for_which_room_was_made(device: Device) -> None:
+    gpu = device.backend.gpu
+    gpu.free_memory()
+    vf.set_memory_limit(gpu.pool.held + (8 << 20), device)
+    with gpu.queue.lock:
+        gpu.lease_scratch([4 << 20])
+        leases = gpu.lease_scratch([2 << 20] * 4)  # the third has no room
+        assert gpu.lease_scratch([2 << 20] * 4) == leases
+    assert len({lease.block.number for lease in leases}) == 4
+
+
 def test_an_array_larger_than_any_buffer(device: Device) -> None:
     device.backend.gpu.pool.largest = 1 << 20
     with pytest.raises(vf.errors.OutOfMemoryError, match="larger than the GPU's largest buffer"):

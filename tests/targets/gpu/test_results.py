@@ -65,3 +65,20 @@ def test_small_results_are_sent_as_long_as_they_are_read() -> None:
     assert sent(20, read=True) == 20
     assert sent(40, read=False) == 16
     assert sent(1, read=True) == 1
+
+
+def test_a_result_that_cannot_be_sent_is_no_lost_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = vf.jit(lambda w: (w + 1, jnp.sum(w)), donate_argnums=0)
+    w = jnp.ones(4)
+    for number in range(1, 4):
+        w, total = step(w)
+        assert float(total) == 4 * number
+
+    def refused(*args: object) -> None:
+        raise vf.errors.OutOfMemoryError("the host has no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GPU.backend.gpu.queue, "request", refused)
+        w, total = step(w)
+    assert float(total) == 16
+    np.testing.assert_array_equal(np.asarray(w), np.full(4, 5, np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -222,6 +223,16 @@ def test_memory_of_readbacks_is_reused_once_it_is_kept(device: NvidiaDriver, cud
     assert cuda.count("cuMemHostAlloc") == 2
     device.readbacks.clear()
     assert cuda.live_host_memory() == 0
+
+
+@pytest.mark.parametrize(("status", "error"), [(1, DeviceError), (2, OutOfMemoryError)])
+def test_memory_of_refused_readbacks_is_reused(device: NvidiaDriver, cuda: FakeCuda, status: int, error: type[Exception]) -> None:
+    a = device.allocate(4)
+    cuda.failures = {"cuMemcpyDtoHAsync_v2": [status]}
+    with pytest.raises(error):
+        device.readbacks.request(a, 4)
+    read(device, cuda, a, 4)
+    assert cuda.count("cuMemHostAlloc") == 1
 
 
 def test_dropped_readbacks_are_reused_after_they_arrive(device: NvidiaDriver, cuda: FakeCuda) -> None:
@@ -501,6 +512,22 @@ def test_a_loop_in_a_graph(device: NvidiaDriver, cuda: FakeCuda, count: int, rec
     assert read(device, cuda, counter, 4) == [0]
     assert bool(device.iterations)  # which has changed, so that waiting goes on
     assert cuda.count("cuLaunchKernel") == (0 if record else 2)
+
+
+def test_iterations_of_a_device_that_another_thread_closes(device: NvidiaDriver, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat, x, _ = loop_of(device, cuda, 4)
+    device.play([repeat])
+    assert read(device, cuda, x, 4) == [16]
+    assert device.iterations
+
+    @contextlib.contextmanager
+    def after_closing() -> Iterator[None]:
+        device.call_errors.device_lost = True  # as `destroy` does before it takes the lock
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device._copies, "reading", after_closing())
+        assert device.iterations == 0  # the memory is not read
 
 
 def test_short_iterations_are_repeated_together(device: NvidiaDriver, cuda: FakeCuda) -> None:

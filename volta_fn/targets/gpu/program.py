@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import ShapeError
+from volta_fn.errors import OutOfMemoryError, ShapeError
 from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Portion, Repeat, Step, Timestamps
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Trend
@@ -105,7 +106,8 @@ class Results:
                 eager_calls[number] -= 1
                 if not eager_calls[number]:
                     del eager_calls[number]
-                result.readback = queue.request(result.lease.block, result.size)
+                with suppress(OutOfMemoryError):  # of the host: the result itself is there, and may be read later
+                    result.readback = queue.request(result.lease.block, result.size)
 
 
 def _maker(plan: ProgramPlan, output: Output) -> _Maker:

@@ -453,9 +453,10 @@ class NvidiaDriver:
     @property
     def iterations(self) -> int:
         """A number that changes while the GPU repeats dispatches."""
-        if self._loops is None or self.call_errors.device_lost:
-            return 0
-        return ctypes.c_uint64.from_address(self._loops.changing).value
+        with self._copies.reading:  # another thread may close the device, whose memory of the host ends with it
+            if self._loops is None or self.call_errors.device_lost:
+                return 0
+            return ctypes.c_uint64.from_address(self._loops.changing).value
 
     def _destroy_dropped_graphs(self) -> None:
         """Destroy the graphs of recordings that were dropped; those under way end first."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.errors import DeviceError
+from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.targets.gpu.device.driver import LOST
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 
@@ -124,7 +124,7 @@ class HostReadbacks:
                 if size:
                     status = self._functions.cuMemcpyDtoHAsync_v2(address, memory + offset, size, self._stream)
                     self._errors.check(status, "cuMemcpyDtoHAsync")
-            except DeviceError:
+            except VoltaError:
                 self._recycle(copy)
                 raise
         self._progress.is_pending = True

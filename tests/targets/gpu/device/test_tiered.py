@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.errors import DeviceError
+from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.pipelines import Pipelines
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.wgsl.matmul import contract, schedule
@@ -72,12 +72,15 @@ def test_equal_products_ask_for_it_once(shaders: list[str]) -> None:
     assert len(shaders) == len({*shaders}) == 2
 
 
-def test_the_first_one_stays_where_there_is_no_better_one(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rows", "error"), [(60, DeviceError("this shader is too long")), (61, OutOfMemoryError("no room for it"))])
+def test_the_first_one_stays_where_there_is_no_better_one(
+    shaders: list[str], monkeypatch: pytest.MonkeyPatch, rows: int, error: Exception
+) -> None:
     def refused(self: Pipelines, key: Any, source: str) -> None:
-        raise DeviceError("this shader is too long")
+        raise error
 
     monkeypatch.setattr(Pipelines, "replace", refused)
-    call, wanted = product(60)
+    call, wanted = product(rows)
     for _ in range(3):
         np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
         GPU.backend.gpu.pipelines.upgrades.settle()
@@ -99,3 +102,22 @@ def test_nobody_waits_for_a_thread_that_failed(shaders: list[str], monkeypatch: 
     for thread in threading.enumerate():
         if thread.name == "volta_fn compiles":  # its error is reported as it ends, which must not be in the next test
             thread.join(30)
+
+
+def test_without_another_thread_the_first_one_stays(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    call, wanted = product(48)
+    np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
+        GPU.backend.gpu.pipelines.upgrades.settle()
+    assert len(shaders) == 1
+    other, wanted = product(49)
+    for _ in range(2):
+        np.testing.assert_allclose(other(), wanted, atol=ROUNDED)
+    GPU.backend.gpu.pipelines.upgrades.settle()
+    assert len(shaders) == 4, "the next request has those before it compiled, too"

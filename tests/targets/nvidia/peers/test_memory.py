@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,21 @@ def test_a_kernel_that_waited_too_long_is_an_error_that_names_the_missing_proces
     assert peers.waiting() == []
     with pytest.raises(DistributedError, match=r"has waited longer than .* of the processes \[0, 1\].*: process 1 has not come"):
         peers.check()
+
+
+def test_words_are_not_read_once_another_thread_closes_the_device(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes()
+    processes.connect()
+    peers = processes.peers[0]
+    peers._regions[0, 1].words[0] = 2  # as memory that was released may hold
+
+    @contextlib.contextmanager
+    def after_closing() -> Iterator[None]:
+        peers._regions.clear()
+        yield
+
+    monkeypatch.setattr(peers, "_reading", after_closing())
+    peers.check()
 
 
 @pytest.mark.parametrize(("devices", "drivers"), [((0, 0), ("nvidia", "nvidia")), ((0, 1), ("nvidia", "wgpu"))])

@@ -199,6 +199,20 @@ def test_conversions(source: str, target: str) -> None:
         assert_equal(evaluate(f"{target}(x)", source, target, x), converted(x, np.dtype(DTYPES[target])), x)
 
 
+@pytest.mark.parametrize("type_", FLOATS)
+def test_conversions_of_literals_keep_the_sign_of_zero(type_: str) -> None:
+    for expression in (f"{type_}(-0.0)", f"vec2<{type_}>(-0.0).y", f"{type_}(-0.0f)", f"vec2<{type_}>(1.0, -0.0).y"):
+        assert_equal(evaluate(expression, type_, type_, np.zeros(1, DTYPES[type_])), np.full(1, -0.0, DTYPES[type_]))
+
+
+@pytest.mark.parametrize(
+    ("expression", "type_", "value"),
+    [("u32(16777217.0)", "u32", 16777217), ("i32(-16777217.75)", "i32", -16777217), ("i64(9007199254740991.0)", "i64", (1 << 53) - 1)],
+)
+def test_literals_become_integers_without_rounding_to_float32(expression: str, type_: str, value: int) -> None:
+    assert evaluate(expression, type_, type_, np.zeros(1, DTYPES[type_])).tolist() == [value]
+
+
 @pytest.mark.parametrize("type_", DTYPES)
 def test_conversions_of_truth_values(type_: str) -> None:
     x, dtype = numbers(type_), DTYPES[type_]

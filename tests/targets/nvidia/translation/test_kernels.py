@@ -66,6 +66,11 @@ def test_continuing_sees_the_variables_of_the_body() -> None:
     assert results_of(body) == [3 + 2 * sum(range(6))] * COUNT
 
 
+def test_the_update_of_a_loop_sees_no_variables_of_the_body() -> None:
+    body = "for (var k = 0u; k < given[i] % 5u; k++) { var k = 2u; k += 5u; r += k; if (r > 100u) { break; } }"
+    assert results_of(body) == expected(lambda x, i: 7 * (x % 5))
+
+
 def test_a_loop_ends_by_break_within_continuing_and_body() -> None:
     body = "var k = 0u; loop { if (k == given[i] % 7u) { break; } r += k; continuing { k++; } }"
     assert results_of(body) == expected(lambda x, i: sum(range(x % 7)))

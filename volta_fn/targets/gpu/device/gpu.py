@@ -167,16 +167,18 @@ class Gpu:
 
         All programs that are one command list share them.
         """
-        used: dict[int, int] = {}
+        leases: dict[int, list[Lease]] = {}
         temporaries = []
         for size in sizes:
             kind = size_class(size)
-            number = used.get(kind, 0)
-            used[kind] = number + 1
-            leases = self.scratch.setdefault(kind, [])
-            if number == len(leases):
-                leases.append(self.pool.lease(size))
-            temporaries.append(leases[number])
+            of_kind, shared = leases.setdefault(kind, []), self.scratch.get(kind, [])
+            of_kind.append(shared[len(of_kind)] if len(of_kind) < len(shared) else self.pool.lease(size))
+            temporaries.append(of_kind[-1])
+        # Only now, since leasing drops all scratch blocks if memory is short. A recording would keep writing to those that are not in the
+        # table, which the pool gives to others after this call.
+        for kind, of_kind in leases.items():
+            if len(of_kind) > len(self.scratch.get(kind, [])):
+                self.scratch[kind] = of_kind
         return temporaries
 
     def memory(self) -> MemoryStats:

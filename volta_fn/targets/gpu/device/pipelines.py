@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned, LruCache
-from volta_fn.errors import DeviceError
+from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log
 from volta_fn.targets.gpu.device.memory import Buffer
 
@@ -53,8 +53,12 @@ class Upgrades:
                     pipeline.has_better = True
                     self._waiting.append((key, better))
             for _ in range(min(len(self._waiting), _TIER_THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
+                try:
+                    threading.Thread(target=self._work, name="volta_fn compiles").start()
+                except RuntimeError as error:  # there is no room for one, or the process ends: the slower ones remain
+                    log.debug("no thread that compiles faster shaders can be started: %s", error)
+                    break
                 self._threads += 1
-                threading.Thread(target=self._work, name="volta_fn compiles").start()
 
     def settle(self) -> None:
         """Wait until no shader is being compiled."""
@@ -71,7 +75,7 @@ class Upgrades:
                 key, better = self._waiting.popleft()
             try:
                 self._pipelines.replace(key, better().text)
-            except DeviceError as error:  # the slower one remains
+            except (DeviceError, OutOfMemoryError) as error:  # the slower one remains
                 log.warning("a faster shader cannot be compiled: %s", error)
             except BaseException:  # Python prints it as the thread ends; `settle` must not wait for this thread any longer
                 with self._changed:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
-from volta_fn.errors import DeviceError
+from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.driver import log, lost
 from volta_fn.targets.gpu.device.gpu import Gpu, GpuHandle
 from volta_fn.targets.gpu.device.memory import Buffer
@@ -134,9 +135,14 @@ class Recovery:
     def checkpoint(self) -> None:
         """Copy the arrays that were computed since the last time to the host."""
         live = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
-        self.surviving(lambda: self._request([buffer for _, buffer in live]))
-        for origin, buffer in live:
-            origin.saved = self.surviving(partial(self._copied, buffer))
+        try:
+            with suppress(OutOfMemoryError):  # then the host has room for one after another
+                self.surviving(lambda: self._request([buffer for _, buffer in live]))
+            for origin, buffer in live:
+                origin.saved = self.surviving(partial(self._copied, buffer))
+        finally:  # calls that overwrite a large buffer do not expect a readback of its old elements
+            for _, buffer in live:
+                buffer.readback = None
         for origin, _ in live:
             origin.call = None
         self._computed.clear()

@@ -125,9 +125,11 @@ class Peers:
 
     def check(self) -> None:
         """Raise `DistributedError` if a kernel has waited too long for another process."""
-        for ranks, region in self._connected():
-            if region.words[REPORTED_FAILURE // 4]:
-                world, late = region.world, ranks[region.words[REPORTED_FAILURE // 4] - 1]
+        with self._reading:
+            reports = [(ranks, region.world, region.words[REPORTED_FAILURE // 4]) for ranks, region in self._connected()]
+        for ranks, world, report in reports:
+            if report:
+                late = ranks[report - 1]
                 group = f"processes {list(ranks)} on their GPUs" if world.member == "process" else f"GPUs {list(ranks)}"
                 raise DistributedError(
                     f"{world.member} {world.rank} has waited longer than {world.limit:g} s in a collective of the {group}: {world.member} "

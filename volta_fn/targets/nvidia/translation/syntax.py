@@ -500,7 +500,8 @@ class _Parser:
         self._take(";")
         update = None if self._peek() == ")" else Block(line, (self._simple(),))
         self._take(")")
-        return Loop(line, initial, condition, self._block(), update)
+        body = Block(line, (self._block(),))  # whose variables the update does not see
+        return Loop(line, initial, condition, body, update)
 
     def _loop(self) -> Loop:
         line = self._line

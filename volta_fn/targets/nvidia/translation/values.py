@@ -457,11 +457,8 @@ class Instructions:
     def convert(self, scalar: Scalar, value: Value) -> Value:
         """Return numbers of a type with the same values, or the nearest."""
         source = element_of(value.type)
-        if value.number is not None and source.kind != "float":
+        if value.number is not None and (source.is_abstract or source.kind != "float"):
             return constant(scalar, value.number)
-        if source.is_abstract:
-            value = constant(scalar if scalar.kind == "float" else F32, value.number or 0)
-            source = element_of(value.type)
         if source == scalar:
             return value
         type_ = with_element(value.type, scalar)
