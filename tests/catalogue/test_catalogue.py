@@ -78,9 +78,6 @@ OTHER_DTYPES = {
     "numpy.histogram2d": "counts are floating-point numbers, as NumPy's are",
     "numpy.histogramdd": "counts are floating-point numbers, as NumPy's are",
     "numpy.tri": "has the default dtype, as zeros has",
-    **dict.fromkeys(
-        ["scipy.signal." + name for name in ("convolve", "correlate", "convolve2d", "correlate2d")], "as SciPy's, keep integers"
-    ),
     "scipy.linalg.pascal": "has the default dtype, as zeros has",
     "scipy.special.owens_t": "has the arguments' dtype, as JAX's documentation says",
     "scipy.special.sph_harm_y": "has the angles' precision",
