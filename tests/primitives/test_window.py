@@ -123,7 +123,7 @@ def _greatest_first(a: Any, b: Any) -> Any:
     ],
 )
 def test_operands_are_reduced_together(geometry: Any) -> None:
-    x = np.float32([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3], [5, 8, 9, 7, 9], [3, 2, 3, 8, 4]])
+    x = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3], [5, 8, 9, 7, 9], [3, 2, 3, 8, 4]], np.float32)
     positions = np.arange(x.size, dtype=np.int32).reshape(x.shape)
     counts = window_counts(x.shape, *geometry)
     numbers, places = np.full(counts, -np.inf, np.float32), np.full(counts, -1, np.int32)

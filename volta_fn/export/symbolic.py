@@ -245,7 +245,7 @@ class SymbolicScope:
         return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
 
     def _with_small_sizes(self, columns: Mapping[str, Sequence[int]], least: int) -> dict[str, list[int]]:
-        """Return the sizes by name, with those from `least` to the first of `_SIZES` before them."""
+        """Return the columns with the sizes from `least` to those of `_SIZES` in front."""
         return {name: [*[n for n in range(least, _SIZES[0]) if self.allows(name, n)], *column] for name, column in columns.items()}
 
     def small_assignments(self, names: Sequence[str]) -> list[dict[str, int]]:
@@ -260,7 +260,8 @@ class SymbolicScope:
     def samples(self, name: str, count: int) -> list[int]:
         """Return sizes that a variable may have: different ones, a large one last.
 
-        One is among them only if the others do not determine a polynomial: programs of axes of size 1 often differ from those of all others.
+        One is among them only if the others do not determine a polynomial: programs of axes of size 1 often differ from those of all
+        others.
         """
         step = 1
         for variable, kind, n in self._limits:

@@ -134,7 +134,7 @@ def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:
 
 
 def lowest(dtype: np.dtype) -> Any:
-    """Return the identity of `max`: -inf or the least number of dtypes without it, the smallest integer, or False."""
+    """Return the identity of `max`: -inf or the least number, or False."""
     if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         return dtypes.iinfo(dtype).min
     if dtype in dtypes.STORAGE_FLOATS:
@@ -143,7 +143,7 @@ def lowest(dtype: np.dtype) -> Any:
 
 
 def highest(dtype: np.dtype) -> Any:
-    """Return the identity of `min`: inf or the greatest number of dtypes without it, the largest integer, or True."""
+    """Return the identity of `min`: inf or the greatest number, or True."""
     if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         return dtypes.iinfo(dtype).max
     if dtype in dtypes.STORAGE_FLOATS:

@@ -146,11 +146,11 @@ def reduce_window(
     """Reduce every window of `operand` with `computation`, from `init_value`.
 
     `computation` is a function of two arrays that treats elements alike. Of a pytree of arrays of one shape, with a pytree of initial
-    values, the elements are reduced together: `computation` takes two such pytrees to one. Windows have `window_dimensions` elements at a distance of
-    `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation` spreads and which
-    `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for nothing. `lax.add`,
-    `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of the window. All are
-    differentiable; the derivative of a maximum goes to the first element of the window that equals it.
+    values, the elements are reduced together: `computation` takes two such pytrees to one. Windows have `window_dimensions` elements at a
+    distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation`
+    spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for
+    nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of
+    the window. All are differentiable; the derivative of a maximum goes to the first element of the window that equals it.
 
     Raises `ShapeError` for a geometry that does not fit the operand and for operands of several shapes, `DTypeError` if `init_value` is of
     another dtype, `ArgumentError` if there are no operands, and what `reduce` raises for a `computation` of other results.

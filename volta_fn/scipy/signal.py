@@ -66,8 +66,9 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
             is "direct", as in JAX.
         precision: as in `lax.dot_general`.
 
-    Integers stay integers where the method is direct, but become floats under `volta_fn.jax`; booleans become int32. Raises `ShapeError` for arrays of several ranks, without
-    elements, or of which neither contains the other in the mode "valid", `ArgumentError` for another mode or method.
+    Integers stay integers where the method is direct, but become floats under `volta_fn.jax`; booleans become int32. Raises `ShapeError`
+    for arrays of several ranks, without elements, or of which neither contains the other in the mode "valid", `ArgumentError` for another
+    mode or method.
 
     >>> vf.scipy.signal.convolve(jnp.array([1, 2, 3]), jnp.array([0, 1, 1]), mode="same")
     Array([1, 3, 5], dtype=int32)

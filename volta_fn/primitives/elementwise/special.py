@@ -123,9 +123,9 @@ polygamma: Elementwise = elementwise(
 
 
 def _zeta_by_exponent(x: Array, q: Array) -> Array:
-    """Return zeta's derivative by x, the sum of -log(q + k) (q + k)^-x; NaN for x < 1 and for q < 0.
+    """Return the derivative of zeta by x, the sum of -log(q + k) (q + k)^-x.
 
-    The first terms are added one by one; the rest is the derivative of the Euler-Maclaurin formula.
+    It is NaN for x < 1 and for q < 0. The first terms are added one by one; the rest is the derivative of the Euler-Maclaurin formula.
     """
     dtype = dtypes.accumulator(x.dtype)
     s, start = convert_element_type(x, dtype), convert_element_type(q, dtype)

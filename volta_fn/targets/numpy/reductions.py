@@ -155,7 +155,10 @@ def argmin(operand: np.ndarray, *, axes: tuple[int, ...], index_dtype: Any) -> n
 
 
 def rank(x: np.ndarray) -> np.ndarray:
-    """Return integers that are ordered as the elements of ``x`` are, of its width unless it has a dtype of storage."""
+    """Return integers that are ordered as the elements of ``x`` are.
+
+    They have its width, those of dtypes of storage more.
+    """
     if x.dtype in dtypes.STORAGE:
         return rank(x.astype(np.float32 if x.dtype in dtypes.STORAGE_FLOATS else np.int8))
     if x.dtype.kind in "iu":
