@@ -92,6 +92,58 @@ def test_computing_asks_for_a_conversion(compute: Callable[[Any], Any]) -> None:
             function(vnp.ones(3, "float8_e4m3fn"))
 
 
+#: What the order of numbers is asked for by, as NumPy gives it for an array of float32 and its stable order.
+ORDERED: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray, np.ndarray], Any]]] = {
+    "sort": (vnp.sort, lambda x, order: x[order]),
+    "argsort": (vnp.argsort, lambda x, order: order),
+    "sort of pairs": (lambda x: lax.sort_key_val(x, vnp.arange(x.size))[1], lambda x, order: order),
+    "sort by two keys": (lambda x: vnp.lexsort((vnp.arange(x.size)[::-1], x)), lambda x, _: np.lexsort((np.arange(x.size)[::-1], x))),
+    "sort by stored keys": (lambda x: vnp.lexsort((x[::-1], x)), lambda x, _: np.lexsort((x[::-1], x))),
+    "greatest": (lambda x: lax.top_k(x, 1)[0], lambda x, order: x[order][-1:]),
+    "first greatest": (vnp.argmax, lambda x, _: np.argmax(x)),
+    "first least": (vnp.argmin, lambda x, _: np.argmin(x)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ORDERED)
+def test_numbers_are_ordered(kind: str, name: str) -> None:
+    """NaN is the greatest, of equals the first comes first."""
+    function, oracle = ORDERED[kind]
+    x = vnp.asarray(np.random.default_rng(3).permutation(np.concatenate([NUMBERS, NUMBERS[::2], NUMBERS / 3]))).astype(name)
+    wide = np.asarray(x.astype("float32"))
+    wanted = oracle(wide, np.argsort(wide, kind="stable"))
+    for actual in (function(x), vf.jit(function)(x)):
+        np.testing.assert_array_equal(np.asarray(actual).astype(np.float32), np.float32(wanted))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extremes_of_segments(name: str) -> None:
+    x = vnp.asarray(np.float32([-1.0, -2.0, 0.5, -1.0])).astype(name)
+    wide = np.asarray(x.astype("float32"))
+    for segments, extreme in ((vf.ops.segment_max, np.max), (vf.ops.segment_min, np.min)):
+        actual = segments(x, vnp.array([0, 0, 1, 1]), 2)
+        np.testing.assert_array_equal(actual.astype("float32"), [extreme(wide[:2]), extreme(wide[2:])])
+
+
+@pytest.mark.parametrize("name", ["int4", "float8_e4m3fn", "float4_e2m1fn"])
+@pytest.mark.parametrize("compare", ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "maximum"])
+def test_comparisons_ask_for_a_conversion(compare: str, name: str) -> None:
+    primitive = {"maximum": "max", "equal": "eq", "not_equal": "ne"}.get(compare, compare[0] + ("e" if "_" in compare else "t"))
+    with pytest.raises(DTypeError, match=f"^{primitive} is not defined for {name}.*x.astype"):
+        getattr(vnp, compare)(vnp.ones(3, name), vnp.ones(3, name))
+
+
+@pytest.mark.parametrize("test", ["isnan", "isfinite", "isinf", "isposinf", "nan_to_num", "round", "floor", "ceil", "trunc", "nanargmax"])
+def test_integers_are_finite_and_floats_ask_for_a_conversion(test: str) -> None:
+    numbers = np.float32([1.0, -2.0, 0.0])
+    np.testing.assert_array_equal(
+        np.asarray(getattr(vnp, test)(vnp.asarray(numbers).astype("int4"))).astype(np.float32), getattr(np, test)(numbers)
+    )
+    with pytest.raises(DTypeError, match="float8_e5m2.*x.astype"):
+        getattr(vnp, test)(vnp.asarray(np.float32([np.nan, 0.5])).astype("float8_e5m2"))
+
+
 def test_no_promotion() -> None:
     with pytest.raises(DTypeError, match=r"float32 and float8_e5m2 do not promote.*x\.astype"):
         vnp.ones(2, "float8_e5m2") + vnp.ones(2)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from volta_fn.core.devices.device import available_devices
+from volta_fn.core.devices.device import available_devices, local_devices
 from volta_fn.errors import ArgumentError, UnsupportedError
 from volta_fn.inspection.measure import Recording, current, start, stop
 
@@ -168,10 +168,9 @@ def device_memory_profile(backend: str | None = None) -> bytes:
     'device...'
     """
     rows = ["device\tin use\tpeak\theld\tlimit"]
-    for device in available_devices():
-        if backend in (None, device.platform):
-            memory = device.backend.memory()
-            rows.append("\t".join(map(str, (repr(device), memory.in_use, memory.peak, memory.held, memory.limit))))
+    for device in available_devices() if backend is None else local_devices(backend=backend):
+        memory = device.backend.memory()
+        rows.append("\t".join(map(str, (repr(device), memory.in_use, memory.peak, memory.held, memory.limit))))
     return "\n".join(rows).encode()
 
 

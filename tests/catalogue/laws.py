@@ -118,6 +118,21 @@ def check_other_dtypes(path: str, call: Call) -> None:
             function(*tree.unflatten(tree.structure(call.args), leaves), **call.kwargs)
 
 
+def check_storage_dtypes(path: str, call: Call) -> None:
+    """Call with arrays of dtypes of storage: an error of this package, or the results that converted numbers give."""
+    function, structure = ours(path, call), tree.structure(call.args)
+    for dtype, wide in (("int4", "int8"), ("uint4", "uint8"), ("float8_e4m3fn", "float32"), ("float4_e2m1fn", "float32")):
+        numbers = [convert(leaf, dtype) for leaf in tree.leaves(call.args)]
+        args = [
+            [vf.numpy.asarray(x, as_dtype) if isinstance(x, np.ndarray) and x.dtype == dtypes.as_dtype(dtype) else x for x in numbers]
+            for as_dtype in (dtype, wide)
+        ]
+        with suppress(VoltaError):
+            actual, wanted = (results(function(*tree.unflatten(structure, leaves), **call.kwargs)) for leaves in args)
+            for got, want in zip(actual, wanted, strict=True):
+                np.testing.assert_array_equal(got.astype(want.dtype), want)
+
+
 def dtypes_of(library: str, path: str, call: Call, dtype: str) -> list[np.dtype]:
     """Return the dtypes of the results of a library's function, for arrays of another dtype."""
     jax = resolve(library, "")

@@ -38,7 +38,7 @@ ELEMENTWISE: Calls = (
         "erf_inv": Call((U,)),
         "integer_pow": Call((P, 3)),
         "polygamma": Call((np.ones_like(P), P), grad=False, note="differentiable in x"),
-        "zeta": Call((P + 1, P), grad=False, note="differentiable in q"),
+        "zeta": Call((P + 1, P)),
     }
     | each("ceil floor round sign", X, grad=False)
     | each("is_finite", X, grad=False)

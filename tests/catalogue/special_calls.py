@@ -34,7 +34,7 @@ SEVERAL: Calls = (
     each("beta betaln poch rel_entr kl_div boxcox boxcox1p xlogy xlog1py comb", P + 1, P)
     | {"betainc": Call((P, P[::-1], SHARE)), "gammainc": Call((P, P[::-1])), "gammaincc": Call((P, P[::-1]))}
     | {"hyp1f1": Call((P, P[::-1], X)), "hyp2f1": Call((P, P[::-1], P + 1, U), tolerance=1e-4), "owens_t": Call((X, Y))}
-    | {"expn": Call((ORDERS, P)), "zeta": Call((P + 1, P), grad=False, note="differentiable in q")}
+    | {"expn": Call((ORDERS, P)), "zeta": Call((P + 1, P))}
     | {"polygamma": Call((ORDERS, P), note="differentiable in x"), "multigammaln": Call((P + 1, 3))}
     | each("logsumexp softmax log_softmax", X, kwargs={"axis": 1})
     | {"bernoulli": Call((8,), jit=False), "bessel_jn": Call((P,), {"v": 3}, theirs=first_kind)}

@@ -35,6 +35,23 @@ def test_an_equation_between_sizes() -> None:
 
 
 @pytest.mark.parametrize(
+    "constraints",
+    [["t <= 16"], ["t <= 5"], ["t <= 16", "b <= 3", "b >= 1"], ["b <= t"], ["t <= 2*b", "t <= 16"], ["b*t <= 64"], ["mod(t, 2) == 0"]],
+)
+def test_sizes_for_tracing_are_at_least_two(constraints: list[str]) -> None:
+    scope = export.SymbolicScope(constraints)
+    for sizes in scope.assignments(["b", "t"], 9):
+        assert min(sizes.values()) > 1 or (sizes["b"] == 1 and "b <= 3" in constraints)
+
+
+def test_one_is_traced_where_few_sizes_are_allowed() -> None:
+    assert {s["t"] for s in export.SymbolicScope(["t <= 2"]).assignments(["t"], 6)} == {1, 2}
+    assert export.SymbolicScope(["t <= 1"]).assignments(["t"], 2) == [{"t": 1}] * 2
+    few = export.SymbolicScope(["b + t <= 4"]).assignments(["b", "t"], 3)
+    assert all(s["b"] + s["t"] <= 4 for s in few) and len({tuple(s.items()) for s in few}) == 3
+
+
+@pytest.mark.parametrize(
     ("text", "sizes", "holds"),
     [
         ("b >= mod(b, 3)", {"b": 2}, True),

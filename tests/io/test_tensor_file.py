@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -176,10 +180,31 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["x.safetensors"]
 
 
+def test_a_file_that_cannot_be_written_is_named_by_its_path(tmp_path):
+    (tmp_path / "x.safetensors").mkdir()
+    with pytest.raises(SerializationError, match=re.escape(f"{tmp_path / 'x.safetensors'} cannot be written")):
+        io.save_safetensors(tmp_path / "x.safetensors", {"2.bias": np.ones(2)})
+    with pytest.raises(SerializationError, match=re.escape(f"{tmp_path / 'y.safetensors'} cannot be written")):
+        io.save_safetensors(tmp_path / "y.safetensors", {"2.bias\ud800": np.ones(2)})
+
+
 @pytest.mark.wide
 def test_folders_that_do_not_exist(tmp_path):
-    with pytest.raises(SerializationError, match="cannot be written"):
-        io.save_safetensors(tmp_path / "none" / "x.safetensors", {"a": np.ones(2)})
+    (tmp_path / "file").write_bytes(b"")
+    writers: list[Callable[[Path], Any]] = [
+        lambda path: io.save_safetensors(path, {"a": np.ones(2)}),
+        lambda path: io.save_safetensors(path, {"a": np.ones(20), "b": np.ones(20)}, max_shard_size=90),
+        lambda path: io.save_gguf(path, {"a": np.ones(2, "float32")}),
+        lambda path: vf.onnx.save(lambda w, x: w * x, vf.numpy.ones(2), (vf.numpy.ones(2),), path),
+        lambda path: vf.export_web(path, state={}, functions={"f": vf.web.Function(vf.numpy.sin, [1.0], "y")}),
+    ]
+    for folder, problem in (("none", "does not exist"), ("none/either", "does not exist"), ("file", "is not a folder")):
+        path = tmp_path / folder / "x.safetensors"
+        for write in writers:
+            with pytest.raises(SerializationError, match=re.escape(f" cannot be written: the folder {path.parent} {problem}")):
+                write(path)
+    assert os.listdir(tmp_path) == ["file"]
+    io.Checkpointer(tmp_path / "none" / "either").save(0, {"a": np.ones(2)})
     with pytest.raises(FileNotFoundError):
         io.open_safetensors(tmp_path / "x.safetensors")
 

@@ -18,6 +18,7 @@ from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
     ConcretizationError,
+    DeviceError,
     DonatedBufferError,
     LeakedTracerError,
     TracerBoolError,
@@ -495,3 +496,21 @@ def test_the_signature_is_the_functions(follow_wrapped: bool) -> None:
     for function in (vf.jit(power), vf.jit(vf.jit(power)), vf.jit(power, static_argnames="exponent")):
         assert inspect.signature(function, follow_wrapped=follow_wrapped) == inspect.signature(power)
     assert "options" in inspect.signature(type(vf.jit(power))).parameters
+
+
+@pytest.mark.parametrize("name", ["device", "backend"])
+def test_devices_that_do_not_exist(name: str) -> None:
+    with pytest.raises(DeviceError, match="unknown platform 'cuda'") as listed:
+        vf.devices("cuda")
+    for decorate in (lambda **options: vf.jit(jnp.sin, **options), vf.jit):
+        with pytest.raises(DeviceError) as raised:
+            decorate(**{name: "cuda"})
+        assert raised.value.message == listed.value.message
+
+
+def test_devices_that_exist() -> None:
+    for options in ({"device": "cpu"}, {"device": "cpu:0"}, {"device": vf.devices("cpu")[0]}, {"backend": "cpu"}):
+        assert vf.jit(lambda x: 2 * x, **options)(2.0) == 4.0
+        assert vf.jit(**options)(lambda x: 2 * x)(2.0) == 4.0
+    with pytest.raises(ArgumentError, match="either a device or a backend"):
+        vf.jit(jnp.sin, device="cpu", backend="cpu")

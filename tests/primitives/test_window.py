@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.naive_windows import meetings, window_counts
 from volta_fn import lax
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 
 
 def values(*shape: int) -> np.ndarray:
@@ -104,6 +105,54 @@ def test_any_computation() -> None:
     norm = lax.reduce_window(x, 0.0, lambda a, b: lax.sqrt(a * a + b * b), (3,), padding=((1, 0),))
     padded = np.concatenate([[0], x])
     np.testing.assert_allclose(norm, [np.linalg.norm(padded[i : i + 3]) for i in range(4)], rtol=1e-6)
+
+
+def _greatest_first(a: Any, b: Any) -> Any:
+    """Return the greater of two numbers and where it is, of equals the first."""
+    first = a["number"] >= b["number"]
+    return {name: lax.select(first, a[name], b[name]) for name in ("number", "position")}
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        ((2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)),
+        ((2, 3), (2, 1), ((1, 0), (2, 2)), (1, 1), (1, 1)),
+        ((1, 3), (1, 2), ((0, 1), (-1, 3)), (1, 2), (1, 2)),
+        ((7, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1)),
+    ],
+)
+def test_operands_are_reduced_together(geometry: Any) -> None:
+    x = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3], [5, 8, 9, 7, 9], [3, 2, 3, 8, 4]], np.float32)
+    positions = np.arange(x.size, dtype=np.int32).reshape(x.shape)
+    counts = window_counts(x.shape, *geometry)
+    numbers, places = np.full(counts, -np.inf, np.float32), np.full(counts, -1, np.int32)
+    for position, met in meetings(x.shape, *geometry):
+        if met:
+            best = max((at for _, at in met), key=lambda at: x[at])  # the first of equals
+            numbers[position], places[position] = x[best], positions[best]
+    function = lambda x: lax.reduce_window(
+        {"number": x, "position": vf.numpy.asarray(positions)}, {"number": -np.inf, "position": -1}, _greatest_first, *geometry
+    )
+    for result in (function(vf.numpy.asarray(x)), vf.jit(function)(x), vf.tree.map(lambda y: y[1], vf.vmap(function)(np.stack([-x, x])))):
+        np.testing.assert_array_equal(result["number"], numbers)
+        np.testing.assert_array_equal(result["position"], places)
+    gradient = vf.grad(lambda x: vf.numpy.where(vf.numpy.isfinite(y := function(x)["number"]), y, 0).sum())(x)
+    np.testing.assert_array_equal(gradient.ravel(), np.bincount(places[places >= 0].ravel(), minlength=x.size))
+
+
+def test_several_operands_that_do_not_fit() -> None:
+    x = vf.numpy.ones(3)
+    for operands, inits, computation, error in (
+        ((), (), _greatest_first, ArgumentError),
+        ((x, x[:2]), (0.0, 0.0), lambda a, b: a, ShapeError),
+        ((x, x), (0.0,), lambda a, b: a, TreeError),
+        ((x, x), (0.0, np.float64(0)), lambda a, b: a, DTypeError),
+        ((x, x), (0.0, 0.0), lambda a, b: a[0], TreeError),
+        ((x, x), (0.0, 0.0), lambda a, b: (a[0], a[1] > 0), DTypeError),
+    ):
+        with pytest.raises(error, match="reduce_window"):
+            lax.reduce_window(operands, inits, computation, (2,))
 
 
 def test_logical_windows() -> None:

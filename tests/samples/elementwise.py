@@ -176,7 +176,6 @@ COMPLEX_DOMAINS: dict[str, Domain] = {
 DIFFERENTIABLE: dict[str, tuple[int, ...]] = {
     "nextafter": (),
     "polygamma": (1,),
-    "zeta": (1,),
     "hyp1f1": (2,),
     "hyp2f1": (3,),
     "expn": (1,),

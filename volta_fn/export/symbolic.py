@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import operator
 import random
@@ -167,6 +168,8 @@ _MULTIPLE = re.compile(r"^\s*mod\(\s*(\w+)\s*,\s*(\d+)\s*\)\s*==\s*0\s*$")
 #: Sizes for tracing, before constraints: unusual in programs, with all remainders, and one of them large.
 _SIZES = (7, 10, 12, 17, 19, 21, 26, 31, 35, 40, 44, 53, 57, 62, 69, 72, 75, 83, 88, 97, 101, 106, 111, 118)
 _LARGE = 5003
+#: The highest power of a size in the sizes of a program.
+_DEGREE = 2
 
 
 class SymbolicScope:
@@ -236,9 +239,14 @@ class SymbolicScope:
         """Return sizes of all variables that satisfy the constraints between them."""
         columns = {name: self.samples(name, count + position) for position, name in enumerate(names)}
         if self.relations:
-            small = {name: [n for n in range(1, _SIZES[0]) if self.allows(name, n)] for name in names}
-            return satisfying({name: [*small[name], *column] for name, column in columns.items()}, self.relations, count)
+            with contextlib.suppress(ArgumentError):
+                return satisfying(self._with_small_sizes(columns, 2), self.relations, count)
+            return satisfying(self._with_small_sizes(columns, 1), self.relations, count)
         return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
+
+    def _with_small_sizes(self, columns: Mapping[str, Sequence[int]], least: int) -> dict[str, list[int]]:
+        """Return the columns with the sizes from `least` to those of `_SIZES` in front."""
+        return {name: [*[n for n in range(least, _SIZES[0]) if self.allows(name, n)], *column] for name, column in columns.items()}
 
     def small_assignments(self, names: Sequence[str]) -> list[dict[str, int]]:
         """Return the least sizes that satisfy the constraints: all 1, all 2, all 3."""
@@ -250,13 +258,19 @@ class SymbolicScope:
         ]
 
     def samples(self, name: str, count: int) -> list[int]:
-        """Return sizes that a variable may have: different ones, a large one last."""
+        """Return sizes that a variable may have: different ones, a large one last.
+
+        One is among them only if the others do not determine a polynomial: programs of axes of size 1 often differ from those of all
+        others.
+        """
         step = 1
         for variable, kind, n in self._limits:
             step = max(step, n) if variable == name and kind == "mod" else step
         low = max([n for variable, kind, n in self._limits if variable == name and kind != "<=" and kind != "mod"], default=0)
         tried = [p * step for p in _SIZES] + [step * (low // step + p) for p in _SIZES]
-        small = [*dict.fromkeys(size for size in [*tried, *range(1, 200)] if self.allows(name, size))][:count]
+        small = [*dict.fromkeys(size for size in [*tried, *range(2, 200)] if size > 1 and self.allows(name, size))][:count]
+        if len(small) <= _DEGREE and self.allows(name, 1):
+            small = [*small, 1][:count]
         if not small:
             raise ArgumentError(f"no size that was tried satisfies the constraints on {name}: {self.constraints}")
         large = step * (low // step + _LARGE)
@@ -449,8 +463,6 @@ def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str]
 # differs is a polynomial of the sizes: the one through its values at some of the samples, if it has the right values at the others too.
 # A file holds the polynomials, and reading it for sizes checks the types of the program that results.
 
-#: The highest power of a size in the sizes of a program.
-_DEGREE = 2
 #: Samples beyond those that determine a polynomial.
 _CHECKS = 3
 

@@ -32,8 +32,11 @@ _TEMPORARY = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path whose file replaces `path` unless the block raises.
 
-    Raises `SerializationError` if it cannot be written.
+    Raises `SerializationError` if it cannot be written, and before the block if the folder does not exist.
     """
+    if not path.parent.is_dir():
+        problem = "is not a folder" if path.parent.exists() else "does not exist; os.makedirs creates it"
+        raise SerializationError(f"{path} cannot be written: the folder {path.parent} {problem}")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         try:
@@ -343,9 +346,9 @@ def write_file(file: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str
     texts = dict(metadata or {})
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise ArgumentTypeError(f"the metadata of a safetensors file are texts by name, got {texts!r:.80}")
-    hosts = {name: on_host(value) for name, value in arrays.items()}
-    for name, host in hosts.items():
-        check_storable(name, host.dtype)
+    hosts = {tensor: on_host(value) for tensor, value in arrays.items()}
+    for tensor, host in hosts.items():
+        check_storable(tensor, host.dtype)
     _write(file, hosts, texts, name)
 
 

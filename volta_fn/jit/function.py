@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.devices.device import current_default_device
+from volta_fn.core.devices.device import current_default_device, find_device, local_devices
 from volta_fn.core.jaxpr import devices_of
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
-from volta_fn.errors import ArgumentTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
 from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
@@ -95,7 +95,8 @@ def jit(
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
         in_shardings, out_shardings: how positional arguments that are not static, and results, are split between devices, as for
             `lax.with_sharding_constraint`.
-        keep_unused, compiler_options, device, backend: accepted for compatibility; a program runs where its arguments are.
+        keep_unused, compiler_options: accepted for compatibility.
+        device, backend: a device or a platform that exists, accepted for compatibility; a program runs where its arguments are.
 
     Returns:
         a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
@@ -104,12 +105,19 @@ def jit(
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
         UnhashableStaticError: a static argument is not hashable.
+        DeviceError: there is no such `device` or `backend`. ArgumentError: both are passed.
 
     >>> import volta_fn as vf
     >>> square = vf.jit(lambda x: x * x)
     >>> square(vf.numpy.arange(3.0))
     Array([0., 1., 4.], dtype=float32)
     """
+    if device is not None and backend is not None:
+        raise ArgumentError(f"jit: pass either a device or a backend, got device={device!r} and backend={backend!r}")
+    if device is not None:
+        find_device(device)
+    if backend is not None:
+        local_devices(backend=backend)
     if fun is None:
         return functools.partial(
             jit,

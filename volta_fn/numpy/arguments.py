@@ -175,5 +175,5 @@ def is_complex(a: Array) -> bool:
 
 
 def is_inexact(a: Array) -> bool:
-    """Return True if the elements are floating-point or complex numbers."""
-    return a.dtype in dtypes.INEXACT
+    """Return True if the elements are floating-point or complex, stored ones too."""
+    return a.dtype in dtypes.INEXACT or a.dtype in dtypes.STORAGE_FLOATS

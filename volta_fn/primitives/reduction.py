@@ -134,17 +134,25 @@ def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:
 
 
 def lowest(dtype: np.dtype) -> Any:
-    """Return the identity of `max`: -inf, the smallest integer, or False."""
-    if dtype in dtypes.INTEGERS:
+    """Return the identity of `max`: -inf or the least number, or False."""
+    if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         return dtypes.iinfo(dtype).min
+    if dtype in dtypes.STORAGE_FLOATS:
+        return -np.inf if _has_infinity(dtype) else dtypes.finfo(dtype).min
     return False if dtype in dtypes.BOOL else -np.inf
 
 
 def highest(dtype: np.dtype) -> Any:
-    """Return the identity of `min`: inf, the largest integer, or True."""
-    if dtype in dtypes.INTEGERS:
+    """Return the identity of `min`: inf or the greatest number, or True."""
+    if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         return dtypes.iinfo(dtype).max
+    if dtype in dtypes.STORAGE_FLOATS:
+        return np.inf if _has_infinity(dtype) else dtypes.finfo(dtype).max
     return True if dtype in dtypes.BOOL else np.inf
+
+
+def _has_infinity(dtype: np.dtype) -> bool:
+    return bool(np.isinf(np.float32(np.inf).astype(dtype).astype(np.float32)))
 
 
 def _all_ones(dtype: np.dtype) -> Any:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.control_flow.scan import Combination
 from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast, linear_jvp, linear_primitive, no_tangents
 from volta_fn.primitives.data_movement.slicing import pad, slice
@@ -141,26 +142,45 @@ def reduce_window(
     padding: str | Sequence[tuple[int, int]] = "VALID",
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
-) -> Array:
+) -> Any:
     """Reduce every window of `operand` with `computation`, from `init_value`.
 
-    `computation` is a function of two arrays that treats elements alike. Windows have `window_dimensions` elements at a distance of
-    `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation` spreads and which
-    `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for nothing. `lax.add`,
-    `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of the window. All are
-    differentiable; the derivative of a maximum goes to the first element of the window that equals it.
+    `computation` is a function of two arrays that treats elements alike. Of a pytree of arrays of one shape, with a pytree of initial
+    values, the elements are reduced together: `computation` takes two such pytrees to one. Windows have `window_dimensions` elements at a
+    distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation`
+    spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for
+    nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of
+    the window. All are differentiable; the derivative of a maximum goes to the first element of the window that equals it.
 
-    Raises `ShapeError` for a geometry that does not fit the operand, `DTypeError` if `init_value` is of another dtype.
+    Raises `ShapeError` for a geometry that does not fit the operand and for operands of several shapes, `DTypeError` if `init_value` is of
+    another dtype, `ArgumentError` if there are no operands, and what `reduce` raises for a `computation` of other results.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.array([3.0, 1.0, 4.0, 1.0])
     >>> vf.lax.reduce_window(x, -vf.numpy.inf, vf.lax.max, (2,), (2,))
     Array([3., 4.], dtype=float32)
+
+    The largest of each window and where it is:
+
+    >>> def larger(a, b):
+    ...     first = a[0] >= b[0]
+    ...     return vf.lax.select(first, a[0], b[0]), vf.lax.select(first, a[1], b[1])
+    >>> vf.lax.reduce_window((x, vf.numpy.arange(4)), (-vf.numpy.inf, -1), larger, (2,), (2,))
+    (Array([3., 4.], dtype=float32), Array([0, 2], dtype=int32))
     """
-    value = as_value(operand)
-    primitive = getattr(computation, "primitive", None)
+    leaves, structure = tree.flatten(operand)
+    values = [as_value(x) for x in leaves]
+    if not values:
+        raise ArgumentError("reduce_window: there are no arrays to reduce")
+    value, *others = values
+    if any(v.shape != value.shape for v in others):
+        raise ShapeError(f"reduce_window: the operands must have one shape, got {', '.join(str(v.shape) for v in values)}")
+    primitive = None if others else getattr(computation, "primitive", None)
     fast = next((p for p, allowed in _FAST if primitive is PRIMITIVES[reduction_of(p.name).step] and value.dtype in allowed), None)
-    init = _initial(init_value, value, fast)
+    inits = [
+        _initial(init, v, fast)
+        for init, v in zip(tree.flatten_up_to(structure, init_value, "reduce_window: init_value"), values, strict=True)
+    ]
     taps = canonical_ints(window_dimensions, value.ndim, "reduce_window: window_dimensions")
     strides = canonical_ints(window_strides, value.ndim, "reduce_window: window_strides")
     bases = canonical_ints(base_dilation, value.ndim, "reduce_window: base_dilation")
@@ -171,8 +191,11 @@ def reduce_window(
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     if fast:
         out = bind(fast, value, **geometry)
-        return out if _is(init, reduction_of(fast.name).start(value.dtype)) else computation(out, init)
-    return _folded(value, init, computation, geometry)
+        is_identity = _is(inits[0], reduction_of(fast.name).start(value.dtype))
+        return tree.unflatten(structure, [out if is_identity else computation(out, inits[0])])
+    combine = Combination("reduce_window", computation, structure)
+    outs = _folded(values, inits, combine, geometry)
+    return tree.unflatten(combine.structure, outs)
 
 
 #: Primitives that reduce windows, for computations that are their steps, and the dtypes that they take.
@@ -207,19 +230,23 @@ def _is(init: Array, value: Any) -> bool:
     return isinstance(init, ConcreteArray) and bool(np.asarray(init) == np.asarray(value, init.dtype))
 
 
-def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any], geometry: dict[str, Any]) -> Array:
-    """Combine strided slices of the padded operand, in row-major order."""
-    counts = counts_of_windows(operand.shape, geometry)
+def _folded(operands: Sequence[Array], inits: Sequence[Array], combine: Combination, geometry: dict[str, Any]) -> list[Array]:
+    """Combine strided slices of the padded operands, in row-major order."""
+    shape = operands[0].shape
+    counts = counts_of_windows(shape, geometry)
     config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
-    padded = pad(operand, init, config)
-    is_element = pad(np.ones(operand.shape, bool), False, config) if any(map(any, config)) else None
-    out = broadcast(init, counts)
+    padded = [pad(operand, init, config) for operand, init in zip(operands, inits, strict=True)]
+    is_element = pad(np.ones(shape, bool), False, config) if any(map(any, config)) else None
+    outs = [broadcast(init, counts) for init in inits]
     if 0 in counts:
-        return out
+        return outs
     for taps in itertools.product(*map(range, geometry["window_dimensions"])):
         steps = geometry["window_strides"]
         starts = [k * d for k, d in zip(taps, geometry["window_dilation"], strict=True)]
         limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, steps, strict=True)]
-        combined = computation(out, slice(padded, starts, limits, steps))
-        out = combined if is_element is None else select(slice(is_element, starts, limits, steps), combined, out)
-    return out
+        combined = combine(outs, [slice(p, starts, limits, steps) for p in padded])
+        if is_element is not None:
+            mask = slice(is_element, starts, limits, steps)
+            combined = [select(mask, new, old) for new, old in zip(combined, outs, strict=True)]
+        outs = combined
+    return outs

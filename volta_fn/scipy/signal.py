@@ -25,6 +25,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axes_of, axis_of, converted, is_complex, no_out, promote_inexact, promote_numeric
 from volta_fn.numpy.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast_to
+from volta_fn.settings import current as settings
 
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "csd", "detrend", "fftconvolve", "istft", "stft", "welch"]
 
@@ -65,8 +66,9 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
             is "direct", as in JAX.
         precision: as in `lax.dot_general`.
 
-    Integers stay integers where the method is direct; booleans become int32. Raises `ShapeError` for arrays of several ranks, without
-    elements, or of which neither contains the other in the mode "valid", `ArgumentError` for another mode or method.
+    Integers stay integers where the method is direct, but become floats under `volta_fn.jax`; booleans become int32. Raises `ShapeError`
+    for arrays of several ranks, without elements, or of which neither contains the other in the mode "valid", `ArgumentError` for another
+    mode or method.
 
     >>> vf.scipy.signal.convolve(jnp.array([1, 2, 3]), jnp.array([0, 1, 1]), mode="same")
     Array([1, 3, 5], dtype=int32)
@@ -83,7 +85,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
     >>> vf.scipy.signal.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
     Array([1., 2., 3., 0.], dtype=float32)
     """
-    first, second = promote_numeric("correlate", in1, in2)
+    first, second = _operands("correlate", in1, in2)
     return _convolved("correlate", first, _reversed(second), mode, method, precision)
 
 
@@ -195,12 +197,17 @@ def _contains(function: str, first: Shape, second: Shape) -> bool:
     raise ShapeError(f"{function}: in the mode 'valid' one array must contain the other, got shapes {first} and {second}")
 
 
+def _operands(function: str, in1: Any, in2: Any) -> list[Array]:
+    """Promote two arrays; JAX convolves integers as floats."""
+    return promote_inexact(function, in1, in2) if settings.permissive else promote_numeric(function, in1, in2)
+
+
 def _convolved(function: str, in1: Any, in2: Any, mode: str, method: str, precision: Any) -> Array:
     if method not in ("auto", "direct", "fft"):
         raise ArgumentError(f"{function}: method must be 'auto', 'direct' or 'fft', got {method!r}")
     if method == "fft":
         return fftconvolve(in1, in2, mode)
-    first, second = promote_numeric(function, in1, in2)
+    first, second = _operands(function, in1, in2)
     _check(function, first, second, mode)
     if mode == "valid" and not _contains(function, first.shape, second.shape):
         first, second = second, first
@@ -221,7 +228,7 @@ def _direct(first: Array, second: Array, ranges: Sequence[tuple[int, int]], prec
 
 
 def _matrices(function: str, in1: Any, in2: Any) -> list[Array]:
-    both = promote_numeric(function, in1, in2)
+    both = _operands(function, in1, in2)
     if any(x.ndim != 2 for x in both):
         raise ShapeError(f"{function}: in1 and in2 must be matrices, got shapes {both[0].shape} and {both[1].shape}")
     return both

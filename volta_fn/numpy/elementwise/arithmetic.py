@@ -253,7 +253,7 @@ def signbit(x: Any, /) -> Array:
     Array([False,  True,  True], dtype=bool)
     """
     value = operand("signbit", "x", x)
-    if not is_inexact(value):
+    if value.dtype not in dtypes.INEXACT:
         return lax.lt(value, full_like_scalar(value, 0)) if value.dtype != bool else lax.ne(value, value)
     if is_complex(value):
         raise ArgumentTypeError("signbit: x is complex, and complex numbers have no sign")
@@ -343,7 +343,7 @@ def _to_integer(function: str, x: Any, rounding: Any) -> Array:
     value = operand(function, "x", x)
     if is_complex(value):
         raise ArgumentTypeError(f"{function}: x is complex, and complex numbers have no order")
-    return rounding(value) if value.dtype in dtypes.FLOATS else value
+    return rounding(value) if is_inexact(value) else value
 
 
 @fused

@@ -53,9 +53,14 @@ bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivat
 
 
 def lexicographic(compare: Elementwise) -> Callable[[Array, Array], Array]:
-    """Return a comparison of complex numbers: by real part, then by imaginary part."""
+    """Return a comparison of complex numbers: by real part, then by imaginary part.
+
+    Operands of other dtypes are compared by `compare`, which refuses those that it is not defined for.
+    """
 
     def compare_complex(x: Array, y: Array) -> Array:
+        if x.dtype not in dtypes.COMPLEX:
+            return compare(x, y)
         first, second = compare(real(x), real(y)), compare(imag(x), imag(y))
         tie = eq(real(x), real(y))
         return bitwise_or(bitwise_and(tie, second), bitwise_and(bitwise_not(tie), first))

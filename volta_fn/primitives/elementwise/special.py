@@ -13,6 +13,7 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import GradientError
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise.arithmetic import cos, exp, log, log1p, pow, sign, sin, sqrt, tanh
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, eq, gt, lt, select
 from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplete_beta, incomplete_gamma, special
 from volta_fn.primitives.formulas import special as dilogarithm
@@ -120,11 +121,36 @@ polygamma: Elementwise = elementwise(
 
 # zeta and Bessel functions
 
+
+def _zeta_by_exponent(x: Array, q: Array) -> Array:
+    """Return the derivative of zeta by x, the sum of -log(q + k) (q + k)^-x.
+
+    It is NaN for x < 1 and for q < 0. The first terms are added one by one; the rest is the derivative of the Euler-Maclaurin formula.
+    """
+    dtype = dtypes.accumulator(x.dtype)
+    s, start = convert_element_type(x, dtype), convert_element_type(q, dtype)
+    zero = as_value(np.zeros((), dtype))
+    total = zero
+    for _ in range(gamma.DIRECT_TERMS):
+        total = total - log(start) * pow(start, -s)
+        start = start + 1.0
+    scale, power, square = log(start), pow(start, -s), start * start
+    tail, factor, slope = -0.5 * scale, s / start, 1.0 / start  # the slope is that of the factor
+    for i, coefficient in enumerate(gamma.EULER_MACLAURIN):
+        tail = tail + coefficient * (slope - scale * factor)
+        first, second = s + (2.0 * i + 1.0), s + (2.0 * i + 2.0)
+        slope = (slope * first * second + factor * (first + second)) / square
+        factor = factor * first * second / square
+    above_pole = s - 1.0
+    rest = power * (tail - start * (scale * above_pole + 1.0) / (above_pole * above_pole))
+    total = total + select(eq(power, 0.0), zero, rest)  # where the power underflows, factors may overflow
+    return convert_element_type(select(lt(s, 1.0), as_value(np.full((), np.nan, dtype)), total), x.dtype)
+
+
 zeta: Elementwise = elementwise(
     "zeta", formula=gamma.zeta, operands=dtypes.FLOATS,
-    derivatives=[undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
-    domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
-    doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
+    derivatives=[lambda g, out, x, q: g * _zeta_by_exponent(x, q), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    domain=Domain(0.5, 3.0, operands={0: (1.5, 4.0)}), doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, ….",
 )  # fmt: skip
 
 bessel_i0e: Elementwise = elementwise(

@@ -370,7 +370,7 @@ DIGAMMA = (
 DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(BERNOULLI[:10], 1)]))
 
 #: The coefficients of the Euler-Maclaurin formula.
-_EULER_MACLAURIN = tuple(b / math.factorial(2 * k) for k, b in enumerate(BERNOULLI, 1))
+EULER_MACLAURIN = tuple(b / math.factorial(2 * k) for k, b in enumerate(BERNOULLI, 1))
 
 #: Terms summed one by one before the Euler-Maclaurin formula gives the rest.
 DIRECT_TERMS = 10
@@ -606,7 +606,7 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     def correct(coefficient: Values, twice: Values, rest: Values, factor: Values) -> Sequence[Values]:
         return [factor.mad(coefficient, rest), factor * ((s + (twice - 1.0)) * (s + twice)) / square]
 
-    rest, _ = s.repeated([_EULER_MACLAURIN, range(2, 2 * len(BERNOULLI) + 2, 2)], correct, s.like(0.5), s / start)
+    rest, _ = s.repeated([EULER_MACLAURIN, range(2, 2 * len(BERNOULLI) + 2, 2)], correct, s.like(0.5), s / start)
     at_end = last.equals(0.0) | last.equals(math.inf)
     out = total + (head / (s - 1.0) + at_end.select(last, last * rest))
     return total.equals(math.inf).select(total, out)

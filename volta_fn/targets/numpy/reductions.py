@@ -30,6 +30,8 @@ from volta_fn.targets.numpy.memory import Scratch
 #: The number of elements per index of an axis from which on they accumulate together.
 _ROW = 64
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+#: Dtypes that NumPy compares slowly, or wrongly, and which are sorted by ranks.
+_RANKED = dtypes.STORAGE | frozenset(_HALF)
 
 
 def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> np.ndarray:
@@ -113,7 +115,7 @@ def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) 
     The keys are the first ``num_keys`` operands, compared in order. Complex numbers compare by real part, then by imaginary part. Several
     operands are always sorted stably.
     """
-    if len(operands) == 1 and operands[0].dtype.kind in "biuf" and operands[0].dtype not in _HALF:
+    if len(operands) == 1 and operands[0].dtype.kind in "biuf" and operands[0].dtype not in _RANKED:
         return (_sort_values(operands[0], dimension, is_stable),)
     keys = [real for key in operands[:num_keys] for real in _real_keys(np.moveaxis(key, dimension, -1))]
     order = stable_order(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1], axis=-1)
@@ -153,7 +155,12 @@ def argmin(operand: np.ndarray, *, axes: tuple[int, ...], index_dtype: Any) -> n
 
 
 def rank(x: np.ndarray) -> np.ndarray:
-    """Return integers of the width of ``x`` that are ordered as its elements are."""
+    """Return integers that are ordered as the elements of ``x`` are.
+
+    They have its width, those of dtypes of storage more.
+    """
+    if x.dtype in dtypes.STORAGE:
+        return rank(x.astype(np.float32 if x.dtype in dtypes.STORAGE_FLOATS else np.int8))
     if x.dtype.kind in "iu":
         return x
     if x.dtype.kind == "b":
@@ -194,12 +201,12 @@ def _has_negative_zero(x: np.ndarray) -> bool:
 def _real_keys(key: np.ndarray) -> list[np.ndarray]:
     if key.dtype.kind == "c":
         return [key.real, key.imag]
-    return [rank(key) if key.dtype in _HALF else key]
+    return [rank(key) if key.dtype in _RANKED else key]
 
 
 def _extreme(find: Callable[..., Any], operand: np.ndarray, axes: tuple[int, ...], index_dtype: Any) -> np.ndarray:
     (axis,) = axes
-    x = operand.astype(np.float32) if operand.dtype in _HALF else operand
+    x = operand.astype(np.float32) if operand.dtype in _RANKED else operand
     return np.asarray(find(x, axis=axis)).astype(index_dtype)
 
 
