@@ -222,7 +222,7 @@ _NUMBER = 0.5
 
 
 def mirror_pairs(m: int) -> int:
-    """Return how many pairs of different numbers k and m - k a spectrum of m numbers has."""
+    """Return how many pairs of different k and m - k a spectrum has."""
     return (m - 1) // 2
 
 
