@@ -82,6 +82,7 @@ DOCUMENTED = [
     Documented("JAX", "", _complex_not_finite),
     Documented("JAX", _PRODUCTS, _not_finite),
     Documented("JAX", r"min|max|clip|clamp|sort|unique|where", _nan),
+    Documented("JAX", "top_k", _zero_or_nan),
     Documented("JAX", r"(grad|jvp|vjp).*abs", _zero_or_nan),
     Documented("JAX", r"lax\.div", _integer_zero),
     Documented("JAX", "digamma", _zero),

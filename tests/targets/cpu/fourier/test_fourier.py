@@ -10,9 +10,11 @@ import volta_fn.numpy as vnp
 from tests.targets.cpu.running import run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.runtime.llvm.host import host
-from volta_fn.targets.cpu.fourier import ROUTINES
+from volta_fn.runtime.llvm.host import host, vector_widths
+from volta_fn.targets.cpu.fourier import ROUTINES, butterflies
+from volta_fn.targets.cpu.fourier import routine as routines
 from volta_fn.targets.cpu.fourier.routine import factors_of
+from volta_fn.targets.cpu.library import emission
 
 KINDS = {"FFT": np.fft.fft, "IFFT": np.fft.ifft, "RFFT": np.fft.rfft, "IRFFT": np.fft.irfft}
 #: Shapes in time, and the axis: lengths of all factors, long and odd ones, rows and columns, full groups of signals and a rest, blocks,
@@ -34,22 +36,43 @@ def signals(kind: str, shape: tuple[int, ...], axis: int, wide: bool) -> np.ndar
     return x if wide else x.astype(np.float32 if kind == "RFFT" else np.complex64)
 
 
+def check(kind: str, shape: tuple[int, ...], axis: int, wide: bool) -> bool:
+    """The routine, if there is one, gives the numbers in one piece and in three; return whether there is."""
+    x = signals(kind, shape, axis, wide)
+    params = {"kind": kind, "length": shape[axis], "axis": axis}
+    avals = (ShapedArray(x.shape, x.dtype),)
+    routine, result = ROUTINES["fft"](avals, params), fft_p.result_avals(avals, params)
+    if routine is None:
+        return False
+    (actual,) = run_routine(routine, [x], [(result.shape, result.dtype)])
+    (again,) = run_routine(routine, [x], [(result.shape, result.dtype)], chunks=3)
+    assert actual.tobytes() == again.tobytes()
+    wanted = KINDS[kind](x.astype(np.longdouble if kind == "RFFT" else np.clongdouble), shape[axis], axis)
+    eps = np.finfo(x.dtype).eps
+    # an eps for each pass, of which the lengths have five at most
+    assert np.abs(actual - wanted).max() <= 5 * eps * np.abs(wanted).max(), (shape, axis)
+    return True
+
+
 @pytest.mark.parametrize("wide", [False, True], ids=["single", "double"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_transforms_are_numpys(kind: str, wide: bool) -> None:
     for shape, axis in SHAPES:
-        x = signals(kind, shape, axis, wide)
-        params = {"kind": kind, "length": shape[axis], "axis": axis}
-        avals = (ShapedArray(x.shape, x.dtype),)
-        routine, result = ROUTINES["fft"](avals, params), fft_p.result_avals(avals, params)
-        assert routine is not None
-        (actual,) = run_routine(routine, [x], [(result.shape, result.dtype)])
-        (again,) = run_routine(routine, [x], [(result.shape, result.dtype)], chunks=3)
-        assert actual.tobytes() == again.tobytes()
-        wanted = KINDS[kind](x.astype(np.longdouble if kind == "RFFT" else np.clongdouble), shape[axis], axis)
-        eps = np.finfo(x.dtype).eps
-        # an eps for each pass, of which the lengths have five at most
-        assert np.abs(actual - wanted).max() <= 5 * eps * np.abs(wanted).max(), (shape, axis)
+        assert check(kind, shape, axis, wide), (shape, axis)
+
+
+@pytest.mark.parametrize("width", [width for width in vector_widths() if width <= host().vector_bytes])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_signal_by_vectors_of_every_width(kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest signals that are a matrix, which has no fewer rows and columns than a vector has lanes."""
+    narrow = host()._replace(vector_bytes=width)
+    for module in (routines, butterflies, emission):
+        monkeypatch.setattr(module, "host", lambda: narrow)
+    lanes = width // 8
+    sides = [(lanes, lanes), (lanes, lanes + 1), (lanes + 1, lanes + 1)]
+    lengths = [rows * columns * (2 if kind in ("RFFT", "IRFFT") else 1) for rows, columns in sides]
+    routines_of_lengths = [check(kind, (1, length), 1, True) for length in lengths]
+    assert routines_of_lengths == [lanes > 2 or kind in ("FFT", "IFFT"), True, True]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier import signals as spectra
 from volta_fn.targets.cpu.fourier.butterflies import Buffers, Groups, Roots, butterfly, long_butterfly
-from volta_fn.targets.cpu.fourier.signals import Pairs, Signals
+from volta_fn.targets.cpu.fourier.signals import Pairs, Signals, mirror_pairs
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import element
@@ -267,7 +267,9 @@ def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | Non
     if length <= _LONGEST and transform.signals >= transform.lanes:
         return transform.routine()
     matrix = matrix_of(length, transform.lanes)
-    if matrix is None or transform.operand.inner > 1 or (kind in ("RFFT", "IRFFT") and not paired):
+    if matrix is None or transform.operand.inner > 1:
+        return None
+    if kind in ("RFFT", "IRFFT") and (not paired or mirror_pairs(length) < transform.lanes):
         return None
     return LongTransform(kind, dtypes.complex_dtype(operand.dtype), transform.signals, matrix).routine()
 

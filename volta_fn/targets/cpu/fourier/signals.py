@@ -221,10 +221,15 @@ _MOST_TASKS = 16
 _NUMBER = 0.5
 
 
+def mirror_pairs(m: int) -> int:
+    """Return how many pairs of different k and m - k a spectrum has."""
+    return (m - 1) // 2
+
+
 class Pairs:
     """The conversion of spectra Z of m pairs to half spectra X, or back.
 
-    Both are contiguous complex numbers; X has one more than Z.
+    Both are contiguous complex numbers; X has one more than Z. There are at least as many mirror pairs as lanes.
     """
 
     def __init__(self, dtype: np.dtype, lanes: int, m: int, joins: bool) -> None:
@@ -235,8 +240,7 @@ class Pairs:
 
     def launch(self, writer: RoutineWriter, count: int, source: int, target: int) -> None:
         """Add an entry point for `count` spectra, from array `source` to array `target`."""
-        pairs = (self.m - 1) // 2
-        groups = Groups(pairs, self.lanes)
+        groups = Groups(mirror_pairs(self.m), self.lanes)
         tasks = min(_MOST_TASKS, count * groups.runs)
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:

@@ -257,7 +257,7 @@ def eigh(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
     """Make the routine of eigenvectors and eigenvalues of Hermitian matrices (syevd)."""
     (x,) = operands
     n, dtype = x.shape[-1], x.dtype
-    real, triangle = dtypes.real_dtype(dtype), "L" if params["lower"] else "U"
+    real, lower, triangle = dtypes.real_dtype(dtype), params["lower"], "L" if params["lower"] else "U"
     is_complex = dtype.kind == "c"
     sizes = [1 + 5 * n + 2 * n * n] * is_complex + [3 + 5 * n]
     work = workspace_size(lapack_name(dtype, "syevd"), "V", triangle, n, None, max(1, n), None, dtype=dtype, after=2 * len(sizes) + 1)
@@ -265,6 +265,11 @@ def eigh(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
     def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
         (vectors, values), (columns, *spaces) = results, scratch
         transpose(f, dtype, columns, matrices[0], (n, n))
+        # The other triangle is not read, so that it may hold anything. As rows, `columns` is the transpose.
+        if lower:
+            zero_below(f, dtype, columns, n, n)
+        else:
+            zero_above(f, dtype, columns, n)
 
         def compute() -> Value:
             more = [argument for pair in zip(spaces, [work, *sizes], strict=True) for argument in pair]
