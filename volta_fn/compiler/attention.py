@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
+from math import inf, prod
 from operator import mul
 from typing import NamedTuple
 
@@ -102,8 +102,14 @@ class Attention:
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether a query may see no key, so that it weights all equally, hidden ones too."""
-        return bool(self.masks) or not sees_some(self.window, self.queries, self.keys)
+        """Whether hidden keys may have weights.
+
+        They have where a query sees none, which then weights all equally, and where a bias takes the logits of all visible keys below
+        `unseen`, as one of -inf does.
+        """
+        if self.unseen == -inf or (not self.masks and self.window == Window()):
+            return False
+        return bool(self.masks) or self.bias is not None or not sees_some(self.window, self.queries, self.keys)
 
     @property
     def operands(self) -> int:

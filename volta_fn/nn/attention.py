@@ -325,6 +325,16 @@ def _window(size: int | tuple[int, int] | None, is_causal: bool) -> Window:
     return Window(before, (0 if after is None else min(after, 0)) if is_causal else after)
 
 
+def _clipped(window: Window, t: int, s: int) -> Window:
+    """Return a window without sides that hide none of s keys from t queries.
+
+    Other sides are numbers that positions of 32 bits can be added to.
+    """
+    before, after = window
+    before = None if before is None or before >= t - 1 else max(before, -s)
+    return Window(before, None if after is None or after >= s - 1 else max(after, -t))
+
+
 def window_conditions(window: Window, t: int, s: int) -> list[Array]:
     """Return the masks (t, s) of the keys that queries see by their positions."""
     rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
@@ -367,6 +377,7 @@ def attention_with_statistics(q: Array, k: Array, v: Array, bias: Any, masks: Se
     layers of attention without dropout use this one. It is the primitive of attention, for which targets may have routines.
     """
     logits_shape = (*q.shape[:3], k.shape[2])
+    options = options._replace(window=_clipped(options.window, *logits_shape[2:]))
     conditions = [_with_four_axes(as_value(mask)) for mask in masks]
     extra = [] if bias is None else [_bias(as_value(bias), accumulator(q.dtype))]
     plain = q.dtype in FLOATS and (options.scale is None or isinstance(options.scale, (int, float)))

@@ -49,6 +49,15 @@ def test_calls() -> None:
         callback(False, X[1])
 
 
+def test_functions_outlive_what_made_them() -> None:
+    """When a process ends, its modules are cleared before the last functions are collected."""
+    addresses = fastcall.Addresses(0, 0, 0)
+    functions = [FastcallEntry(addresses).function(np.zeros(1, np.int64)) for _ in range(100)]
+    others = [bytearray(b"\xff" * size) for size in range(16, 128) for _ in range(100)]  # in memory that was freed
+    assert {function.__name__ for function in functions} == {"program"}
+    del others
+
+
 def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastcall._knows_arrays()
     monkeypatch.setattr(fastcall, "_FLAGS", fastcall._FLAGS - 8)

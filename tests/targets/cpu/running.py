@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import mmap
+import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +25,12 @@ _SIGNALS = np.array([ctypes.cast(_NO_SIGNAL, ctypes.c_void_p).value, *[0] * (len
 
 #: Bytes around outputs and workspace that a routine must leave as they are.
 _MARGIN = 64
+
+
+#: Sets what may be done with pages of memory.
+_PROTECT: Any = (lambda *_: 0) if os.name == "nt" else ctypes.CDLL(None).mprotect
+if os.name != "nt":
+    _PROTECT.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 @functools.lru_cache(maxsize=256)
@@ -64,12 +73,24 @@ class Guarded:
         assert (before == 0xA5).all() and (after == 0xA5).all(), f"{what}: written beyond its ends"
 
 
+class GuardedOperand(Guarded):
+    """Memory with a margin before it, and a page after it whose access ends the process: code that reads beyond its end is noticed."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = np.frombuffer(mmap.mmap(-1, pages + mmap.PAGESIZE), np.uint8)
+        memory[:] = 0xA5
+        assert _PROTECT(memory.ctypes.data + pages, mmap.PAGESIZE, 0) == 0
+        self.raw, self.start, self.size = memory[:pages], pages - size, size
+
+
 def run_routine(
     routine: Routine,
     inputs: Sequence[np.ndarray],
     outputs: Sequence[tuple[tuple[int, ...], np.dtype]],
     chunks: int = 1,
     places: Mapping[int, int] | None = None,
+    memory_of_operand: type[Guarded] = Guarded,
 ) -> list[np.ndarray]:
     """The results of a routine on contiguous copies of `inputs`.
 
@@ -77,7 +98,7 @@ def run_routine(
     an operand is changed, or if memory next to results or workspace is. `places` says which results lie in which operands' memory.
     """
     places = places or {}
-    held = [Guarded(x.nbytes) for x in inputs]
+    held = [memory_of_operand(x.nbytes) for x in inputs]
     for guarded, x in zip(held, inputs, strict=True):
         guarded.inside[:] = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
     before = [guarded.inside.copy() for guarded in held]

@@ -223,6 +223,7 @@ class Logits(NamedTuple):
 def logits_of(program: Lookup, x: Var) -> Logits | None:
     """Return a variable as logits, if it may be logits."""
     unseen, window = _LEAST_LOGIT, Window()
+    fill = unseen
     masks: tuple[Atom, ...] = ()
     value: Atom = x
     chosen = program.producer(value, "select_n")
@@ -236,13 +237,13 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
         sees_all = not masks and other < 0 and sees_some(window, *x.aval.shape[-2:])
         if not np.isfinite(other) and not sees_all:  # a query might see nothing
             return None
-        least = -0.7 * float(np.finfo(x.aval.dtype).max)
-        unseen = max(other, least)
+        fill, unseen = other, max(other, -0.7 * float(np.finfo(x.aval.dtype).max))
     addition = program.producer(value, "add")
     for products, bias in [(value, None)] if addition is None else [addition.invars, addition.invars[::-1]]:
         product, scale, softcap = _unbounded(program, products)
         if product_of(program, product) is not None and (bias is None or _may_be_bias(products, bias, x)):
-            return Logits(product, scale, softcap, bias, window, masks, unseen)
+            # A bias may take logits below what products do not reach.
+            return Logits(product, scale, softcap, bias, window, masks, unseen if bias is None else fill)
     return None
 
 
@@ -273,7 +274,7 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     if eqn is not None:
         is_product = eqn.primitive is arithmetic.mul.primitive
         for value, other in (eqn.invars, eqn.invars[::-1]) if is_product else (eqn.invars,):
-            if (factor := number(other)) is not None:
+            if (factor := number(other)) is not None and (is_product or factor):
                 return value, factor if is_product else 1 / factor
     return x, 1.0
 

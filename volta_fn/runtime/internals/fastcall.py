@@ -275,11 +275,16 @@ class _MethodDef(ctypes.Structure):
 
 
 class FastcallEntry:
-    """Makes built-in functions, which call ``enter``."""
+    """Makes built-in functions, which call ``enter``.
+
+    Their definitions are never freed: the garbage collector reads them from each function, also when it collects what a process leaves.
+    """
 
     def __init__(self, addresses: Addresses) -> None:
         self._enter = _MethodDef(b"program", addresses.enter, _METH_FASTCALL, None)
         self._apply = _MethodDef(b"program of arrays", addresses.apply, _METH_FASTCALL, None)
+        for definition in (self._enter, self._apply):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
         self._layout = find_layout()
         self._new = ctypes.pythonapi.PyCFunction_NewEx
         self._new.restype = ctypes.py_object

@@ -157,6 +157,8 @@ def test_what_is_left_as_it_is() -> None:
 
 
 BIAS = RNG.standard_normal((4, 1, S), np.float32)
+#: As padding on the left has it: some queries see no other key.
+LEAST_BIAS = np.where(np.arange(S) < 3, np.finfo(np.float32).min, 0).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,10 @@ def written_out(q: Any, k: Any, v: Any, change: Callable[[Any], Any]) -> Any:
         "a bound and a bias": (lambda x: jnp.tanh(x / 2.0) * 2.0 + jnp.asarray(BIAS), {"softcap": 2.0, "biased": True}),
         "a window": (lambda x: jnp.where((_columns() > _rows() - 3) & (_columns() <= _rows()), x, -1e38), {"window": Window(2, 0)}),
         "both sides": (lambda x: jnp.where((_columns() >= _rows() - 3) & (_columns() < _rows() + 2), x, -np.inf), {"window": Window(3, 1)}),
+        "a window and a bias that is less than any logit": (
+            lambda x: jnp.where(_columns() <= _rows(), x + jnp.asarray(LEAST_BIAS), -np.inf),
+            {"window": Window(None, 0), "unseen": -np.inf},
+        ),
         "a window and a mask": (
             lambda x: jnp.where((_columns() <= _rows()) & jnp.asarray(MASK[:, :, :1]), x, -1e38),
             {"window": Window(None, 0), "masks": 1},
@@ -270,6 +276,7 @@ def wrapped_mask(logits: Any) -> Any:
         "whole logits": lambda logits, product: product(nn.softmax(logits.astype(np.int32).astype(np.float32))),
         "whole weights": lambda logits, product: product(nn.softmax(logits).astype(np.int8).astype(np.float32)),
         "weights of eight bits": lambda logits, product: product(nn.softmax(logits).astype(jnp.float8_e4m3fn).astype(np.float32)),
+        "divided by zero": lambda logits, product: product(nn.softmax(logits / 0.0)),
         "the first key": lambda logits, product: product(nn.softmax(first_key(logits))),
         "a wrapped mask": lambda logits, product: product(nn.softmax(wrapped_mask(logits))),
     }.items(),

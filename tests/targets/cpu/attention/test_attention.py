@@ -11,8 +11,11 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from tests.targets.cpu.running import GuardedOperand, run_routine
 from volta_fn import nn
 from volta_fn.compiler.pipeline import lower
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.call import Axes, Form
 from volta_fn.targets.cpu import attention
 from volta_fn.targets.cpu.target import TARGET
 
@@ -66,6 +69,14 @@ def blind(t: int, s: int) -> np.ndarray:
     return mask
 
 
+def least_bias(number: float) -> np.ndarray:
+    """A bias under which the first queries see no key that it does not make as small as a hidden one."""
+    bias = np.zeros((2, 1, 1, 300), np.float32)
+    bias[0, ..., :90] = bias[1] = number
+    return bias
+
+
+LEAST = float(np.finfo(np.float32).min)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -77,6 +88,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bias of all": {"bias": RNG.standard_normal((2, 4, 130, 300), np.float32)},
     "bias of a query": {"bias": RNG.standard_normal((2, 1, 130, 1), np.float32), "scale": 0.3},
     "minus infinity": {"bias": np.where(RNG.random((130, 300)) < 0.5, -np.inf, 0).astype(np.float32)},
+    "causal, minus infinity": {"bias": least_bias(-np.inf), "is_causal": True},
+    "causal, the least number": {"bias": least_bias(LEAST), "is_causal": True},
+    "window, minus infinity": {"bias": least_bias(-np.inf), "local_window_size": (9, 20)},
+    "the least number": {"bias": least_bias(LEAST)},
     "blind": {"mask": blind(130, 300), "is_causal": True},
     "soft cap": {"logits_soft_cap": 1.5, "is_causal": True},
     "all": {
@@ -148,6 +163,30 @@ def test_gradients_match_torch(dtype: str, bias_shape: tuple[int, ...]) -> None:
     for x, y, count in zip(gradients, torch_gradients(arrays, cotangent, bias, mask, 4.0), (1, 1, 1, summed), strict=True):
         tolerance = 4 * TOLERANCE[dtype] * max(math.sqrt(count), np.abs(y).max())
         np.testing.assert_allclose(np.asarray(x).astype(np.float64), y, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("number", [-np.inf, LEAST])
+def test_gradients_where_hidden_keys_have_weights(number: float) -> None:
+    """Logits that a bias takes below those of hidden keys, as that of padding on the left does."""
+    arrays, bias = operands(2, 130, 300, 4, 2, 20), vnp.asarray(least_bias(number))
+    cotangent, mask = vnp.asarray(RNG.standard_normal(arrays[0].shape)).astype("float32"), np.tri(130, 300, dtype=np.bool_)
+    gradients = vf.jit(lambda *a: vf.vjp(lambda *b: nn.dot_product_attention(*b, is_causal=True), *a)[1](cotangent))(*arrays, bias)
+    for x, y in zip(gradients, torch_gradients(arrays, cotangent, bias, mask, None), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+@pytest.mark.parametrize(("keys", "itemsize"), [(48, 4), (80, 4), (112, 4), (24, 8), (40, 8)])
+def test_reads_nothing_beyond_masks_and_biases(keys: int, itemsize: int) -> None:
+    """With keys that fill vectors, but not pairs of them."""
+    dtype = np.dtype(f"f{itemsize}")
+    rows = [RNG.standard_normal((1, 1, n, 16)).astype(dtype) for n in (5, keys, keys)]
+    inputs = [*rows, RNG.standard_normal((1, 1, 5, keys)).astype(dtype), np.ones((1, 1, 5, keys), np.bool_)]
+    axes = Axes((0, 1), 2, 3)
+    form = Form(axes, axes, axes, None, 0.25, -2e38, biased=True, masks=1)
+    routine = attention.ROUTINES["attention_routine"](tuple([ShapedArray(x.shape, x.dtype) for x in inputs]), {"form": form})
+    out, _ = run_routine(routine, inputs, [((1, 1, 5, 16), dtype), ((1, 5, 2), dtype)], memory_of_operand=GuardedOperand)
+    q, k, v = (x.swapaxes(1, 2) for x in rows)
+    np.testing.assert_allclose(out.swapaxes(1, 2), definition(q, k, v, inputs[3]), rtol=0, atol=5e-6)
 
 
 def test_matches_scaled_dot_product_attention_of_torch() -> None:

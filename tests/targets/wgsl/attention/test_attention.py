@@ -229,6 +229,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"local_window_size": (3, 0), "is_causal": True},
     {"logits_soft_cap": 1.5, "is_causal": True},
     {"bias": np.random.default_rng(1).standard_normal((2, 1, 70), np.float32)},
+    {"bias": np.where(np.arange(70) < 35, -np.inf, 0).astype(np.float32), "is_causal": True},
+    {"bias": np.full(70, np.finfo(np.float32).min)},
+    {"logits_soft_cap": 1e5},
     {"bias": np.random.default_rng(1).standard_normal((2, 40, 70), np.float32), "key_value_seq_lengths": np.int32([33])},
     {
         "mask": np.random.default_rng(1).random((1, 1, 1, 70)) < 0.5,

@@ -37,7 +37,7 @@ class LogitArray(NamedTuple):
         start = at(f, self.base, itemsize, f.plus(f.times(query, self.walk.query), f.times(key, self.walk.key)))
         if not self.walk.key:
             return f.splat(self._load(f, b, start, 1, None), lanes)
-        if keys % lanes == 0:
+        if keys % b.panel == 0:  # or else a panel's last vector may begin beyond the last key
             return self._load(f, b, start, lanes, None)
         rest = f.minus(i64(keys), key)
         whole = f.compare("icmp sge", rest, i64(lanes))

@@ -22,6 +22,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     BlockPosition,
     Matrix,
     Patch,
+    bounded,
     component,
     logit_arrays,
     logits,
@@ -258,8 +259,8 @@ def _bends(a: Attention, f: Function, products: Patch) -> Patch:
     """Declare the derivatives of logits by scaled products, if these are bounded."""
     if not a.softcap:
         return []
-    bounded = [[f.let("vec4<f32>", f"tanh({x} * {literal('f32', a.scale / a.softcap)})") for x in row] for row in products]
-    return [[f.let("vec4<f32>", f"vec4<f32>(1.0f) - {x} * {x}") for x in row] for row in bounded]
+    tangents = [[bounded(f, a, x) for x in row] for row in products]
+    return [[f.let("vec4<f32>", f"vec4<f32>(1.0f) - {x} * {x}") for x in row] for row in tangents]
 
 
 def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:

@@ -18,6 +18,7 @@ from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.routine import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, literal
+from volta_fn.targets.wgsl.scalars.operations import apply
 from volta_fn.targets.wgsl.shader import Function
 
 # Load and store rows of operands and results, in vectors of four elements.
@@ -78,7 +79,7 @@ class Matrix(NamedTuple):
 
 # Emit logits: scaled products, masked where a query does not see a key.
 
-#: Less than any logit, including those of keys that are not seen.
+#: No more than any finite logit, including those of keys that are not seen; a logit of -inf still differs from it by -inf.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
 
@@ -135,10 +136,10 @@ def component(patch: Patch, row: int, column: int) -> str:
 def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patch:
     """Declare the scaled products as variables.
 
-    They are `a.unseen` where a query does not see a key, and `LOWEST` beyond the last query or key.
+    They are `a.unseen` where a query does not see a key, and -inf beyond the last query or key.
     """
     f, s, a = b.f, b.schedule, b.a
-    patch = [[f.var("vec4<f32>", _scaled(a, vector)) for vector in row_values] for row_values in products]
+    patch = [[f.var("vec4<f32>", _scaled(f, a, vector)) for vector in row_values] for row_values in products]
     sides = (position.query, a.queries), (position.key, a.keys)
     (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
     ragged = all_rows % s.rows, all_columns % s.columns
@@ -162,15 +163,29 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
             if is_seen:
                 f.emit(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
             if exists:
-                f.emit(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
+                f.emit(f"{x} = select({literal('f32', -np.inf)}, {x}, {' && '.join(exists)});")
     return patch
 
 
-def _scaled(a: Attention, products: str) -> str:
+def _scaled(f: Function, a: Attention, products: str) -> str:
     """Return scaled products, bounded if the problem says so, as an expression."""
     if not a.softcap:
         return f"{products} * {literal('f32', a.scale)}"
-    return f"tanh({products} * {literal('f32', a.scale / a.softcap)}) * {literal('f32', a.softcap)}"
+    return f"{bounded(f, a, products)} * {literal('f32', a.softcap)}"
+
+
+def bounded(f: Function, a: Attention, products: str) -> str:
+    """Declare the hyperbolic tangents of scaled products over their bound.
+
+    WGSL promises no more of its own `tanh` than a small absolute error, which the bound multiplies.
+    """
+
+    def body(inner: Function) -> tuple[str, str]:
+        lanes = [apply(inner, "tanh", [Number(FLOAT, f"a0.{c}")], FLOAT, {}).text for c in "xyzw"]
+        return "vec4<f32>", f"vec4<f32>({', '.join(lanes)})"
+
+    name = f.function("tanh_of_vector", ["vec4<f32>"], body)
+    return f.let("vec4<f32>", f"{name}({products} * {literal('f32', a.scale / a.softcap)})")
 
 
 def seen(b: AttentionShader, query: str, key: str, arrays: Sequence[LogitArray]) -> str:
