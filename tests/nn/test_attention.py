@@ -26,6 +26,8 @@ OPTIONS = [
     {"mask": MASK},
     {"mask": np.broadcast_to(MASK, (B, N, T, S)), "bias": BIAS},
     {"local_window_size": 1},
+    {"local_window_size": np.int64(1)},
+    {"local_window_size": (np.int32(1), np.uint8(2)), "is_causal": True},
     {"local_window_size": (1, 2), "is_causal": True},
     {"local_window_size": (0, 2**31 - 1)},
     {"local_window_size": (2**40, 0)},
@@ -41,7 +43,7 @@ def oracle(q, k, v, bias=0.0, mask=True, scale=None, is_causal=False, query_seq_
     out, residual = np.zeros(q.shape), np.zeros(q.shape[:3])
     rows, columns = np.arange(q.shape[1])[:, None], np.arange(k.shape[1])[None, :]
     bias, mask = np.broadcast_to(bias, (B, N, T, S)), np.broadcast_to(mask, (B, N, T, S))
-    left, right = (window, window) if isinstance(window, int) else window or (99, 99)
+    left, right = (window, window) if isinstance(window, (int, np.integer)) else window or (99, 99)
     for b, n in np.ndindex(B, N):
         group = n // (N // K)
         seen = mask[b, n] & (columns >= rows - left) & (columns <= rows + right)
@@ -125,6 +127,8 @@ def test_without_a_batch():
         (lambda: nn.dot_product_attention(Q, KEY.astype(np.float16), VALUE), DTypeError, "float16"),
         (lambda: nn.dot_product_attention(Q, KEY, VALUE, mask=np.ones((B, 1, T, S))), DTypeError, "bias"),
         (lambda: nn.dot_product_attention(Q, KEY, VALUE, implementation="magic"), ArgumentError, "magic"),
+        (lambda: nn.dot_product_attention(Q, KEY, VALUE, local_window_size=1.5), ArgumentError, "local_window_size .* got 1.5"),
+        (lambda: nn.dot_product_attention(Q, KEY, VALUE, local_window_size=(1, 2, 3)), ArgumentError, "local_window_size"),
     ],
 )
 def test_wrong_arguments_are_named(call, error, words):

@@ -265,7 +265,7 @@ def dot_product_attention(
     Raises:
         ShapeError: the shapes do not fit.
         DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
-        ArgumentError: `logits_soft_cap` is not positive, or `implementation` is unknown.
+        ArgumentError: `logits_soft_cap` is not positive, `local_window_size` is no integer or pair of them, or `implementation` is unknown.
 
     >>> q = vf.numpy.ones((2, 5, 4, 8))
     >>> vf.nn.dot_product_attention(q, q, q, is_causal=True).shape
@@ -320,8 +320,14 @@ class LogitOptions(NamedTuple):
     softcap: float = 0.0
 
 
-def _window(size: int | tuple[int, int] | None, is_causal: bool) -> Window:
-    before, after = (None, None) if size is None else (size, size) if isinstance(size, int) else size
+def _window(size: Any, is_causal: bool) -> Window:
+    """Return the window of an argument `local_window_size`."""
+    before = after = None
+    if size is not None:
+        try:
+            before, after = map(operator.index, size if np.ndim(size) else (size, size))
+        except (TypeError, ValueError):
+            raise ArgumentError(f"dot_product_attention: local_window_size is None, an integer or a pair of them, got {size!r}") from None
     return Window(before, (0 if after is None else min(after, 0)) if is_causal else after)
 
 

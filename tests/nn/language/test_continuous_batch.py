@@ -93,6 +93,22 @@ def test_pages_hold_what_their_tables_say() -> None:
     assert slots.tolist() == list(range(6))
 
 
+def test_no_row_reads_values_of_another() -> None:
+    """They may be NaN: in a page that no table has, in that of a row beside it, and in what a row before left in a page."""
+    rng = np.random.default_rng(0)
+    cache = nn.PagedCache(*[vnp.full((4, 1, 2, 3), vnp.nan, "float32") for _ in range(2)])
+    arrays = rng.standard_normal((2, 3, 1, 1, 3)).astype(np.float32)
+    arrays[:, 1] = np.nan
+    placement = Placement(vnp.array([0, 0, 0]), vnp.array([1, 1, 0]), vnp.array([[2, 3], [0, -1], [-1, -1]]))
+    new = KeysValues(*map(vnp.asarray, arrays))
+    _, read, slots = vf.jit(lambda cache, new, placement: cache.update(new, placement))(cache, new, placement)
+    seen = (slots == 0)[None, None, None, :]
+    out = nn.attention.attend(vnp.ones((3, 1, 1, 3)), *read, masks=[seen])
+    np.testing.assert_array_equal(np.asarray(out)[0], arrays[1, 0])
+    assert np.isnan(np.asarray(out)[1]).all()
+    np.testing.assert_array_equal(np.asarray(read.values)[2], 0)
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="positive"):
         nn.ContinuousBatch(MODEL, pages=0)

@@ -137,7 +137,8 @@ class PagedCache(NamedTuple):
         Padding, and tokens beyond the pages of a row, are not written.
 
         Returns:
-            The new pool, the keys and values of all slots of the tables, and the slot of each.
+            The new pool, the keys and values of all slots of the tables, and the slot of each. Values are 0 where a row has no token: other
+            rows' there may be NaN, which a weight of 0 does not hide.
         """
         pool, _, page_size, features = self.keys.shape
         batch, groups, added, _ = new.keys.shape
@@ -155,7 +156,9 @@ class PagedCache(NamedTuple):
             gathered = vnp.take(array, vnp.maximum(table, 0), axis=0).transpose(0, 2, 1, 3, 4)
             written.append(array)
             read.append(gathered.reshape(batch, groups, table.shape[1] * page_size, features))
-        return PagedCache(*written), KeysValues(*read), vnp.arange(table.shape[1] * page_size)
+        all_slots, (keys, values) = vnp.arange(table.shape[1] * page_size), read
+        has_token = vnp.repeat(table >= 0, page_size, axis=1) & (all_slots < (length + placement.added)[:, None])
+        return PagedCache(*written), KeysValues(keys, vnp.where(has_token[:, None, :, None], values, 0)), all_slots
 
 
 class CausalLMCache(NamedTuple):

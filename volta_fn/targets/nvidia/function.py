@@ -56,8 +56,8 @@ def f32(number: float) -> Value:
 
 ZERO = Value("float", "0.0")
 
-#: The least finite float32, less than any product that is seen.
-LOWEST = f32(-float(np.finfo(np.float32).max))
+#: The least finite float32, and less than that.
+LOWEST, MINUS_INFINITY = f32(-float(np.finfo(np.float32).max)), f32(-np.inf)
 
 
 def half_type(dtype: np.dtype) -> str:

@@ -39,6 +39,7 @@ class Case(NamedTuple):
     width: int = 64
     causal: bool = False
     dtype: np.dtype = BFLOAT16
+    scale: float = 0.125
     schedule: AttentionSchedule = AttentionSchedule(warps=2, fragments=1, tile=16, step=16)
 
 
@@ -52,6 +53,7 @@ CASES = [
     Case("shared heads", heads=4, groups=2, queries=33, keys=40, causal=True),
     Case("float16", queries=32, keys=32, dtype=FLOAT16),
     Case("wide", width=128, queries=70, keys=40, causal=True, schedule=AttentionSchedule(warps=4, fragments=1, tile=16, step=16)),
+    Case("the least scale", queries=51, keys=51, causal=True, scale=1.5e-38),
     Case("two fragments", causal=True, schedule=AttentionSchedule(warps=2, fragments=2, tile=32, step=16, stages=3, retained=False)),
 ]
 
@@ -78,9 +80,8 @@ def problem_of(case: Case) -> Problem:
     q, k, v, d = (rng.standard_normal(shape).astype(case.dtype) for shape in (shapes[0], shapes[1], shapes[1], shapes[0]))
     wide_q, wide_k, wide_v, wide_d = (x.astype(np.float64) for x in (q, k, v, d))
     each = case.heads // case.groups
-    scale = case.width**-0.5
     keys, values = np.repeat(wide_k, each, 1), np.repeat(wide_v, each, 1)
-    logits = wide_q @ keys.swapaxes(2, 3) * scale
+    logits = wide_q @ keys.swapaxes(2, 3) * case.scale
     if case.causal:
         logits = np.where(np.arange(case.keys) <= np.arange(case.queries)[:, None], logits, -np.inf)
     top = logits.max(-1, keepdims=True)
@@ -88,10 +89,10 @@ def problem_of(case: Case) -> Problem:
     total = weights.sum(-1, keepdims=True)
     weights /= total
     out = weights @ values
-    slopes = weights * (wide_d @ values.swapaxes(2, 3) - (wide_d * out).sum(-1, keepdims=True)) * scale
+    slopes = weights * (wide_d @ values.swapaxes(2, 3) - (wide_d * out).sum(-1, keepdims=True)) * case.scale
     by_head = slopes.swapaxes(2, 3) @ wide_q, weights.swapaxes(2, 3) @ wide_d
     to_k, to_v = [x.reshape(case.batch, case.groups, each, *x.shape[2:]).sum(2) for x in by_head]
-    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, scale, LEAST, CAUSAL if case.causal else Window())
+    form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, ROWS_FIRST, case.scale, LEAST, CAUSAL if case.causal else Window())
     operands = [q, np.ascontiguousarray(k.swapaxes(1, 2)), v]
     statistics = np.concatenate([top, total], -1).reshape(-1, case.queries, 2)
     gradients = [slopes @ keys, to_k.swapaxes(1, 2), to_v]
@@ -146,6 +147,7 @@ GROUPS = GroupSchedule(2, 64)
         pytest.param(Case("", heads=2, queries=200, keys=200, causal=True), GROUPS, id="causal"),
         pytest.param(Case("", batch=2, heads=4, groups=2, queries=70, keys=90, causal=True, dtype=FLOAT16), GROUPS, id="shared heads"),
         pytest.param(Case("", queries=130, keys=150, width=128, causal=True), GROUPS, id="wide"),
+        pytest.param(Case("", queries=80, keys=70, causal=True, scale=1.5e-38), GROUPS, id="the least scale"),
         pytest.param(Case("", queries=193, keys=260, causal=True), GroupSchedule(3, 128), id="three groups"),
         pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
         pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, turns=True), id="turns"),
@@ -193,6 +195,7 @@ def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> 
             GroupSchedule(1, 64, residents=2),
             id="shared heads",
         ),
+        pytest.param(Case("", queries=80, keys=70, causal=True, scale=1.5e-38), GroupSchedule(2, 64), id="the least scale"),
         pytest.param(Case("", queries=70, keys=150, width=128, causal=True), GroupSchedule(2, 64, turns=True), id="wide, turns"),
         pytest.param(Case("", queries=150, keys=20, causal=True), GroupSchedule(3, 32), id="three groups"),
     ],

@@ -58,6 +58,8 @@ def test_what_matrix_units_compute() -> None:
     assert not worthwhile((rows(width=80),) * 3, form, AMPERE)
     assert not worthwhile((rows(queries=16),) * 3, form, AMPERE)
     assert not worthwhile((x,) * 3, form._replace(scale=-1.0), AMPERE)
+    assert not worthwhile((x,) * 3, form._replace(scale=1e-39), AMPERE)
+    assert not worthwhile((x, x, x, ShapedArray((1000,), np.dtype(np.float32))), form._replace(biased=True), AMPERE)
     assert not worthwhile((x, x, x, ShapedArray((1000, 1000), np.dtype(np.bool_))), form._replace(masks=1), AMPERE)
     assert not worthwhile((x,) * 3, form._replace(window=Window(100, 0)), AMPERE)
     assert not worthwhile((x,) * 3, form._replace(softcap=2.0), AMPERE)

@@ -107,6 +107,13 @@ def test_infinite_logits_have_no_weight() -> None:
     check(arrays, HOPPER)
 
 
+def test_hidden_keys_have_weights_where_visible_logits_are_infinite() -> None:
+    """By the definition, a hidden key's logit is finite; keys beyond the end have none."""
+    arrays = arrays_of(1, 100, 2, 1, 64, BFLOAT16, "rows")
+    arrays[0][:], arrays[1][:, 80:], arrays[3][:] = np.abs(arrays[0]), -np.inf, np.arange(100) >= 80
+    check(arrays, HOPPER)
+
+
 def test_infinite_values_stay_infinite() -> None:
     """Keys beyond the end, for which the last one is read again, add nothing to it."""
     arrays = arrays_of(1, 70, 2, 1, 64, BFLOAT16, "")

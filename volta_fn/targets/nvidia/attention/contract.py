@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -51,12 +53,19 @@ SCHEDULES = {
 #: The fewest queries and keys with which tiles are not mostly empty.
 _SHORTEST = 32
 
+#: The least scale: kernels may round lesser ones to zero.
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+
 
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
-    """Return whether matrix units serve these operands."""
+    """Return whether matrix units serve these operands.
+
+    Without a bias and masks every query sees a key, so that keys hidden from it have no weight and blocks may leave them out. Scales are
+    positive and normal, so that the logit of such a key is still minus infinity as an exponent.
+    """
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     plain = form.operands == 3 and not form.softcap and form.window in (Window(), CAUSAL)
-    if not device.matrix_units or not plain or form.scale <= 0 or any(a.features != len(a.order) - 1 for a in axes):
+    if not device.matrix_units or not plain or form.scale < _LEAST_SCALE or any(a.features != len(a.order) - 1 for a in axes):
         return False
     a = attention_of(avals, form._replace(cotangent=None))
     return _is_computed(a, device) and min(a.queries, a.keys) >= _SHORTEST

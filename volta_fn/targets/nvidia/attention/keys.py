@@ -8,7 +8,7 @@ from __future__ import annotations
 from volta_fn.compiler.attention import Attention
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Sums
-from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
+from volta_fn.targets.nvidia.function import MINUS_INFINITY, KernelFunction, i32
 
 
 class KeyBlock:
@@ -42,7 +42,7 @@ class KeyBlock:
 
 
 def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Value, query: Value) -> Sums:
-    """Replace values where a query does not see a key by the least number.
+    """Replace values where a query does not see a key by minus infinity.
 
     Rows are keys from `key` on, columns are queries from `query` on.
     """
@@ -57,7 +57,7 @@ def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Valu
             begins = [f.minus(f.plus(key, kernel.g, i32(FRAGMENT * i + 8 * half)), column) for half in range(2)]
             for n, columns in enumerate(fragment):
                 for k, x in enumerate(columns):
-                    result.append(f.select(f.compare("icmp sge", i32(8 * n + k % 2), begins[k // 2]), x, LOWEST))
+                    result.append(f.select(f.compare("icmp sge", i32(8 * n + k % 2), begins[k // 2]), x, MINUS_INFINITY))
         return result
 
     last_key = f.plus(key, i32(kernel.warp_tile.warp_rows - 1))

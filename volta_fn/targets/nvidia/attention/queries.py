@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionKernel, AttentionSchedule, FragmentKernel, Sums, exponent_factor
-from volta_fn.targets.nvidia.function import LOWEST, KernelFunction, i32
+from volta_fn.targets.nvidia.function import MINUS_INFINITY, KernelFunction, i32
 
 
 class QueryKernel(AttentionKernel):
@@ -74,7 +74,7 @@ def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: in
 
 
 def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:
-    """Replace values where a query does not see a key by the least number.
+    """Replace values where a query does not see a key by minus infinity.
 
     None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
     """
@@ -99,7 +99,7 @@ def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key
                 ends.append(f.intrinsic("llvm.smin.i32", "i32", after, beyond) if a.causal and is_ragged else end)
             for n, columns in enumerate(fragment):
                 for k, x in enumerate(columns):
-                    result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, LOWEST))
+                    result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, MINUS_INFINITY))
         return result
 
     return kernel.nested(f.branch(condition, mask, lambda: kernel.flat(values)))

@@ -12,14 +12,12 @@ from functools import partial
 from math import ceil, isfinite
 from typing import Any
 
-import numpy as np
-
 from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import Form, Window
 from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.function import LOWEST, ZERO, KernelFunction, f32, i32
+from volta_fn.targets.nvidia.function import LOWEST, MINUS_INFINITY, ZERO, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 from volta_fn.targets.nvidia.rows.weights import as_float
@@ -179,7 +177,7 @@ class _Parts:
         The mask may hide it, and it may not exist.
         """
         f, a = self.f, self.a
-        unseen, lowest = f32(a.unseen), f32(-np.inf)
+        unseen = f32(a.unseen)
 
         def logit(total: Value, head: int) -> Value:
             if a.masks:
@@ -189,7 +187,7 @@ class _Parts:
                 place = f.binary("add", place, f.wide_times(inside, mask.key))
                 is_seen = f.compare("icmp ne", f.load("i8", f.further(f.bindings[3], place), 1), Value("i8", "0"))
                 total = f.select(is_seen, total, unseen)
-            return f.select(f.below(key, a.keys), total, lowest) if a.keys % _KEYS else total
+            return f.select(f.below(key, a.keys), total, MINUS_INFINITY) if a.keys % _KEYS else total
 
         return logit
 
