@@ -90,15 +90,15 @@ def run_routine(
     outputs: Sequence[tuple[tuple[int, ...], np.dtype]],
     chunks: int = 1,
     places: Mapping[int, int] | None = None,
-    memory_of_operand: type[Guarded] = Guarded,
 ) -> list[np.ndarray]:
     """The results of a routine on contiguous copies of `inputs`.
 
     Every launch's tasks are split into so many `chunks`, done one by one in reverse order: tasks must not depend on each other. Fails if
-    an operand is changed, or if memory next to results or workspace is. `places` says which results lie in which operands' memory.
+    an operand is changed, or if memory next to results or workspace is; reading beyond an operand ends the process. `places` says which
+    results lie in which operands' memory.
     """
     places = places or {}
-    held = [memory_of_operand(x.nbytes) for x in inputs]
+    held: list[Guarded] = [GuardedOperand(x.nbytes) for x in inputs]
     for guarded, x in zip(held, inputs, strict=True):
         guarded.inside[:] = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
     before = [guarded.inside.copy() for guarded in held]

@@ -253,15 +253,16 @@ class _FewRows:
         The last step of the last group may have fewer numbers.
         """
         layout = self.layout
-        rest = 0 if layout.is_packed else layout.size % self.step
+        size = layout.width * (2 if layout.is_packed else 1)  # packed rows are padded to whole blocks, not to whole steps
+        rest = size % self.step
         end = f.plus(start, i64(layout.group_size))
-        if layout.size % layout.group_size or rest:
-            end = least(f, end, i64(layout.size - rest))
+        if size % layout.group_size or rest:
+            end = least(f, end, i64(size - rest))
         sums = f.loop(start, end, self.step, sums, step)
         if not rest:
             return sums
         last = f.compare("icmp eq", group, i64(layout.groups - 1))
-        return f.branch(last, lambda: step(i64(layout.size - rest), sums, rest), lambda: sums)
+        return f.branch(last, lambda: step(i64(size - rest), sums, rest), lambda: sums)
 
     def _any_nan(self, f: Function, largest: Value) -> Value:
         """Emit whether some magnitude of float8_e4m3fn is that of NaN."""
@@ -291,12 +292,13 @@ class _Decoder:
 
         The element `largest` of `sums` collects the largest magnitude of float8_e4m3fn's codes.
         """
-        f, lanes, step = self.f, self.work.lanes, self.product.step
+        f, lanes = self.f, self.work.lanes
+        size = self.product.step if rest is None else rest
         if self.product.layout.is_packed:
-            blocks = [(first, self._block(row, f.plus(k, i64(first)))) for first in range(0, step, BLOCK)]
+            blocks = [(first, self._block(row, f.plus(k, i64(first)))) for first in range(0, size, BLOCK)]
             return [(first + place, vector) for first, block in blocks for place, vector in block]
         vectors = []
-        for start in range(0, step if rest is None else rest, lanes):
+        for start in range(0, size, lanes):
             mask = None if rest is None else first_lanes(rest - start, lanes)
             codes = load(f, "i8", 1, f.at(row, "i8", f.plus(k, i64(start))), lanes, mask)
             if self.scheme == "fp8":

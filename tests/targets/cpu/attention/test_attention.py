@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from tests.targets.cpu.running import GuardedOperand, run_routine
+from tests.targets.cpu.running import run_routine
 from volta_fn import nn
 from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
@@ -184,7 +184,7 @@ def test_reads_nothing_beyond_masks_and_biases(keys: int, itemsize: int) -> None
     axes = Axes((0, 1), 2, 3)
     form = Form(axes, axes, axes, None, 0.25, -2e38, biased=True, masks=1)
     routine = attention.ROUTINES["attention_routine"](tuple([ShapedArray(x.shape, x.dtype) for x in inputs]), {"form": form})
-    out, _ = run_routine(routine, inputs, [((1, 1, 5, 16), dtype), ((1, 5, 2), dtype)], memory_of_operand=GuardedOperand)
+    out, _ = run_routine(routine, inputs, [((1, 1, 5, 16), dtype), ((1, 5, 2), dtype)])
     q, k, v = (x.swapaxes(1, 2) for x in rows)
     np.testing.assert_allclose(out.swapaxes(1, 2), definition(q, k, v, inputs[3]), rtol=0, atol=5e-6)
 
