@@ -34,6 +34,10 @@ LIMITS = {"numpy": 70, "cpu": 70, "gpu": 100}
 ENVIRONMENTS = {"numpy": {"VOLTA_NATIVE": "0", "VOLTA_DEVICE": "cpu"}, "cpu": {"VOLTA_DEVICE": "cpu"}, "gpu": {"VOLTA_DEVICE": "gpu"}}
 
 
+#: The names of code that runs while a module is imported: its own, and Python's search for it, in which finders take part.
+_IMPORTS = ("<module>", "_find_and_load")
+
+
 class Crossed(NamedTuple):
     """The functions that ran, by module: in the calling thread, and in all."""
 
@@ -49,7 +53,7 @@ def modules_crossed(call: Callable[[], Any]) -> Crossed:
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if code.co_name == "<module>" and event in ("call", "return"):  # of any package: an import may call functions of another one
+        if code.co_name in _IMPORTS and event in ("call", "return"):  # of any package: an import may call functions of another one
             importing.depth = getattr(importing, "depth", 0) + (1 if event == "call" else -1)
         elif event == "call" and not getattr(importing, "depth", 0):
             module = frame.f_globals.get("__name__", "")

@@ -62,13 +62,22 @@ def test_storage_dtypes(path):
     check_storage_dtypes(path, CALLS[path])
 
 
+@pytest.fixture
+def permissive(monkeypatch):
+    """JAX's mode for a test; programs of that mode, and results that are kept, are forgotten."""
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "permissive", True)
+        yield
+    vf.clear_caches()
+
+
 @pytest.mark.parametrize("path", [path for path, call in CALLS.items() if call.jit])
 @pytest.mark.filterwarnings("ignore")
-def test_programs_for_jax_trace_what_they_trace_here(path, monkeypatch):
+def test_programs_for_jax_trace_what_they_trace_here(path, request):
     """Arrays that they make while tracing are traced, too, so that their values decide nothing."""
     run, arrays = traced(ours(path, CALLS[path]), CALLS[path])
     wanted = [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))]
-    monkeypatch.setattr(settings, "permissive", True)
+    request.getfixturevalue("permissive")
     assert [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))] == wanted
 
 
@@ -86,9 +95,9 @@ OTHER_DTYPES = {
 
 @pytest.mark.parametrize("path", [path for path in CALLS if path.split(".")[0] in ("numpy", "scipy")])
 @pytest.mark.filterwarnings("ignore")
-def test_dtypes_of_integers_are_jaxs_where_64_bits_are_set(path, monkeypatch):
+@pytest.mark.usefixtures("permissive")
+def test_dtypes_of_integers_are_jaxs_where_64_bits_are_set(path):
     jax = pytest.importorskip("jax")
-    monkeypatch.setattr(settings, "permissive", True)
     with jax.enable_x64(True), enable_x64():
         try:
             wanted = dtypes_of("jax", path, CALLS[path], "int32")

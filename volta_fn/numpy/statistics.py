@@ -235,7 +235,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if isinstance(bins, str):
         raise ArgumentError(f"histogram: bins must be a number or the edges; choosing them by the rule {bins!r} is not supported")
     value, *_ = promote_inexact("histogram", a)
-    bins = array(bins) if isinstance(bins, (list, tuple)) else bins
+    bins = array(bins, value.dtype) if isinstance(bins, (list, tuple)) else bins
     if np.ndim(bins) == 1:
         return lax.convert_element_type(bins, value.dtype)
     if np.ndim(bins):
