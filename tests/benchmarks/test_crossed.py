@@ -34,7 +34,7 @@ def test_threads_count() -> None:
 def test_imports_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported.py").write_text("from volta_fn import tree\ntree.leaves([1.0])\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [Finder({}), *sys.meta_path])
     assert not crossed(lambda: __import__("imported")).everywhere
     assert isinstance(sys.modules.pop("imported"), types.ModuleType)
 
