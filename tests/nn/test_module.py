@@ -357,3 +357,17 @@ def test_jit_distinguishes_modules_by_hyper_parameters() -> None:
     for _ in range(3):
         for power in (1, 2, 3):
             np.testing.assert_array_equal(call(Scale(vf.numpy.full(2, 3.0), power), np.ones(2, np.float32)), np.full(2, 3.0**power))
+
+
+START = 3
+
+
+def test_an_init_that_is_inherited_reads_the_globals_of_its_own_module() -> None:
+    class Start:
+        def __init__(self) -> None:
+            object.__setattr__(self, "start", START)
+
+    class Model(Start, nn.Module):
+        pass
+
+    assert Model().start == START

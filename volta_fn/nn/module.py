@@ -106,8 +106,9 @@ class Module:
             cls.__init__ = _completed(cls.__init__)  # type: ignore[method-assign]
         elif not inspect.get_annotations(cls):
             cls.__init__ = cls.__init__  # type: ignore[method-assign]  # a class without new fields is created like its base
+        is_generated = "__init__" not in vars(cls)
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
-        if not is_internal(cls.__module__):
+        if is_generated and not is_internal(cls.__module__):
             cls.__init__ = _of_this_module(vars(cls)["__init__"])  # type: ignore[method-assign]
         del cls.__setattr__, cls.__delattr__  # those of Module raise helpful errors
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
@@ -392,13 +393,11 @@ def _name_it_call(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise ArgumentError(f"{type(self).__name__} defines forward; the method that a call runs has the name __call__ here")
 
 
-def _of_this_module(initialise: Callable[..., None]) -> Callable[..., None]:
-    """Return a generated `__init__` as a function of this module.
+def _of_this_module(initialise: FunctionType) -> Callable[..., None]:
+    """Return a generated `__init__`, which reads no globals, as a function of this module.
 
     Its frame then is one of this package, and errors are at the line of its caller.
     """
-    if not isinstance(initialise, FunctionType) or initialise.__globals__ is globals():
-        return initialise
     function = FunctionType(initialise.__code__, globals(), "__init__", initialise.__defaults__, initialise.__closure__)
     function.__kwdefaults__ = initialise.__kwdefaults__
     return functools.update_wrapper(function, initialise)
