@@ -616,24 +616,25 @@ def _mesh_over(devices: Sequence[Device], name: Any) -> Mesh:
 def _pmap_over_devices(fun: Callable[..., Any], mesh: Mesh, axes: Any, out_axes: Any) -> Callable[..., Any]:
     """Map over the devices of a mesh, one example on each."""
     (name,) = mesh.axis_names
-    is_none = lambda x: x is None  # noqa: E731
-    to_first = lambda axis: None if axis is None else 0  # noqa: E731
-    first, out_first = tree.map(to_first, axes, is_leaf=is_none), tree.map(to_first, out_axes, is_leaf=is_none)
-    spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731
+
+    def each(prefix: Any, unmapped: Any, mapped: Any) -> Any:
+        """Replace each axis of a prefix by one value, and None by another."""
+        return tree.map(lambda axis: unmapped if axis is None else mapped, prefix, is_leaf=lambda axis: axis is None)
 
     def along(values: Any, prefix: Any, move: Callable[[Any, int], Any]) -> Any:
+        """Move the mapped axis of each array."""
         leaves, structure = tree.flatten(values)
-        axes_of_leaves = tree.broadcast_prefix(prefix, values, is_leaf=is_none)
+        axes_of_leaves = tree.broadcast_prefix(prefix, values, is_leaf=lambda axis: axis is None)
         return tree.unflatten(
             structure, [x if axis is None else move(x, axis % np.ndim(x)) for x, axis in zip(leaves, axes_of_leaves, strict=True)]
         )
 
     def run(args: Any, kwargs: Any) -> Any:
         over_shards = shard_map(
-            lambda args, kwargs: vmap(fun, first, out_first)(*args, **kwargs),
+            lambda args, kwargs: vmap(fun, each(axes, None, 0), each(out_axes, None, 0))(*args, **kwargs),
             mesh=mesh,
-            in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
-            out_specs=tree.map(spec, out_axes, is_leaf=is_none),
+            in_specs=(each(axes, PartitionSpec(), PartitionSpec(name)), PartitionSpec(name)),
+            out_specs=each(out_axes, PartitionSpec(), PartitionSpec(name)),
         )
         result = over_shards(along(tuple(args), axes, lambda x, axis: moveaxis(x, axis, 0)), kwargs)
         return along(result, out_axes, lambda x, axis: moveaxis(x, 0, axis))
