@@ -132,9 +132,7 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
 
 def record_nvidia(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
-    """Record the LLVM IR of all kernels in `texts`.
-
-    Shaders are translated.
+    """Record the LLVM IR of all kernels, and of translated shaders, in `texts`.
 
     Returns an H200 that is emulated, and a function that forgets its pipelines.
     """

@@ -368,7 +368,7 @@ class RemoteDevice(Device):
 
 
 class Platform(Protocol):
-    """What finds the devices of a platform: a module of its target."""
+    """A module that discovers the devices of a platform."""
 
     def discover(self) -> list[Device]:
         """Return the devices; raise `DeviceError` if there is none."""

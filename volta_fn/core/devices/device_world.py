@@ -252,8 +252,8 @@ class _Worker:
 
 
 _workers: dict[Device, _Worker] = {}
-#: Held while calls are given to several threads, so that all of them have them in the same order.
-_giving = threading.Lock()
+#: Held while a call is submitted to several threads and runs, so that all have the calls in one order.
+_submission = threading.Lock()
 if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
     os.register_at_fork(after_in_child=_workers.clear)
 
@@ -276,7 +276,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
 
         task.run(number, device, lambda: context.run(in_context))
 
-    with _giving:
+    with _submission:
         workers = [_workers.get(device) or _workers.setdefault(device, _Worker(device)) for device in devices]
         try:
             for number, (device, worker) in enumerate(zip(devices, workers, strict=True)):
