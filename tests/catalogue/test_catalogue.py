@@ -77,9 +77,9 @@ def permissive(monkeypatch):
 def test_programs_for_jax_trace_what_they_trace_here(path, request):
     """Arrays that they make while tracing are traced, too, so that their values decide nothing."""
     run, arrays = traced(ours(path, CALLS[path]), CALLS[path])
-    wanted = [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))]
+    expected = [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))]
     request.getfixturevalue("permissive")
-    assert [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))] == wanted
+    assert [result.shape for result in tree.leaves(vf.eval_shape(run, *arrays))] == expected
 
 
 #: Functions whose dtypes are not JAX's where 64 bits are set, and why.
@@ -101,10 +101,10 @@ def test_dtypes_of_integers_are_jaxs_where_64_bits_are_set(path):
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True), enable_x64():
         try:
-            wanted = dtypes_of("jax", path, CALLS[path], "int32")
+            expected = dtypes_of("jax", path, CALLS[path], "int32")
         except (TypeError, ValueError, AttributeError, NotImplementedError):
             pytest.skip("not in JAX, or refused there")
-        assert (dtypes_of("volta_fn", path, CALLS[path], "int32") == wanted) is (path not in OTHER_DTYPES)
+        assert (dtypes_of("volta_fn", path, CALLS[path], "int32") == expected) is (path not in OTHER_DTYPES)
 
 
 @pytest.mark.parametrize("path", CALLS)

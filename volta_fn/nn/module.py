@@ -394,9 +394,9 @@ def _name_it_call(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _of_this_module(initialise: FunctionType) -> Callable[..., None]:
-    """Return a generated `__init__`, which reads no globals, as a function of this module.
+    """Return a generated `__init__` as a function of this module.
 
-    Its frame then is one of this package, and errors are at the line of its caller.
+    It reads no globals. Its frame then is one of this package, and errors are at the line of its caller.
     """
     function = FunctionType(initialise.__code__, globals(), "__init__", initialise.__defaults__, initialise.__closure__)
     function.__kwdefaults__ = initialise.__kwdefaults__
