@@ -7,7 +7,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.compat import hints
+from volta_fn.compat import hints, refused
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 
@@ -16,7 +16,7 @@ def test_marked_functions_compute_the_same() -> None:
         hints.compute_on("device_host"),
         hints.compute_on2(compute_type="device", out_memory_spaces=None),
         hints.scheduling_group("a"),
-        hints.xla_metadata_call(a=1),
+        refused.xla_metadata_call(a=1),
         hints.fused(out_spaces=None),
     ]
     for decorate in decorators:
@@ -28,7 +28,7 @@ def test_marked_functions_compute_the_same() -> None:
 
         assert vf.jit(double)(jnp.float32(3)) == 6 and vf.grad(double)(1.0) == 2 and double.__name__ == "double"
     assert hints.compute_on2(lambda x: x, compute_type="gpu_stream:1", out_memory_spaces=None)(2) == 2
-    assert hints.xla_metadata_call(lambda x: x)(2) == 2
+    assert refused.xla_metadata_call(lambda x: x)(2) == 2
     assert hints.control_dep(1, 2) is None and hints.schedule([1, 2]) is None
 
 

@@ -57,11 +57,6 @@ def scheduling_group(name: Any) -> Callable[..., Any]:
     return _unchanged
 
 
-def xla_metadata_call(f: Any = None, **meta: Any) -> Any:
-    """Return a function with attributes for XLA; without `f`, a decorator."""
-    return _unchanged if f is None else _unchanged(f)
-
-
 def fused(*, out_spaces: Any) -> Callable[..., Any]:
     """Return a decorator that marks a function to be compiled as one kernel.
 

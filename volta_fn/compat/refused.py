@@ -102,7 +102,7 @@ def must_fuse_call(identifier: str) -> Any:
     return _Attributes()
 
 
-def xla_metadata_call(f: Any = None, /, **meta: Any) -> Any:
+def xla_metadata_call(f: Any = None, **meta: Any) -> Any:
     """Return the function, or a decorator: attributes have no effect."""
     return xla_metadata_call2(f, meta)
 
