@@ -18,7 +18,7 @@ TESTED_ABOVE = {
 #: Modules directly below `volta_fn` without a `test_<module>….py` next to this file, by a file that tests them.
 TESTED_ELSEWHERE = {
     "__main__": "test_commands.py",  # the list of commands
-    "dlpack": "core/arrays/test_dlpack.py",  # a function of `core.arrays.dlpack`, by JAX's name
+    "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.interchange`, by JAX's names
     "doctor": "inspection/test_doctor.py",  # the command of `inspection.doctor`
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
     "profiler": "inspection/test_recording.py",  # the traces of `inspection.measure`

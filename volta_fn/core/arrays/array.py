@@ -32,8 +32,8 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_ARROW = deferred("volta_fn.core.arrays.arrow")
-_DLPACK = deferred("volta_fn.core.arrays.dlpack")
+_ARROW = deferred("volta_fn.core.arrays.interchange")
+_DLPACK = deferred("volta_fn.core.arrays.interchange")
 _HTML = deferred("volta_fn.core.arrays.html")
 
 
