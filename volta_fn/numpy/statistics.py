@@ -29,9 +29,9 @@ from volta_fn.numpy.arguments import (
     wide,
 )
 from volta_fn.numpy.creation import array, linspace, ones
-from volta_fn.numpy.cumulative import diff
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.reductions import diff
 from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
