@@ -11,7 +11,6 @@ PACKAGE = HERE.parent / "volta_fn"
 #: Folders of the package without a folder of tests of their own, by the file that tests them.
 TESTED_ABOVE = {
     "onnx/operators": "onnx/test_loading.py",  # operators run in models
-    "onnx/rules": "onnx/test_saving.py",  # rules write models
     "optim/contrib": "optim/test_optimizers.py",  # one table has a row for every optimizer
 }
 
