@@ -1,21 +1,32 @@
-"""`pallas_call`: a kernel as a function of arrays."""
+"""Kernels as functions of arrays, over grids and meshes of cores, and their costs."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.refs import Ref, discharged, write_all
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
+from volta_fn.core.refs import Ref, discharged, new_ref, write_all
 from volta_fn.core.staging import function_name
 from volta_fn.errors import ArgumentError
-from volta_fn.experimental.pallas.parallel import parallel_axes
+from volta_fn.experimental.pallas.grid import parallel_axes
+from volta_fn.experimental.pallas.kernels import run_scoped, running_step
 from volta_fn.experimental.pallas.specs import CompilerParams, CostEstimate, GridSpec, allocated, memory_aval, no_block_spec, uninitialized
-from volta_fn.experimental.pallas.tracing import IndexMaps, described, described_type, trace_kernel
+from volta_fn.experimental.pallas.tracing import IndexMaps, described, described_type, named_axes, trace_kernel
+from volta_fn.jit.compile import operations_of
 from volta_fn.jit.function import jit
+from volta_fn.primitives.control_flow.loops import fori_loop
+from volta_fn.primitives.elementwise.arithmetic import div, rem
+from volta_fn.transforms.make_jaxpr import make_jaxpr
+
+# Calls.
 
 
 def pallas_call(
@@ -157,3 +168,185 @@ def _run(
         return results
 
     return discharged(run)
+
+
+# Meshes.
+#
+# There is one core here, which does the work of all of them, one after another.
+
+
+@dataclass(frozen=True)
+class TensorCoreMesh:
+    """Cores at the positions of named axes, row-major."""
+
+    sizes: tuple[int, ...]
+    axis_names: tuple[str, ...]
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of the axes by name."""
+        return dict(zip(self.axis_names, self.sizes, strict=True))
+
+
+def create_tensorcore_mesh(axis_name: str, devices: Sequence[Any] | None = None, num_cores: int | None = None) -> TensorCoreMesh:
+    """Return a mesh of cores along one axis; a device has one core here.
+
+    Raises `ArgumentError` if both the devices and the number of cores are given.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.tpu.create_tensorcore_mesh("core", num_cores=2).shape
+    {'core': 2}
+    """
+    if devices is not None and num_cores is not None:
+        raise ArgumentError("create_tensorcore_mesh: cannot specify both devices and num_cores; leave one of them out")
+    return TensorCoreMesh((1 if num_cores is None else num_cores,), (axis_name,))
+
+
+def core_map(
+    mesh: Any,
+    *,
+    compiler_params: Any = None,
+    interpret: Any = False,
+    debug: bool = False,
+    cost_estimate: Any = None,
+    name: str | None = None,
+    metadata: dict[str, str] | None = None,
+    scratch_shapes: Any = (),
+) -> Callable[[Callable[..., None]], None]:
+    """Run the decorated function for each core of a mesh.
+
+    It reads and writes references from outside; ``lax.axis_index`` and `program_id` are the core's position. Cores run one after another,
+    so that none can wait for a later one. `mesh` has the sizes of its axes by name as its `shape`; `scratch_shapes` are types of memory,
+    to which the function gets references (by keyword if that is a dictionary). The other options are accepted.
+
+    Raises `ArgumentError` if the function returns something.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> def fill(ref):
+    ...     @pl.core_map(pl.tpu.create_tensorcore_mesh("core", num_cores=3))
+    ...     def _():
+    ...         ref[vf.lax.axis_index("core")] = 10 * pl.program_id(0)
+    >>> pl.run_state(fill)(vf.numpy.zeros(3, "int32"))
+    Array([ 0, 10, 20], dtype=int32)
+    """
+    names, sizes = tuple(mesh.shape), tuple(mesh.shape.values())
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+
+    def decorate(function: Callable[..., None]) -> None:
+        positional, named = ((), scratch_shapes) if isinstance(scratch_shapes, dict) else (tuple(scratch_shapes), {})
+
+        def on_core(number: Array, carry: None) -> None:
+            indices = [rem(div(number, np.int32(stride)), np.int32(size)) for stride, size in zip(strides, sizes, strict=True)]
+            with named_axes(names, sizes, indices), running_step(indices, sizes):
+                result = run_scoped(function, *positional, **named)
+            if result is not None:
+                raise ArgumentError(
+                    f"The kernel function in core_map {described(function)} should return None, but returned {result!r:.80}"
+                )
+
+        fori_loop(np.int32(0), np.int32(math.prod(sizes)), on_core, None)
+
+    return decorate
+
+
+def kernel(
+    body: Any = None,
+    out_type: Any = (),
+    *,
+    mesh: Any,
+    scratch_types: Any = (),
+    compiler_params: Any = None,
+    interpret: Any = False,
+    cost_estimate: Any = None,
+    debug: bool = False,
+    name: str | None = None,
+    metadata: dict[str, str] | None = None,
+) -> Callable[..., Any]:
+    """Make a function of arrays that runs a kernel for each core of a mesh.
+
+    Without `body` it decorates one.
+
+    Args:
+        body: a function of references to the inputs, the outputs and scratch memory, which are whole arrays. References among the arguments
+            are passed on, and the kernel changes them. A list of functions runs one after another, each on its mesh.
+        out_type: a pytree of `ShapeDtypeStruct`.
+        mesh: as of `core_map`; one for each function of a list.
+        scratch_types: types of memory, one after another or by name.
+        compiler_params, interpret, cost_estimate, debug, name, metadata: accepted.
+
+    Raises `ArgumentError` if functions and meshes do not correspond, or a function returns something.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> @pl.kernel(out_type=vf.ShapeDtypeStruct((4,), "float32"), mesh=pl.tpu.create_tensorcore_mesh("core", num_cores=2))
+    ... def double(x_ref, y_ref):
+    ...     half = pl.ds(2 * vf.lax.axis_index("core"), 2)
+    ...     y_ref[half] = 2 * x_ref[half]
+    >>> double(vf.numpy.arange(4.0))
+    Array([0., 2., 4., 6.], dtype=float32)
+    """
+    if body is None:
+        return functools.partial(kernel, out_type=out_type, mesh=mesh, scratch_types=scratch_types)
+    bodies = list(body) if isinstance(body, Sequence) else [body]
+    meshes = list(mesh) if isinstance(mesh, Sequence) else [mesh]
+    if isinstance(body, Sequence) != isinstance(mesh, Sequence) or len(bodies) != len(meshes):
+        raise ArgumentError(
+            f"kernel: body and mesh must be one of each, or sequences of equal lengths, got {len(bodies)} and {len(meshes)}"
+        )
+
+    def run(*args: Any) -> Any:
+        inputs = tree.map(lambda x: x if isinstance(x, Ref) else new_ref(x), args)
+        outputs = tree.map(lambda type: new_ref(uninitialized(memory_aval(type))), out_type)
+        results = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+        for function, cores in zip(bodies, meshes, strict=True):
+            core_map(cores, scratch_shapes=scratch_types)(functools.partial(function, *inputs, *results))
+        return tree.map(lambda ref: ref[...], outputs)
+
+    return run
+
+
+# Costs.
+
+_ARITHMETIC = frozenset("add mul sub div min max or and xor neg floor ceil round not dot_general".split())
+_TRANSCENDENTAL = frozenset("cos sin tan sinh cosh tanh acos asin atan exp log logistic sqrt".split())
+
+
+def estimate_cost(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> CostEstimate:
+    """Return the operations of ``fun(*args, **kwargs)``, and the bytes it moves.
+
+    These are those of arguments and results. Arguments may be `ShapeDtypeStruct`. Only arithmetic, products of matrices and elementary
+    functions count, as in JAX, and a loop counts all of its iterations.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import pallas as pl
+    >>> x = vf.ShapeDtypeStruct((8, 8), "float32")
+    >>> pl.estimate_cost(lambda x, y: vf.numpy.exp(x @ y), x, x)
+    CostEstimate(flops=1024, transcendentals=64, bytes_accessed=768, remote_bytes_transferred=0)
+    """
+    program = make_jaxpr(lambda *arguments: fun(*arguments, **kwargs))(*args)
+    flops, transcendentals = _cost_of(program)
+    moved = sum(aval.nbytes for aval in [*program.in_avals, *program.out_avals])
+    return CostEstimate(flops, transcendentals, moved)
+
+
+def _cost_of(program: ClosedJaxpr) -> tuple[int, int]:
+    costs = [_cost_of_equation(eqn) for eqn in program.eqns]
+    return sum(flops for flops, _ in costs), sum(number for _, number in costs)
+
+
+def _cost_of_equation(eqn: Equation) -> tuple[int, int]:
+    """Return an equation's operations of arithmetic, and elementary functions."""
+    name, params = eqn.primitive.name, eqn.params
+    inside = [_cost_of(program) for program in sub_jaxprs(params)]
+    if name == "cond":
+        return max(inside, default=(0, 0))
+    if inside:
+        count = int(params.get("length", 1))
+        return count * sum(flops for flops, _ in inside), count * sum(number for _, number in inside)
+    if name == "integer_pow":
+        power = abs(params["y"])
+        steps = power.bit_length() - 1 + power.bit_count() if power > 1 else 0
+        return eqn.outvars[0].aval.size * steps, 0
+    operations = operations_of(eqn)
+    return (operations if name in _ARITHMETIC else 0), (operations if name in _TRANSCENDENTAL else 0)

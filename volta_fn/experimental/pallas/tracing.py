@@ -17,9 +17,8 @@ from volta_fn.core.refs import Ref, bound, read_all
 from volta_fn.core.staging import function_name, trace_to_jaxpr
 from volta_fn.core.trace import StepAxis, bound_axis
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError, UnsupportedError
-from volta_fn.experimental.pallas.grid import Blocks, KernelProgram
+from volta_fn.experimental.pallas.grid import Blocks, KernelProgram, forwarded
 from volta_fn.experimental.pallas.kernels import running_step
-from volta_fn.experimental.pallas.parallel import forwarded
 from volta_fn.experimental.pallas.specs import BlockDim, Blocked, BlockSpec, BoundedSlice, GridSpec, Indirect, block_dim, no_block_spec
 from volta_fn.primitives.array_operations.ref_views import Slice
 from volta_fn.tree.structures import structural_difference
