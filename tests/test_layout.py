@@ -18,9 +18,7 @@ TESTED_ABOVE = {
 TESTED_ELSEWHERE = {
     "__main__": "test_commands.py",  # the list of commands
     "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.interchange`, by JAX's names
-    "doctor": "inspection/test_doctor.py",  # the command of `inspection.doctor`
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
-    "profiler": "inspection/test_recording.py",  # the traces of `inspection.measure`
     "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
 }
 
