@@ -14,7 +14,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, converted, new_ref
 from volta_fn.core.trace import is_concrete
-from volta_fn.debug.printing import print as _print
+from volta_fn.debug import print as _print
 from volta_fn.dtypes import result_type
 from volta_fn.errors import ArgumentError
 from volta_fn.experimental import checkify
