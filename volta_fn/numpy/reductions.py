@@ -247,7 +247,7 @@ def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
     return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, dtypes.index_dtype(value.size))
 
 
-def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
+def _accumulation_operand(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
     """Return the elements in the accumulation dtype, and the result dtype."""
     result = dtype_or(dtype, dtypes.to_inexact(value.dtype))
     value = value if where is None else broadcast_to(value, lax.broadcast_shapes(value.shape, np.shape(where)))
@@ -262,7 +262,7 @@ def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdim
     Array(2.3333333, dtype=float32)
     """
     no_out("mean", out)
-    value, result_dtype = _working(operand("mean", "a", a), dtype, where)
+    value, result_dtype = _accumulation_operand(operand("mean", "a", a), dtype, where)
     axes = axes_of("mean", axis, value.ndim)
     result = _mean(value, axes, where)
     return restore(lax.convert_element_type(result, result_dtype, result.weak_type), axes, keepdims)
@@ -297,7 +297,7 @@ def variance(
     if correction is not None and ddof != 0:
         raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
-    value, result_dtype = _working(operand(function, "a", a), dtype, where)
+    value, result_dtype = _accumulation_operand(operand(function, "a", a), dtype, where)
     axes = axes_of(function, axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
@@ -446,10 +446,10 @@ def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keep
     >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
     Array(1.5, dtype=float32)
     """
-    return mean(a, axis, dtype, out, keepdims, where=_present("nanmean", a, where))
+    return mean(a, axis, dtype, out, keepdims, where=_number_mask("nanmean", a, where))
 
 
-def _present(function: str, a: Any, where: Any) -> Array:
+def _number_mask(function: str, a: Any, where: Any) -> Array:
     present = lax.bitwise_not(isnan(operand(function, "a", a)))
     return present if where is None else lax.bitwise_and(present, operand(function, "where", where))
 
@@ -473,7 +473,7 @@ def _variance(
 ) -> tuple[Array, np.dtype]:
     """Return the variance in the accumulation dtype, and the dtype of the result."""
     value = operand(function, "a", a)
-    present = _present(function, value, where)
+    present = _number_mask(function, value, where)
     axes = axes_of(function, axis, value.ndim)
     result, result_dtype = variance(function, value, axes, dtype, out, ddof, True, present, mean, None)
     count = sum(present, axes, dtypes.index_dtype(present.size), keepdims=True)
@@ -650,11 +650,11 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     spacings = list(varargs) * len(axes) if len(varargs) == 1 else list(varargs) or [1.0] * len(axes)
     if len(spacings) != len(axes):
         raise ArgumentError(f"gradient: give no, one or {len(axes)} spacings for {len(axes)} axes, got {len(varargs)}")
-    slopes = [_slope(value, operand("gradient", "a spacing", h), i) for h, i in zip(spacings, axes, strict=True)]
+    slopes = [_gradient_along(value, operand("gradient", "a spacing", h), i) for h, i in zip(spacings, axes, strict=True)]
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _slope(value: Array, spacing: Array, dim: int) -> Array:
+def _gradient_along(value: Array, spacing: Array, dim: int) -> Array:
     size = value.shape[dim]
     if size < 2:
         raise ShapeError(f"gradient: axis {dim} of shape {value.shape} needs at least two points")

@@ -33,7 +33,7 @@ from volta_fn.primitives.data_movement.movement import (
 )
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice, slice_in_dim
 from volta_fn.primitives.elementwise import selection
-from volta_fn.primitives.elementwise.arithmetic import gap, logistic
+from volta_fn.primitives.elementwise.arithmetic import difference, logistic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
@@ -203,7 +203,7 @@ def reduce_window(
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     if fast:
         out = bind(fast, value, **geometry)
-        is_identity = _is(inits[0], reduction_of(fast.name).start(value.dtype))
+        is_identity = _is_constant(inits[0], reduction_of(fast.name).start(value.dtype))
         return tree.unflatten(structure, [out if is_identity else computation(out, inits[0])])
     combine = Combination("reduce_window", computation, structure)
     outs = _folded(values, inits, combine, geometry)
@@ -222,7 +222,7 @@ def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     init = as_value(init_value)
     if fast and init.dtype in dtypes.FLOATS and operand.dtype in dtypes.INTEGERS and not init.shape:
         identity = reduction_of(fast.name).start
-        if _is(init, identity(init.dtype)):  # such as -inf
+        if _is_constant(init, identity(init.dtype)):  # such as -inf
             return as_value(np.asarray(identity(operand.dtype), operand.dtype))
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
@@ -237,7 +237,7 @@ def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     return init
 
 
-def _is(init: Array, value: Any) -> bool:
+def _is_constant(init: Array, value: Any) -> bool:
     """Return True if `init` is known to be `value`."""
     return isinstance(init, ConcreteArray) and bool(np.asarray(init) == np.asarray(value, init.dtype))
 
@@ -343,7 +343,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None
     return primitive
 
 
-def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
+def _extremum_derivatives(lesser: Callable[[Array, Array], Array]) -> Derivatives:
     """Return the derivatives of a cumulative extremum.
 
     The winner's is 1, that of equal values 1/2 each, and that of x is 1 where `previous` is NaN.
@@ -363,13 +363,13 @@ def _logaddexp_derivatives(previous: Array, x: Array, out: Array) -> tuple[Array
     # for it, so that the derivatives of the fraction are not NaN.
     first = selection.bitwise_and(selection.ne(previous, previous), selection.eq(out, out))
     previous = select(first, x, previous)
-    by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, previous)))
-    return logistic(gap(previous, x)), by_x
+    by_x = select(first, as_value(np.ones((), out.dtype)), logistic(difference(x, previous)))
+    return logistic(difference(previous, x)), by_x
 
 
 cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduce_prod.primitive.reduction, 1, lambda before, x, out: (x, before))
-cummax_p = _declare("cummax", dtypes.REALS, reduce_max.primitive.reduction, np.nan, _prevailing(selection.lt))
-cummin_p = _declare("cummin", dtypes.REALS, reduce_min.primitive.reduction, np.nan, _prevailing(selection.gt))
+cummax_p = _declare("cummax", dtypes.REALS, reduce_max.primitive.reduction, np.nan, _extremum_derivatives(selection.lt))
+cummin_p = _declare("cummin", dtypes.REALS, reduce_min.primitive.reduction, np.nan, _extremum_derivatives(selection.gt))
 cumlogsumexp_p = _declare(
     "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), np.nan, _logaddexp_derivatives
 )

@@ -77,7 +77,7 @@ def _gray(images: Array) -> Array:
     return 0.2989 * red + 0.587 * green + 0.114 * blue
 
 
-def _whole(values: Array, images: Array) -> Array:
+def _truncated(values: Array, images: Array) -> Array:
     """Round down what is computed of integers."""
     return values if images.dtype in dtypes.FLOATS else vnp.floor(values)
 
@@ -116,7 +116,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Array:
     Array([[[0., 1.]]], dtype=float32)
     """
     value = as_images("adjust_contrast", images, (1, 3))
-    gray = _whole(_gray(value) if value.shape[-3] == 3 else as_floats(value), value)
+    gray = _truncated(_gray(value) if value.shape[-3] == 3 else as_floats(value), value)
     return blend(value, vnp.mean(gray, (-3, -2, -1), keepdims=True), _factor("adjust_contrast", contrast_factor))
 
 
@@ -130,7 +130,7 @@ def adjust_saturation(images: Any, saturation_factor: Any) -> Array:
     """
     value = as_images("adjust_saturation", images, (1, 3))
     factor = _factor("adjust_saturation", saturation_factor)
-    return value if value.shape[-3] == 1 else blend(value, _whole(_gray(value), value), factor)
+    return value if value.shape[-3] == 1 else blend(value, _truncated(_gray(value), value), factor)
 
 
 def adjust_hue(images: Any, hue_factor: Any) -> Array:
