@@ -17,6 +17,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, discharged, write_all
 from volta_fn.errors import ArgumentError
+from volta_fn.experimental.pallas.call import IndexMaps, trace_kernel
 from volta_fn.experimental.pallas.call import TensorCoreMesh as TensorCoreMesh
 from volta_fn.experimental.pallas.call import create_tensorcore_mesh as create_tensorcore_mesh
 from volta_fn.experimental.pallas.grid import parallel_axes
@@ -29,7 +30,6 @@ from volta_fn.experimental.pallas.specs import GridSpec
 from volta_fn.experimental.pallas.specs import PrefetchScalarGridSpec as PrefetchScalarGridSpec
 from volta_fn.experimental.pallas.specs import SemaphoreType as SemaphoreType
 from volta_fn.experimental.pallas.specs import TpuMemorySpace as MemorySpace
-from volta_fn.experimental.pallas.tracing import IndexMaps, trace_kernel
 from volta_fn.numpy.joining import concatenate as _concatenate
 from volta_fn.numpy.shapes import roll as _roll
 from volta_fn.primitives.array_operations.ref_views import RefView
