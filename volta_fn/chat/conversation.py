@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, Any]:
     return entries
 
 
-# GGUF.
+# Tokenizers and templates in the metadata of GGUF files.
 #
 # Keys are llama.cpp's (github.com/ggml-org/ggml, docs/gguf.md). Its two kinds of byte-pair encoding are read: "gpt2", of bytes by a list of
 # merges, and "llama", SentencePiece's by scores.
@@ -217,7 +217,7 @@ def _by_scores(file: GGUFFile, tokens: Sequence[str]) -> Any:
     return tokenizer
 
 
-# Tokenizers.
+# Tokenizers of models, and decoding token by token.
 
 #: What decoders write for bytes that are no complete character.
 _REPLACEMENT = "\ufffd"

@@ -252,7 +252,7 @@ def api_boundary(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return fun
 
 
-# Hints.
+# Hints about the place, the order and the partition of computations.
 #
 # They change no value, so that functions with hints compute what they compute without. Targets here choose the order and the place of
 # computations themselves.
@@ -413,7 +413,7 @@ class custom_partitioning:  # JAX's name
         return self.fun(*inspect.signature(self.fun).bind(*args, **kwargs).args)
 
 
-# Options.
+# Options that choose among XLA's ways to compile and to reduce.
 #
 # Programs pass them on; here each has one meaning, and they have no effect.
 

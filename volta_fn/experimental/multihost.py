@@ -22,7 +22,7 @@ from volta_fn.core.devices.device import devices as find_devices
 from volta_fn.core.devices.mesh import Mesh
 from volta_fn.errors import ArgumentTypeError, DeviceError, DistributedError
 
-# Processes.
+# Communication between processes.
 
 
 def _everyone() -> distribution.Communicator:
@@ -87,7 +87,7 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspec
     return global_inputs
 
 
-# Meshes.
+# Arrays of devices for meshes.
 
 
 def create_device_mesh(

@@ -326,8 +326,6 @@ def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
-# Structures of pytrees.
-
 # Structures of pytrees as JSON, without the classes of their nodes.
 #
 # A leaf is "*", None is null. Lists, tuples and dictionaries are themselves, every other node is named with its children's names. Where a

@@ -42,8 +42,6 @@ from volta_fn.jit.function import Jitted
 from volta_fn.jit.program_text import item_code, item_text
 from volta_fn.jit.stages import Lowered
 
-# The times of items.
-
 # The steps of a program that NumPy runs: its equations, timed one by one.
 
 

@@ -135,15 +135,13 @@ def _function(name: str, advice: str) -> Any:
     return refuse
 
 
-# The table.
-
 # The table `names.txt`: JAX's modules, and where their names come from.
 #
 # A line without indentation begins a module of JAX. Below it, `home: names` says which module of volta_fn has these names;
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
 # name gives it; names that are listed come before them. `home:` without names makes the home itself a name of the module.
 #
-# Names that can mean nothing here stand in a table of their own: volta_fn/jax/namespace.py. So do names that modules of JAX's have only
+# Names that can mean nothing here stand in a table of their own: `refused_names.txt`. So do names that modules of JAX's have only
 # because they import them, such as `jnp`, which programs import from there all the same: `imported_names.txt`, whose homes are JAX's
 # modules or others.
 

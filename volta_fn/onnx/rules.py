@@ -87,8 +87,6 @@ def shaped(w: Writer, name: str, shape: Sequence[int]) -> str:
     return w.op("Reshape", name, ints(w, shape), allowzero=1)
 
 
-# Structure.
-
 # Shapes, slices and padding.
 
 _FAR = -(2**31)
@@ -490,8 +488,6 @@ def while_loop(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
 
     return w.ops("Loop", len(carried), "", begin, *carried, body=w.graph("turn", kinds, build))
 
-
-# Arithmetic.
 
 # Elementwise primitives.
 

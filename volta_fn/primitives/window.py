@@ -48,7 +48,7 @@ _BATCH = batch_in_front(
 )
 
 
-# windows reduced
+# Windows reduced.
 
 
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
@@ -102,7 +102,7 @@ reduce_window_max_p = _extremum("reduce_window_max", "ge", reduce_max.primitive.
 reduce_window_min_p = _extremum("reduce_window_min", "le", reduce_min.primitive.reduction)
 
 
-# tangents to and from the winners
+# Tangents to and from the winners.
 
 
 def _moves(
@@ -142,7 +142,7 @@ select_and_scatter_add_p: Primitive = _moves(
 )
 
 
-# the user's function
+# The function that users call.
 
 
 def reduce_window(
