@@ -10,7 +10,6 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.compat import refused
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.extend import operations
 
@@ -164,10 +163,3 @@ def test_polynomials_begin_with_the_constant(dtype) -> None:
     assert operations.polynomial(x, []).tolist() == np.zeros_like(x).tolist()
     assert operations.polynomial(x, [7]).shape == x.shape
     assert float(vf.grad(operations.polynomial)(3.0, [1.0, 5.0, 2.0])) == 17.0
-
-
-def test_options_of_other_compilers_have_jaxs_values() -> None:
-    assert refused.CompilerEffortLevel("O1") is refused.CompilerEffortLevel.O1 is refused.CompilerEffortLevel(19)
-    with pytest.raises(ValueError, match="O9"):
-        refused.CompilerEffortLevel("O9")
-    assert refused.Inline("auto") is refused.Inline.AUTO and {*refused.UnreducedKind.__members__} == {"sum", "max", "min"}

@@ -1,4 +1,4 @@
-"""Hints to XLA change no value."""
+"""Hints to XLA change no value, and its options have JAX's names."""
 
 from __future__ import annotations
 
@@ -78,3 +78,10 @@ def test_attributes_for_xla_have_no_effect() -> None:
     assert metadata.xla_metadata_call2(abs, {"label": 1}, ad_metadata="drop") is abs
     with pytest.raises(ArgumentTypeError, match="label must be a string"):
         metadata.xla_metadata_call(abs, label=[])
+
+
+def test_options_of_other_compilers_have_jaxs_values() -> None:
+    assert refused.CompilerEffortLevel("O1") is refused.CompilerEffortLevel.O1 is refused.CompilerEffortLevel(19)
+    with pytest.raises(ValueError, match="O9"):
+        refused.CompilerEffortLevel("O9")
+    assert refused.Inline("auto") is refused.Inline.AUTO and {*refused.UnreducedKind.__members__} == {"sum", "max", "min"}
