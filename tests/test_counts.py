@@ -9,11 +9,13 @@ from pathlib import Path
 from tools.count_lines import ROOT, count
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
-LINES, CODE = 181_500, 101_000
+LINES, CODE = 180_350, 100_350
+#: The most modules, `__init__` included.
+MODULES = 624
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.
 LONGEST = 900
 #: The most modules, `__init__` aside, of fewer than `SHORT` lines: a subject is rarely that small.
-SHORT, SHORT_MODULES = 60, 25
+SHORT, SHORT_MODULES = 60, 18
 
 
 def test_lines_of_the_package_and_of_its_files() -> None:
@@ -22,6 +24,7 @@ def test_lines_of_the_package_and_of_its_files() -> None:
     assert total["lines"] <= LINES
     assert total["code"] <= CODE
     lengths = [counted["lines"] for counted in counts]
+    assert len(lengths) <= MODULES
     assert max(lengths) <= LONGEST
     assert 200 <= statistics.median(lengths) <= 450
 

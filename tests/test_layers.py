@@ -177,7 +177,7 @@ def imports_by_name(module: str) -> list[int]:
         or (isinstance(node, ast.Name) and node.id in other)
         or (isinstance(node, ast.Attribute) and node.attr in other)
     ]
-    answers_imports = ("volta_fn.lazy_imports", "volta_fn.jax.hook", "volta_fn.jax.__main__", "volta_fn.__main__")
+    answers_imports = ("volta_fn.lazy_imports", "volta_fn.jax.namespace", "volta_fn.jax.__main__", "volta_fn.__main__")
     return [] if module in answers_imports else results
 
 
@@ -342,7 +342,7 @@ def test_importing_loads_no_heavy_dependency() -> None:
 
 
 def test_programs_written_for_jax_load_the_compiler_with_jax_alone() -> None:
-    script = "import volta_fn.jax.hook, sys; print([m for m in ('optree', 'volta_fn.targets.cpu_device') if m in sys.modules])"
+    script = "import volta_fn.jax.namespace, sys; print([m for m in ('optree', 'volta_fn.targets.cpu_device') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

@@ -11,17 +11,14 @@ PACKAGE = HERE.parent / "volta_fn"
 #: Folders of the package without a folder of tests of their own, by the file that tests them.
 TESTED_ABOVE = {
     "onnx/operators": "onnx/test_loading.py",  # operators run in models
-    "onnx/rules": "onnx/test_saving.py",  # rules write models
     "optim/contrib": "optim/test_optimizers.py",  # one table has a row for every optimizer
 }
 
 #: Modules directly below `volta_fn` without a `test_<module>….py` next to this file, by a file that tests them.
 TESTED_ELSEWHERE = {
     "__main__": "test_commands.py",  # the list of commands
-    "dlpack": "core/arrays/test_dlpack.py",  # a function of `core.arrays.dlpack`, by JAX's name
-    "doctor": "inspection/test_doctor.py",  # the command of `inspection.doctor`
+    "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.interchange`, by JAX's names
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
-    "profiler": "inspection/test_recording.py",  # the traces of `inspection.measure`
     "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
 }
 

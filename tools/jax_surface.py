@@ -30,8 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from volta_fn.jax.namespace import VERSION, read_refused, read_table, refused_names  # noqa: E402
-from volta_fn.jax.refused import Refused  # noqa: E402
+from volta_fn.jax.namespace import VERSION, Refused, read_refused, read_table, refused_names  # noqa: E402
 
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
 IMPORTED = ROOT / "volta_fn" / "jax" / "imported_names.txt"

@@ -77,8 +77,8 @@ from volta_fn.core.refs import empty_ref as empty_ref
 from volta_fn.core.refs import free_ref as free_ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.doctor import doctor as doctor
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
-from volta_fn.inspection.doctor import doctor as doctor
 from volta_fn.inspection.explain import explain as explain
 from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit

@@ -12,7 +12,7 @@ import volta_fn as vf
 from benchmarks.crossed import Crossed, main, report
 from benchmarks.crossed import modules_crossed as crossed
 from volta_fn import tree
-from volta_fn.jax.hook import Finder
+from volta_fn.jax.namespace import Finder
 from volta_fn.runtime.threads import on_own_thread
 
 

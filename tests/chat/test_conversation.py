@@ -114,7 +114,7 @@ def test_tokenizers_are_checked(folder: Path, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CorruptFileError, match="not a tokenizer"):
         load_tokenizer(tmp_path)
-    monkeypatch.setattr("volta_fn.chat.tokenizer.is_installed", lambda name: False)
+    monkeypatch.setattr("volta_fn.chat.conversation.is_installed", lambda name: False)
     with pytest.raises(MissingDependencyError, match=r"volta-fn\[language\]"):
         load_tokenizer(folder)
 

@@ -39,7 +39,7 @@ CALLER = """
 import sys, numpy as np, volta_fn as vf
 from pathlib import Path
 from volta_fn.export import deserialize
-from volta_fn.export.structures import unflatten
+from volta_fn.export.values import unflatten
 for path in sorted(Path(sys.argv[1]).glob("*.export")):
     exported = deserialize(path.read_bytes())
     with np.load(path.with_suffix(".npz")) as file:

@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.extend import operations, options
+from volta_fn.extend import operations
 
 SIZES = {"N": 2, "H": 7, "W": 8, "C": 3, "O": 5, "I": 3}
 WINDOW = {"H": 3, "W": 2}
@@ -163,10 +163,3 @@ def test_polynomials_begin_with_the_constant(dtype) -> None:
     assert operations.polynomial(x, []).tolist() == np.zeros_like(x).tolist()
     assert operations.polynomial(x, [7]).shape == x.shape
     assert float(vf.grad(operations.polynomial)(3.0, [1.0, 5.0, 2.0])) == 17.0
-
-
-def test_options_of_other_compilers_have_jaxs_values() -> None:
-    assert options.CompilerEffortLevel("O1") is options.CompilerEffortLevel.O1 is options.CompilerEffortLevel(19)
-    with pytest.raises(ValueError, match="O9"):
-        options.CompilerEffortLevel("O9")
-    assert options.Inline("auto") is options.Inline.AUTO and {*options.UnreducedKind.__members__} == {"sum", "max", "min"}

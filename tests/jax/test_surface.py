@@ -28,8 +28,7 @@ from tools.jax_surface import (
 from tools.jax_uses import USED
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import UnsupportedError
-from volta_fn.jax.namespace import read_refused, refused_names
-from volta_fn.jax.refused import ADVICE, Refused, RefusedValue, refused
+from volta_fn.jax.namespace import ADVICE, Refused, RefusedValue, read_refused, refused, refused_names
 
 SURFACE = read()
 DIFFERENCES = list(compare(SURFACE, here))

@@ -1,9 +1,12 @@
-"""A conversation with a language model, whose cache lasts from turn to turn."""
+"""Conversations with a language model: templates, tokenizers, and their cache."""
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,10 +14,276 @@ import numpy as np
 
 from volta_fn import io, nn, random
 from volta_fn import numpy as vnp
-from volta_fn.chat.gguf_tokenizer import gguf_template
-from volta_fn.chat.templates import ChatTemplate
-from volta_fn.chat.tokenizer import TextDecoder, load_tokenizer
+from volta_fn.errors import ArgumentError, CorruptFileError, MissingDependencyError, SerializationError
+from volta_fn.io.gguf import GGUFFile
+from volta_fn.lazy_imports import is_installed, load
 from volta_fn.nn.language.caches import CausalLMCache, FullCache
+
+# Templates.
+
+#: A message: its "role" ("system", "user" or "assistant") and its "content".
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template of Jinja, as in the field `chat_template` of tokenizer_config.json.
+
+    Without a source, messages are written as ``User: …`` and ``Assistant: …``, line by line.
+
+    Attributes:
+        source: the template, or None.
+        tokens: the texts of special tokens by name, such as `bos_token`.
+
+    >>> print(ChatTemplate(None).render([{"role": "user", "content": "Hello"}]))
+    User: Hello
+    Assistant:
+    """
+
+    source: str | None
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> Self:
+        """Return the template in a folder of a model.
+
+        It is in chat_template.jinja or in tokenizer_config.json. Raises `CorruptFileError` if the latter is no JSON object.
+        """
+        path = Path(folder)
+        entries = _read(path / "tokenizer_config.json")
+        tokens = {}
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+            value = entries.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                tokens[name] = text
+        template = path / "chat_template.jinja"
+        source = template.read_text(encoding="utf-8") if template.is_file() else entries.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+        return cls(source, tokens)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """Return the text of messages, up to where the model's answer begins.
+
+        Args:
+            messages: the conversation.
+            add_generation_prompt: whether the text ends with what precedes an answer.
+
+        Raises:
+            MissingDependencyError: there is a template, and the package jinja2 is not installed.
+            ArgumentError: the template is not valid, or refuses the messages.
+        """
+        if self.source is None:
+            names = {"system": "System", "user": "User", "assistant": "Assistant"}
+            lines = [f"{names.get(message['role'], message['role'])}: {message['content']}" for message in messages]
+            return "\n".join([*lines, "Assistant:"] if add_generation_prompt else lines)
+        if not is_installed("jinja2"):
+            raise MissingDependencyError(
+                "the model's chat template needs the package jinja2; install it by: pip install 'volta-fn[language]'"
+            )
+        jinja2 = load("jinja2")
+        try:
+            template = _environment().from_string(self.source)
+            return str(template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **self.tokens))
+        except jinja2.exceptions.TemplateError as error:
+            raise ArgumentError(f"the model's chat template refuses the messages: {error}") from error
+
+
+def _environment() -> Any:
+    """Return an environment in which templates can neither call into Python nor write."""
+    sandbox, jinja2 = load("jinja2.sandbox"), load("jinja2")
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        entries = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(f"{path}: not JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise CorruptFileError(f"{path}: a JSON object is needed, got {type(entries).__name__}")
+    return entries
+
+
+# Tokenizers and templates in the metadata of GGUF files.
+#
+# Keys are llama.cpp's (github.com/ggml-org/ggml, docs/gguf.md). Its two kinds of byte-pair encoding are read: "gpt2", of bytes by a list of
+# merges, and "llama", SentencePiece's by scores.
+
+_PREFIX = "tokenizer.ggml."
+#: Types of tokens that are found in texts before others: of control, and those that a user defined.
+_CONTROL, _USER_DEFINED = 3, 4
+#: Llama 3's split of texts, with the most digits of a number in place of {}.
+_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+#: How texts are split before they are encoded, by the entry "pre": a pattern, or GPT-2's, whose digits may be split one by one.
+_PATTERNS: Mapping[str, str] = {"llama-bpe": _SPLIT.format("{1,3}"), "llama3": _SPLIT.format("{1,3}"), "qwen2": _SPLIT.format("")}
+_GPT2_SPLITS: Mapping[str, bool] = {"gpt-2": False, "smollm": True}
+
+
+def gguf_tokenizer(file: GGUFFile) -> Any:
+    """Return the tokenizer in a file's metadata.
+
+    Raises `ArgumentError` for one that is not supported, `CorruptFileError` if a part is missing.
+    """
+    kind = file.metadata.get(f"{_PREFIX}model")
+    if kind not in ("gpt2", "llama"):
+        raise ArgumentError(
+            f"{file.path}: the tokenizer {kind!r} is not supported; supported are 'gpt2' and 'llama'. Put the model's tokenizer.json "
+            "beside the file"
+        )
+    tokens = _entry(file, "tokens")
+    tokenizer = _by_merges(file, tokens) if kind == "gpt2" else _by_scores(file, tokens)
+    library = load("tokenizers")
+    types = file.metadata.get(f"{_PREFIX}token_type", [])
+    for special, token_type in ((True, _CONTROL), (False, _USER_DEFINED)):
+        texts = [token for token, entry in zip(tokens, types, strict=False) if entry == token_type]
+        added = [library.AddedToken(text, normalized=False, special=special) for text in texts]
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
+    return tokenizer
+
+
+def gguf_template(file: GGUFFile) -> ChatTemplate:
+    """Return the template in a file's metadata, and the texts of its special tokens."""
+    tokens = file.metadata.get(f"{_PREFIX}tokens", [])
+    names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+    numbers = {name: file.metadata.get(f"{_PREFIX}{key}_token_id") for name, key in names.items()}
+    texts = {name: tokens[number] for name, number in numbers.items() if number is not None and number < len(tokens)}
+    return ChatTemplate(file.metadata.get("tokenizer.chat_template"), texts)
+
+
+def _entry(file: GGUFFile, name: str) -> Any:
+    if f"{_PREFIX}{name}" not in file.metadata:
+        raise CorruptFileError(f"{file.path}: the tokenizer has no {_PREFIX}{name}")
+    return file.metadata[f"{_PREFIX}{name}"]
+
+
+def _by_merges(file: GGUFFile, tokens: Sequence[str]) -> Any:
+    """Return a tokenizer of bytes by a list of merges, as of GPT-2."""
+    library = load("tokenizers")
+    models, splits, decoders, normalizers = (getattr(library, name) for name in ("models", "pre_tokenizers", "decoders", "normalizers"))
+    split = str(file.metadata.get(f"{_PREFIX}pre"))
+    if split not in _PATTERNS and split not in _GPT2_SPLITS:
+        raise ArgumentError(
+            f"{file.path}: tokenizers that split texts as {split!r} are not supported; supported are "
+            f"{', '.join([*_PATTERNS, *_GPT2_SPLITS])}. Put the model's tokenizer.json beside the file"
+        )
+    merges = [tuple(merge.split(" ", 1)) for merge in _entry(file, "merges")]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = library.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split in ("llama-bpe", "llama3")))
+    if split in _PATTERNS:
+        pattern = splits.Split(library.Regex(_PATTERNS[split]), "isolated")
+        tokenizer.pre_tokenizer = splits.Sequence([pattern, splits.ByteLevel(add_prefix_space=False, use_regex=False)])
+    else:
+        digits = [splits.Digits(individual_digits=True)] if _GPT2_SPLITS[split] else []
+        tokenizer.pre_tokenizer = splits.Sequence([*digits, splits.ByteLevel(add_prefix_space=False)])
+    if split == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _by_scores(file: GGUFFile, tokens: Sequence[str]) -> Any:
+    """Return SentencePiece's tokenizer: the neighbours of the best score merge.
+
+    Each token's score becomes the rank of all pairs of tokens that it consists of.
+    """
+    library = load("tokenizers")
+    models, decoders, normalizers = (getattr(library, name) for name in ("models", "decoders", "normalizers"))
+    scores = _entry(file, "scores")
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    pairs = []
+    for token, score in zip(tokens, scores, strict=True):
+        halves = [(token[:i], token[i:]) for i in range(1, len(token))]
+        pairs += [(-score, pair) for pair in halves if pair[0] in vocabulary and pair[1] in vocabulary]
+    merges = [pair for _, pair in sorted(pairs, key=lambda entry: entry[0])]
+    unknown = tokens[file.metadata.get(f"{_PREFIX}unknown_token_id", 0)]
+    tokenizer = library.Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    has_prefix = file.metadata.get(f"{_PREFIX}add_space_prefix", True)
+    prefix = [normalizers.Prepend("▁")] if has_prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
+    strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    return tokenizer
+
+
+# Tokenizers of models, and decoding token by token.
+
+#: What decoders write for bytes that are no complete character.
+_REPLACEMENT = "\ufffd"
+
+
+def load_tokenizer(source: str | os.PathLike[str] | GGUFFile) -> Any:
+    """Return a model's tokenizer, of the package tokenizers.
+
+    Args:
+        source: a folder with tokenizer.json, or a GGUF file. A tokenizer.json beside a GGUF file is used instead of the file's tokens.
+
+    Raises:
+        MissingDependencyError: the package is not installed. SerializationError: there is no tokenizer.json.
+        CorruptFileError: it is invalid. ArgumentError: the tokenizer of a GGUF file is not supported.
+    """
+    if not is_installed("tokenizers"):
+        raise MissingDependencyError("tokenizer.json needs the package tokenizers; install it by: pip install 'volta-fn[language]'")
+    file: GGUFFile | None = None
+    if isinstance(source, GGUFFile) or Path(source).suffix == ".gguf":
+        file = source if isinstance(source, GGUFFile) else GGUFFile(source)
+        folder = file.path.parent
+    else:
+        folder = Path(source)
+    path = folder / "tokenizer.json"
+    if file is not None and not path.is_file():
+        return gguf_tokenizer(file)
+    if not path.is_file():
+        raise SerializationError(f"{folder}: there is no tokenizer.json; a folder of a model as Hugging Face saves it is needed")
+    try:
+        return load("tokenizers").Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more specific
+        raise CorruptFileError(f"{path}: not a tokenizer: {error}") from error
+
+
+class TextDecoder:
+    """Decodes tokens one by one, so that their pieces join to the whole text.
+
+    A token may be a part of a character, or its text depend on the token before: such a piece waits until it is complete.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Begin a text that `tokenizer` decodes."""
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._start = 0  # of the tokens that are decoded again, as context for the next
+        self._end = 0  # of those whose text was returned
+
+    def decode(self, token: int) -> str:
+        """Return the text that a token adds, which may be empty."""
+        self._tokens.append(token)
+        before = self._tokenizer.decode(self._tokens[self._start : self._end])
+        text = self._tokenizer.decode(self._tokens[self._start :])
+        if len(text) <= len(before) or text.endswith(_REPLACEMENT):
+            return ""
+        self._start, self._end = self._end, len(self._tokens)
+        return str(text[len(before) :])
+
+    def rest(self) -> str:
+        """Return the text of what waits: bytes that were never completed."""
+        before = self._tokenizer.decode(self._tokens[self._start : self._end])
+        text = self._tokenizer.decode(self._tokens[self._start :])
+        self._start = self._end = len(self._tokens)
+        return str(text[len(before) :])
+
+
+# Conversations.
 
 
 class Conversation:

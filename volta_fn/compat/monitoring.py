@@ -10,7 +10,7 @@ Listener = Callable[..., None]
 _LISTENERS: dict[str, list[Listener]] = {"event": [], "duration": [], "scalar": [], "time_span": []}
 
 
-def _tell(kind: str, /, *event: Any, **metadata: Any) -> None:
+def _notify(kind: str, /, *event: Any, **metadata: Any) -> None:
     for listener in _LISTENERS[kind]:
         listener(*event, **metadata)
 
@@ -29,22 +29,22 @@ def record_event(event: str, **metadata: Any) -> None:
     >>> heard
     ['/step']
     """
-    _tell("event", event, **metadata)
+    _notify("event", event, **metadata)
 
 
 def record_event_duration_secs(event: str, duration: float, **metadata: Any) -> None:
     """Tell the listeners how many seconds something took."""
-    _tell("duration", event, duration, **metadata)
+    _notify("duration", event, duration, **metadata)
 
 
 def record_scalar(event: str, value: float, **metadata: Any) -> None:
     """Tell the listeners a number."""
-    _tell("scalar", event, value, **metadata)
+    _notify("scalar", event, value, **metadata)
 
 
 def record_event_time_span(event: str, start_time: float, end_time: float, **metadata: Any) -> None:
     """Tell the listeners when something began and ended, in seconds."""
-    _tell("time_span", event, start_time, end_time, **metadata)
+    _notify("time_span", event, start_time, end_time, **metadata)
 
 
 def register_event_listener(callback: Listener) -> None:

@@ -110,11 +110,11 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
         if operand_dtype is None or operand_dtype is dtype or getattr(operand, "weak_type", False):
             continue
         if dtypes.canonical(operand_dtype) != dtype:
-            _tell(name, [x for x in operands if hasattr(x, "dtype")], dtype)
+            _report_promotion(name, [x for x in operands if hasattr(x, "dtype")], dtype)
             return
 
 
-def _tell(name: str, arrays: Sequence[Any], dtype: np.dtype) -> None:
+def _report_promotion(name: str, arrays: Sequence[Any], dtype: np.dtype) -> None:
     global _warned
     mode = _scoped_mode.get() or _process_mode
     mode = _checked(setting) if mode is None and (setting := os.environ.get(_VARIABLE)) else mode

@@ -59,7 +59,7 @@ class Operation:
         """Return the size for sizes of all variables, which may be symbolic."""
         left, right = [_as_dimension(x).substitute(sizes) for x in self.operands]
         if self.name in ("max", "min"):
-            return _selected(self.name, left, right)
+            return _extremum(self.name, left, right)
         return divided(left, right)[0 if self.name == "floordiv" else 1]
 
     def __eq__(self, other: object) -> bool:
@@ -312,7 +312,7 @@ def max_dim(d1: Any, d2: Any) -> Any:
     >>> max_dim(Dimension.variable("b"), 3)
     max(b, 3)
     """
-    return _selected("max", d1, d2)
+    return _extremum("max", d1, d2)
 
 
 def min_dim(d1: Any, d2: Any) -> Any:
@@ -321,7 +321,7 @@ def min_dim(d1: Any, d2: Any) -> Any:
     >>> min_dim(Dimension.variable("b"), 1)
     1
     """
-    return _selected("min", d1, d2)
+    return _extremum("min", d1, d2)
 
 
 def fits(size: Any, limit: int) -> bool:
@@ -373,7 +373,7 @@ def _clamped(bound: Any, size: Any, forwards: bool) -> Any:
     return min_dim(highest, max_dim(position, lowest))
 
 
-def _selected(name: str, left: Any, right: Any) -> Any:
+def _extremum(name: str, left: Any, right: Any) -> Any:
     if not isinstance(left, Dimension) and not isinstance(right, Dimension):
         return OPERATIONS[name](left, right)
     difference = left - right

@@ -356,7 +356,7 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
         leaves, in_tree = tree.flatten((args, kwargs))
         flat = FlatFunction(f, in_tree)
         program = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(f))
-        sites = _Sites(program, frozenset(errors))
+        sites = _NumberedChecks(program, frozenset(errors))
         state, outs = sites.run(program, sites.start(), [as_value(x) for x in leaves])
         return Error(state.code, state.values, [c.message for c in sites.checks]), tree.unflatten(flat.out_tree, outs)
 
@@ -370,7 +370,7 @@ class _State(NamedTuple):
     values: list[list[Array]]
 
 
-class _Sites:
+class _NumberedChecks:
     """The checks of a program and of those in it, numbered from 1."""
 
     def __init__(self, program: ClosedJaxpr, errors: frozenset[ErrorCategory]) -> None:

@@ -71,7 +71,7 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
     flat = FlatFunction(fun, in_tree)
     program = trace_to_jaxpr(flat, [c[0].aval for c in curves], function_name(fun))
     order = len(curves[0]) - 1 if curves else 0
-    outs = [_filled(o, order) for o in _run(program, curves, order)]
+    outs = [_padded_series(o, order) for o in _run(program, curves, order)]
     value = tree.unflatten(flat.out_tree, [o[0] for o in outs])
     scale = math.factorial if scaled else (lambda k: 1)
     return value, tree.unflatten(flat.out_tree, [[mul(c, _number(scale(k), c)) for k, c in enumerate(o)][1:] for o in outs])
@@ -81,7 +81,7 @@ def _number(value: Any, like: Array) -> Array:
     return as_value(value).astype(like.dtype)
 
 
-def _filled(series: Series, order: int) -> Series:
+def _padded_series(series: Series, order: int) -> Series:
     """Return all coefficients of a constant, too."""
     return [*series, *[instantiate(Zero(series[0].aval.tangent_aval())) for _ in range(order + 1 - len(series))]]
 
@@ -115,7 +115,7 @@ def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:
     tangents = iter(results[len(outvars) :])
     series: list[Series] = []
     for out, has_tangent in zip(results, depends, strict=False):
-        derivative = _filled(next(tangents), order - 1) if has_tangent else []
+        derivative = _padded_series(next(tangents), order - 1) if has_tangent else []
         series.append([out[0], *[div(c, _number(k, c)) for k, c in enumerate(derivative, 1)]])
     return series
 
@@ -138,7 +138,7 @@ def _total(terms: Sequence[Array]) -> Array:
 def _quotient(left: Series, right: Series, order: int) -> Series:
     """Divide power series: each coefficient from those before."""
     out: Series = []
-    full = _filled(left, order)
+    full = _padded_series(left, order)
     for k in range(order + 1):
         rest = full[k]
         for j in range(1, min(k, len(right) - 1) + 1):

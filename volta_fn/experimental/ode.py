@@ -100,15 +100,15 @@ def odeint(
         raise ArgumentTypeError(f"odeint: t must be floating, got {times.dtype.name}")
     if times.ndim != 1 or not times.size:
         raise ShapeError(f"odeint: t must be a vector with elements, got shape {times.shape}")
-    start, unravel = ravel_pytree(tree.map(lambda x: promote_inexact("odeint", _as_exact(x, times.dtype))[0], y0))
-    exact_args = tree.map(lambda x: _as_exact(x, dtypes.real_dtype(start.dtype)), args)
+    start, unravel = ravel_pytree(tree.map(lambda x: promote_inexact("odeint", _as_array(x, times.dtype))[0], y0))
+    exact_args = tree.map(lambda x: _as_array(x, dtypes.real_dtype(start.dtype)), args)
     flat = lambda y, t, *args: ravel_pytree(func(unravel(y), t, *args))[0].astype(start.dtype)  # noqa: E731
     converted, captured = closure_convert(flat, start, times[0], *exact_args)
     values = _solution(converted, _Limits(rtol, atol, mxstep, hmax), start, times, (*exact_args, *captured))
     return vmap(unravel)(values)
 
 
-def _as_exact(x: Any, dtype: np.dtype) -> Array:
+def _as_array(x: Any, dtype: np.dtype) -> Array:
     """Return an array: of a Python float one of this dtype, so that no digit is lost."""
     return vnp.asarray(x, dtype=dtype if type(x) is float else None)
 
@@ -175,7 +175,7 @@ def _integrated(derivative: Derivative, limits: _Limits, y0: Array, times: Array
 
     def advance(counted: Any) -> Any:
         state, count = counted
-        return _advanced(derivative, limits, state), count + 1
+        return _attempted_step(derivative, limits, state), count + 1
 
     real = dtypes.real_dtype(y0.dtype)
     slope = derivative(y0, times[0])
@@ -185,7 +185,7 @@ def _integrated(derivative: Derivative, limits: _Limits, y0: Array, times: Array
     return vnp.concatenate([y0[None], values])
 
 
-def _advanced(derivative: Derivative, limits: _Limits, state: _State) -> _State:
+def _attempted_step(derivative: Derivative, limits: _Limits, state: _State) -> _State:
     """Try a step; return the state after it, or before it with a shorter step."""
     step = state.step.astype(dtypes.real_dtype(state.y.dtype))
     slopes, y = [state.slope], state.y

@@ -1,7 +1,7 @@
 """Functions as files: save a jitted function, load and call it without its source.
 
 The names are those of `jax.export`. Read `exported` first. What a file holds, in JSON, is written and read by `programs` (programs, and the
-file itself), `values` (types and parameters) and `structures` (pytrees); `symbolic` makes programs for all sizes of some axes.
+file itself) and by `values` (types, parameters and pytrees). `symbolic` makes programs for all sizes of some axes.
 
 >>> import volta_fn as vf
 >>> exported = vf.export.export(vf.jit(lambda x: 2.0 * x))(vf.ShapeDtypeStruct((3,), "float32"))

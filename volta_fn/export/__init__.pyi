@@ -6,9 +6,9 @@ from volta_fn.export.exported import deserialize as deserialize
 from volta_fn.export.exported import export as export
 from volta_fn.export.exported import maximum_supported_calling_convention_version as maximum_supported_calling_convention_version
 from volta_fn.export.exported import minimum_supported_calling_convention_version as minimum_supported_calling_convention_version
-from volta_fn.export.structures import register_namedtuple_serialization as register_namedtuple_serialization
-from volta_fn.export.structures import register_pytree_node_serialization as register_pytree_node_serialization
 from volta_fn.export.symbolic import SymbolicScope as SymbolicScope
 from volta_fn.export.symbolic import symbolic_args_specs as symbolic_args_specs
 from volta_fn.export.symbolic import symbolic_dim_bounds as symbolic_dim_bounds
 from volta_fn.export.symbolic import symbolic_shape as symbolic_shape
+from volta_fn.export.values import register_namedtuple_serialization as register_namedtuple_serialization
+from volta_fn.export.values import register_pytree_node_serialization as register_pytree_node_serialization

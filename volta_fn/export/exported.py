@@ -25,11 +25,10 @@ from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, GradientError, ShapeError, VoltaError
-from volta_fn.export import structures
+from volta_fn.export import values
 from volta_fn.export.programs import ProgramWriter, output_types, pack, read_constants, read_program, struct_of, unpack
-from volta_fn.export.structures import check_keys, describe, treedef_of
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
-from volta_fn.export.values import INVALID, damaged, first_line
+from volta_fn.export.values import INVALID, check_keys, damaged, describe, first_line, treedef_of
 from volta_fn.jit import jit
 from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
@@ -497,10 +496,10 @@ class Exported:
             TreeError, ShapeError, ArgumentTypeError: the arguments have other structures or types than those it was exported for.
             GradientError: it is differentiated, but the file has no derivative (`serialize`).
         """
-        leaves = structures.flatten(self._manifest["in_tree"], (args, kwargs))
+        leaves = values.flatten(self._manifest["in_tree"], (args, kwargs))
         results = self._call_flat(leaves)
         if self._source is None:
-            return structures.unflatten(self._manifest["out_tree"], iter(results))
+            return values.unflatten(self._manifest["out_tree"], iter(results))
         return tree.unflatten(self.out_tree, results)
 
     def _call_flat(self, leaves: Sequence[Any]) -> Sequence[Array]:

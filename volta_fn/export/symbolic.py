@@ -201,9 +201,9 @@ class SymbolicScope:
         #: Bounds of sizes (`core.dimension_bounds`).
         self.bounds: dict[Dimension, tuple[float, float]] = {}
         for text in self.constraints:
-            self._learn(text)
+            self._add_constraint(text)
 
-    def _learn(self, text: str) -> None:
+    def _add_constraint(self, text: str) -> None:
         left, comparison, right = re.split(r"(>=|<=|==)", text)
         first, second = (_Parser(side.strip(), side, self).parse() for side in (left, right))
         difference = first - second

@@ -439,7 +439,7 @@ def _marked(empty: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.
 
 def find_miscompilations(compiled: CompiledProgram, arguments: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[Miscompilation]:
     """Return the causes of a program's wrong outputs; none if rounding explains them."""
-    walk = _Walk(compiled)
+    walk = _ItemRunner(compiled)
     if compiled.target is None:
         alone = _in_numpy(PIPELINE.optimize(compiled.closed), arguments)
     else:
@@ -479,7 +479,7 @@ def _in_numpy(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.
 # kernels
 
 
-class _Walk:
+class _ItemRunner:
     """Runs items of lowered programs one by one, and compares their results."""
 
     def __init__(self, compiled: CompiledProgram) -> None:

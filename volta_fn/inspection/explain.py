@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value, host_buffer
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.devices.device import Device
-from volta_fn.core.jaxpr import Equation, Var, format_jaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, format_jaxpr, interpret_jaxpr
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.inspection.explanation import (
     Attribution,
@@ -29,10 +30,10 @@ from volta_fn.inspection.explanation import (
     lifetimes_of,
     locations_of,
     roofline_of,
+    samples,
     shapes_of,
     timeline_of,
 )
-from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
 from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
@@ -40,6 +41,177 @@ from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.program_text import item_code, item_text
 from volta_fn.jit.stages import Lowered
+
+# The steps of a program that NumPy runs: its equations, timed one by one.
+
+
+def numpy_steps(
+    program: ClosedJaxpr, traced: ClosedJaxpr, buffers: Sequence[Any], device: Device, calls: int, roofline: Roofline | None
+) -> tuple[list[Step], float | None, float]:
+    """Return equations as steps, the seconds of a call, and those between steps."""
+    # Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
+    if not calls:
+        return _as_steps(program, None, roofline), None, 0.0
+    runs = [_kernel(eqn, device) for eqn in program.eqns]
+    measured = [_timed(program, runs, buffers) for _ in range(calls)]
+    seconds = [min(times) for times in zip(*measured, strict=True)]
+    run = device.backend.compile(traced, (False,) * len(buffers), PIPELINE).run
+    call = min(samples(lambda: run(False, *buffers)))
+    return _as_steps(program, seconds, roofline), call, 0.0
+
+
+def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
+    run = device.backend.kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params, PIPELINE)
+    return run if eqn.primitive.multiple_results else lambda *buffers: (run(*buffers),)
+
+
+def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
+    """Run the equations one by one, and return the seconds of each."""
+    remaining, seconds = iter(runs), []
+
+    def step(_: Equation, operands: list[Any]) -> Sequence[Any]:
+        run, start = next(remaining), time.perf_counter()
+        results = run(*operands)
+        seconds.append(time.perf_counter() - start)
+        return results
+
+    interpret_jaxpr(program, buffers, step, host_buffer)
+    return seconds
+
+
+def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: Roofline | None) -> list[Step]:
+    producers: dict[Var, int] = {}
+    steps = []
+    for number, eqn in enumerate(program.eqns, 1):
+        variables = [v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)]
+        flops, moved = flops_of([eqn]), sum(v.aval.nbytes for v in dict.fromkeys(variables))
+        taken = None if seconds is None else seconds[number - 1]
+        operands, results = (" ".join(str(v.aval) for v in some) for some in (eqn.invars, eqn.outvars))
+        steps.append(
+            Step(
+                number=number,
+                name=eqn.primitive.name,
+                kind="control flow" if eqn.primitive.holds_programs else "kernel",
+                shapes=f"{operands} → {results}",
+                flops=flops,
+                bytes=moved,
+                runs=1,
+                seconds=taken,
+                fraction=roofline.seconds(flops, moved) / taken if taken and roofline is not None else None,
+                user_lines=tuple(locations_of([eqn])),
+                equations=(eqn.primitive.name,),
+                text=f"{eqn.primitive.name} {operands} -> {results}",
+                code="",
+                after=tuple(sorted({producers[v] for v in eqn.invars if isinstance(v, Var) and v in producers})),
+                depth=0,
+            )
+        )
+        producers.update(dict.fromkeys(eqn.outvars, number))
+    return steps
+
+
+# The time of each item of a program, over several runs.
+
+#: A time: the numbers of the items, begin and end in nanoseconds.
+Span = tuple[tuple[int, ...], int, int]
+
+#: On a busy machine a single fastest call says little: calls are repeated until the fastest three agree up to this fraction, up to so many
+#: times the number that is asked for.
+_NEAR, _MOST = 0.03, 10
+
+
+class Measured(NamedTuple):
+    """The times of a program's items.
+
+    Attributes:
+        items: the program and the item of each number; None for number 0, the gaps between items.
+        seconds: the fastest call of the program as it always runs.
+        spans: of the fastest timed call: items, begin and end.
+        program: the timed program.
+        outside: the seconds of that call before its first span and after its last, as far as the host's clock tells.
+    """
+
+    items: list[tuple[LoweredProgram, Item] | None]
+    seconds: float
+    spans: list[Span]
+    program: Any
+    outside: float
+
+    def totals(self) -> dict[int, tuple[float, int]]:
+        """Return seconds and runs by an item's number; items of one dispatch share it."""
+        totals: dict[int, tuple[float, int]] = {}
+        before: tuple[int, ...] = ()
+        for numbers, begin, end in self.spans:
+            for number in numbers:
+                seconds, runs = totals.get(number, (0.0, 0))
+                totals[number] = seconds + (end - begin) / 1e9 / len(numbers), runs + (numbers != before)
+            before = numbers
+        return totals
+
+
+def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffers: Sequence[Any], calls: int) -> Measured | None:
+    """Measure a program on the buffers of its arguments, which stay as they are.
+
+    None where NumPy runs programs.
+    """
+    timed = device.backend.timed(closed, donated, PIPELINE)
+    if timed is None:
+        return None
+    run = device.backend.compile(closed, donated, PIPELINE).run
+
+    def call() -> None:
+        run(False, *buffers)
+        device.backend.synchronize(None)
+
+    def timed_call() -> _TimedCall:
+        start = time.perf_counter()
+        timed(False, *buffers)
+        seconds = time.perf_counter() - start
+        spans = timed.times()
+        inside = sum(end - begin for _, begin, end in spans) / 1e9
+        # The clock of a GPU is another one, and its commands run after the call that writes them.
+        return _TimedCall(inside if timed.device == "gpu" else seconds, inside, spans)
+
+    call()
+    timed_call()
+    timed.settle()
+    timed_call()
+    seconds: list[float] = []
+    timed_calls: list[_TimedCall] = []
+
+    def plain() -> None:
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+
+    # In alternation, so that both see the same load of the machine, and in either order, since threads that waited are scheduled first.
+    order: list[Callable[[], None]] = [plain, lambda: timed_calls.append(timed_call())]
+
+    def is_noisy() -> bool:
+        return not (_repeats(seconds) and _repeats([c.seconds for c in timed_calls]))
+
+    while len(timed_calls) < calls or (is_noisy() and len(timed_calls) < _MOST * calls):
+        for measure_once in order:
+            measure_once()
+        order.reverse()
+    fastest = min(timed_calls, key=lambda c: c.seconds)
+    return Measured(timed.items, min(seconds), fastest.spans, timed, fastest.seconds - fastest.inside)
+
+
+class _TimedCall(NamedTuple):
+    """A call's seconds, those of its spans together, and the spans."""
+
+    seconds: float
+    inside: float
+    spans: list[Span]
+
+
+def _repeats(seconds: Sequence[float]) -> bool:
+    """Return True if the three fastest calls took about the same time."""
+    return len(seconds) > 2 and sorted(seconds)[2] <= (1 + _NEAR) * min(seconds)
+
+
+# Explanations.
 
 #: Timed calls, of which the fastest counts.
 _CALLS = 15

@@ -38,10 +38,10 @@ def reused_keys(program: ClosedJaxpr) -> Iterator[tuple[Equation, Equation]]:
 
     Drawing numbers uses a key, and so does splitting it; `fold_in` does not, as long as it gets other numbers.
     """
-    yield from _Walk().program(program, {})
+    yield from _KeyTracker().program(program, {})
 
 
-class _Walk:
+class _KeyTracker:
     """Follows keys by their `roots`, the values that others are views of."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Walk:
             roots.update({v: called.get(o, o) for v, o in outer if isinstance(o, Var)})
             return
         for program in inner:
-            yield from _Walk().program(program, {})
+            yield from _KeyTracker().program(program, {})
 
 
 def _root_of_view(eqn: Equation, base: object) -> object:

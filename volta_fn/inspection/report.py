@@ -413,7 +413,8 @@ _MOST = 60_000
 
 def page(explanation: Explanation) -> str:
     """Return the report of an explanation as a complete page."""
-    title = f"{explanation.name} on {explanation.device}"
+    title, steps = f"{explanation.name} on {explanation.device}", explanation.steps
+    graph = folded(f"{len(steps)} kernels", graph_svg(steps), opened=len(steps) <= _GRAPH)
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escaped(title)}</title>"
         f"<link rel='icon' href='data:,'><style>{STYLE}</style></head><body>"
@@ -422,7 +423,7 @@ def page(explanation: Explanation) -> str:
         f"{_layer_section(explanation)}"
         f"{_section('Roofline', roofline_svg(explanation))}"
         f"{_section('Memory', memory_svg(explanation))}"
-        f"{_section('Graph of the program', _graph(explanation.steps))}"
+        f"{_section('Graph of the program', graph)}"
         f"{_section('Passes of the compiler', _passes(explanation))}"
         f"{_section('Stages', _stages())}"
         f"</main><script id='data' type='text/plain'>{_compress_texts(explanation)}</script><script>{SCRIPT}</script></body></html>"
@@ -432,11 +433,6 @@ def page(explanation: Explanation) -> str:
 def _layer_section(explanation: Explanation) -> str:
     rows = layer_rows(explanation)
     return _section("Layers", table(rows)) if rows else ""
-
-
-def _graph(steps: Sequence[Step]) -> str:
-    """Return the graph, folded if it is long."""
-    return folded(f"{len(steps)} kernels", graph_svg(steps), opened=len(steps) <= _GRAPH)
 
 
 def fragment(explanation: Explanation) -> str:

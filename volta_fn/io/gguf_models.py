@@ -23,9 +23,8 @@ from volta_fn.io.gguf import GGUFFile, save_gguf
 from volta_fn.io.state_dict import dotted
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.rotary import llama3_factors
-from volta_fn.nn.quantization.permuted_array import PermutedArray
-from volta_fn.nn.quantization.quantized_array import QuantizedArray, WeightArray
+from volta_fn.nn.language.layers import llama3_factors
+from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray, WeightArray
 
 #: The `model_type` by "general.architecture". Llama is Mixtral, too, where there are experts.
 _MODEL_TYPES: Mapping[str, str] = {

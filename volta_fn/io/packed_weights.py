@@ -15,8 +15,7 @@ import numpy as np
 from volta_fn.core.aval import Typed
 from volta_fn.errors import ArgumentError, ShapeError, StateDictError
 from volta_fn.io.state_dict import on_host, sharing
-from volta_fn.nn.quantization.permuted_array import PermutedArray
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray
 from volta_fn.primitives.quantized import pack_nibbles
 
 #: The position in the int32 of each of 8 neighbouring columns.

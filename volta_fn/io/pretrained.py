@@ -24,8 +24,7 @@ from volta_fn.io.packed_weights import unpack_weights
 from volta_fn.io.state_dict import dotted, load_state_dict, state_dict
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.quantization.permuted_array import PermutedArray
-from volta_fn.nn.quantization.quantized_array import QuantizedArray, WeightArray
+from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray, WeightArray
 from volta_fn.transforms.make_jaxpr import eval_shape
 
 #: Names in files of parts of names here, where they differ, by `model_type`.

@@ -7,7 +7,7 @@
 >>> jax.scipy.special.expit(0.0)
 Array(0.5, dtype=float32, weak_type=True)
 
-`namespace` reads the table and makes modules of it, `hook` answers imports of `jax`, and `__main__` is the command.
+`namespace` reads the table, makes modules of it and answers imports of `jax`; `__main__` is the command.
 
 This package holds names only (`names.txt`): what they mean lives in volta_fn.
 """
@@ -15,9 +15,9 @@ This package holds names only (`names.txt`): what they mean lives in volta_fn.
 import sys as _sys
 from typing import Any as _Any
 
-from volta_fn.jax.hook import OWN as _OWN
-from volta_fn.jax.hook import install as install
+from volta_fn.jax.namespace import OWN as _OWN
 from volta_fn.jax.namespace import Namespace as _Namespace
+from volta_fn.jax.namespace import install as install
 from volta_fn.jax.namespace import read_table as _read_table
 
 _NAMES = _Namespace(__name__, __name__, "jax", _read_table()["jax"])

@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from volta_fn.jax.hook import install
+from volta_fn.jax.namespace import install
 
 USAGE = "usage: python -m volta_fn.jax program.py [arguments]\n       python -m volta_fn.jax -m module [arguments]"
 

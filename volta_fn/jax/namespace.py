@@ -1,16 +1,139 @@
-"""Modules under JAX's paths, whose names stand in the table `names.txt`."""
+"""Modules under JAX's paths, by the table `names.txt`; imports of `jax` find them."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from volta_fn.jax.refused import MARKS, refused
+from volta_fn.compat.config import config
+from volta_fn.core.arrays.array import Array, ConcreteArray
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import AlreadyImportedError, UnsupportedError
 from volta_fn.lazy_imports import load
+
+# Refused names.
+#
+# Some parts of JAX cannot mean anything without XLA: kernels for TPUs, MLIR, compiled executables. Libraries import these names at their
+# top and call them on such hardware alone, so the names exist. The table `refused_names.txt` lists them below their modules, each under a
+# key of `ADVICE`. A name's spelling says what it is: `Mask` is a class, `launch` a function, `launch_p` a primitive; `name@` is a constant,
+# and `name+` and `Name-` are a class and a function in spite of their spelling.
+
+#: What to do instead, by the keys of the table.
+ADVICE = {
+    "kernels": "kernels of Pallas and Mosaic have no compiler here: write the function in jax.numpy, which jit compiles for every target",
+    "mlir": "programs are not built as MLIR: lower a primitive by a function of other primitives (jax.interpreters.mlir.lower_fun)",
+    "xla": "there is no XLA whose programs or options could be had: inspect jax.make_jaxpr(f)(...), and store functions by jax.export",
+    "tensorflow": "programs are not converted to TensorFlow: store functions by jax.export, or as ONNX by volta_fn.onnx",
+    "tensorstore": "checkpoints are not written by TensorStore: use volta_fn.io.save and volta_fn.io.load",
+    "cudnn": "cuDNN's cells are not called: write the cell in jax.numpy under jax.lax.scan",
+    "sparse": "this operation has no sparse form here: use BCOO's methods, or m.todense() and jax.numpy",
+    "hijax": "high-level types are not supported: make the class a pytree instead (jax.tree_util.register_pytree_node)",
+    "transfer": "arrays do not move between processes in this way: use jax.experimental.multihost_utils, or collectives in jax.shard_map",
+    "tracing": "this step of JAX's tracing has no counterpart: use jax.make_jaxpr, jax.jvp, jax.linearize or jax.vjp on the function",
+    "taylor": "rules of jet are not registered: jet differentiates every primitive by its derivative",
+    "profiler": "profiles are JSON for Perfetto here, not XSpace: open the file that jax.profiler.trace writes",
+    "internals": "this part of JAX's implementation has no counterpart: use the public functions, or those of jax.extend",
+    "devices": "devices and their memories are not described in this way: use jax.devices() and the attributes of its devices",
+}
+
+
+MARKS = "@+-"
+
+
+def refused(path: str, name: str, names: dict[str, str]) -> Any:
+    """Return what stands for a refused name; None if `names` lacks it."""
+    mark = next((mark for mark in ("", *MARKS) if name + mark in names), None)
+    if mark is None:
+        return None
+    advice, full = ADVICE[names[name + mark]], f"{path}.{name}"
+    if mark == "@":
+        return RefusedValue(full, advice)
+    if mark == "+" or (not mark and name[0].isupper() and not name.isupper()):
+        return _RefusedClass(
+            name, (Refused,), {"__module__": path, "__doc__": f"A class of JAX's without instances: {advice}.", "_advice": advice}
+        )
+    if name.endswith("_p"):
+        return _RefusedPrimitive(full, advice)
+    return _function(full, advice)
+
+
+def _raise(name: str, advice: str) -> NoReturn:
+    raise UnsupportedError(f"{name} cannot be used: {advice}")
+
+
+class _RefusedClass(type):
+    """The type of `Refused`: members of enumerations are constants."""
+
+    _advice: str
+
+    def __getattr__(cls, name: str) -> RefusedValue:
+        if not name.isupper():
+            raise AttributeError(f"{cls.__module__}.{cls.__qualname__} has no attribute {name!r}")
+        return RefusedValue(f"{cls.__module__}.{cls.__qualname__}.{name}", cls._advice)
+
+
+class Refused(metaclass=_RefusedClass):
+    """The base of classes without instances, which libraries may name and derive from."""
+
+    _advice = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        _raise(f"{type(self).__module__}.{type(self).__qualname__}", self._advice)
+
+
+class RefusedValue:
+    """A constant that no function takes, or a module of such.
+
+    Calls raise, and attributes are such constants, too.
+    """
+
+    def __init__(self, name: str, advice: str) -> None:
+        self._name, self._advice = name, advice
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        _raise(self._name, self._advice)
+
+    def __getattr__(self, name: str) -> RefusedValue:
+        if name.startswith("_"):
+            raise AttributeError(f"{self._name} has no attribute {name!r}")
+        return RefusedValue(f"{self._name}.{name}", self._advice)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
+
+class _RefusedPrimitive(Primitive):
+    """A primitive that no program has, as a key of tables of rules."""
+
+    _refusal: tuple[str, str]
+
+    def __init__(self, name: str, advice: str) -> None:
+        object.__setattr__(self, "name", name.rpartition(".")[2].removesuffix("_p"))
+        object.__setattr__(self, "_refusal", (name, advice))
+
+    def bind(self, *args: Any, **params: Any) -> NoReturn:
+        """Raise `UnsupportedError`."""
+        _raise(*self._refusal)
+
+
+def _function(name: str, advice: str) -> Any:
+    def refuse(*args: Any, **options: Any) -> NoReturn:
+        _raise(name, advice)
+
+    refuse.__module__, _, refuse.__name__ = name.rpartition(".")
+    refuse.__qualname__ = refuse.__name__
+    refuse.__doc__ = f"Raise `UnsupportedError`: {advice}."
+    return refuse
+
 
 # The table `names.txt`: JAX's modules, and where their names come from.
 #
@@ -18,7 +141,7 @@ from volta_fn.lazy_imports import load
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
 # name gives it; names that are listed come before them. `home:` without names makes the home itself a name of the module.
 #
-# Names that can mean nothing here stand in a table of their own: volta_fn/jax/refused.py. So do names that modules of JAX's have only
+# Names that can mean nothing here stand in a table of their own: `refused_names.txt`. So do names that modules of JAX's have only
 # because they import them, such as `jnp`, which programs import from there all the same: `imported_names.txt`, whose homes are JAX's
 # modules or others.
 
@@ -180,3 +303,92 @@ def _public(home: str, name: str, missing: Any) -> Any:
     if isinstance(value, ModuleType) and value is not missing and value.__name__ not in (f"{home}.{name}", f"volta_fn.{name}"):
         return sys.modules.get(f"{home}.{name}", missing)
     return value
+
+
+# Imports of `jax`.
+
+#: Packages that the finder stands for, and their names in the table.
+PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
+_SPARSE_ARRAYS = ["JAXSparse", "BCOO", "BCSR", "COO", "CSC", "CSR"]
+_FREQUENT = ["creation", "elementwise.arithmetic", "indexing", "products", "reductions"]
+
+
+class _Loader(Loader):
+    """Loads the module at a path of the table."""
+
+    def __init__(self, root: str, path: str) -> None:
+        self.root, self.path = root, path
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Namespace(spec.name, self.root, self.path, read_table().get(self.path) or Entry())
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`."""
+        # JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile: two that import and compile at once
+        # wait for Python's lock, and take longer.
+        if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
+            load("volta_fn.targets.cpu_device").load_compiler()
+        for name in _FREQUENT if module.__name__ == "jax.numpy" else ():
+            load(f"volta_fn.numpy.{name}")
+        for name in _SPARSE_ARRAYS if module.__name__ == "jax.experimental.sparse" else ():
+            getattr(module, name).__module__ = module.__name__  # by which libraries know them, that do not import JAX
+
+
+class _Metadata(Distribution):
+    """The metadata of a package that the finder stands for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Metadata-Version: 2.1\nName: {self._name}\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(__file__).parent / path
+
+
+class Finder(DistributionFinder):
+    """Finds the modules of `packages`, which maps packages to names in the table."""
+
+    def __init__(self, packages: dict[str, str]) -> None:
+        self.packages = packages
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of a module of JAX's."""
+        for root, stands_for in self.packages.items():
+            if fullname == root or fullname.startswith(f"{root}."):
+                module_path = stands_for + fullname[len(root) :]
+                if module_path not in read_table() and module_path not in read_refused():
+                    return None
+                return ModuleSpec(fullname, _Loader(root, module_path), is_package=True)
+        return None
+
+    def find_distributions(self, context: DistributionFinder.Context = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008  # as in the base
+        """Return the metadata of the packages asked for."""
+        return iter([_Metadata(name) for name in self.packages if context.name in (None, name)])
+
+
+#: Finds JAX's modules below `volta_fn.jax`, and those of `jax` itself once installed.
+OWN = Finder({"volta_fn.jax": "jax"})
+_FINDER = Finder(PACKAGES)
+
+
+def install() -> None:
+    """Let `import jax` mean volta_fn in this process, with JAX's semantics.
+
+    Indices out of range are moved inside or dropped, and dtypes are of 32 bits unless `jax_enable_x64` is set; docs/jax_differences.md
+    has a table. The class of arrays is named ArrayImpl, and its base `jax.Array`, as in JAX. Calling it again does nothing.
+
+    Raises `AlreadyImportedError` if the real JAX is loaded: install before anything imports it.
+    """
+    if _FINDER in sys.meta_path:
+        return
+    for name in PACKAGES:
+        if name in sys.modules:
+            raise AlreadyImportedError(
+                f"{name} is already imported, from {getattr(sys.modules[name], '__file__', 'an unknown place')}: "
+                "call volta_fn.jax.install() before the first import of jax, or run `python -m volta_fn.jax program.py`"
+            )
+    sys.meta_path.insert(0, _FINDER)
+    ConcreteArray.__name__, Array.__module__ = "ArrayImpl", "jax"
+    config.follow_jax()

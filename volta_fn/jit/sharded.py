@@ -14,8 +14,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, Array, ConcreteArray, array_spec
 from volta_fn.core.devices.device_world import DeviceProgram
 from volta_fn.core.devices.placement import on_home_device, split
-from volta_fn.core.devices.sharding import Sharding
-from volta_fn.core.devices.sharding_propagation import equation_shardings, program_shardings
+from volta_fn.core.devices.sharding import Sharding, equation_shardings, program_shardings
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, devices_of
 from volta_fn.core.primitive import Primitive
 from volta_fn.jit.compile import TracedProgram, compiled_once, gc_paused, with_wide_inputs

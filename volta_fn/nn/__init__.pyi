@@ -5,17 +5,13 @@ from volta_fn.nn.activations import *
 from volta_fn.nn.adapters import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
-from volta_fn.nn.language.beam_search import *
 from volta_fn.nn.language.caches import *
 from volta_fn.nn.language.config import *
 from volta_fn.nn.language.continuous_batch import *
 from volta_fn.nn.language.decoder import *
-from volta_fn.nn.language.experts import *
 from volta_fn.nn.language.generation import *
 from volta_fn.nn.language.layers import *
-from volta_fn.nn.language.rotary import *
 from volta_fn.nn.language.samplers import *
-from volta_fn.nn.language.speculative import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
@@ -28,9 +24,6 @@ from volta_fn.nn.losses.linear_cross_entropy import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
-from volta_fn.nn.quantization.fake_quant import *
-from volta_fn.nn.quantization.gptq import *
-from volta_fn.nn.quantization.permuted_array import *
 from volta_fn.nn.quantization.quantize import *
 from volta_fn.nn.quantization.quantized_array import *
 from volta_fn.nn.recurrent import *

@@ -3,8 +3,8 @@
 Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded on
 first use. `arguments` has the conversions and checks that all functions share, and `attached` gives arrays the names of their methods,
 which are in `methods`. The subjects: `creation`, `grids`; `elementwise`, `ufuncs`, `scalar_types`; `shapes`, `joining`, `indexing`,
-`sorting`, `sets`; `reductions`, `nan_reductions`, `cumulative`, `statistics`; `products`, `linalg`, `polynomials`, `fft`. Their examples
-use `import volta_fn.numpy as jnp`.
+`sorting`, `sets`; `reductions`, `statistics`; `products`, `linalg`, `polynomials`, `fft`. Their examples use
+`import volta_fn.numpy as jnp`.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linspace(0.0, 1.0, 3) + jnp.array([1, 2, 3])

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
-from volta_fn.core.arrays.dlpack import imported
+from volta_fn.core.arrays.interchange import imported
 from volta_fn.core.arrays.memory import constrained, device_put
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
@@ -108,7 +108,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        return as_value(value) if dtype is None else _exactly(value, dtype)
+        return as_value(value) if dtype is None else _checked_scalars(value, dtype)
     values = np.asarray(unmasked(value))
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
         remedy = _encoding(value, values)
@@ -130,7 +130,7 @@ def _encoding(value: Any, values: np.ndarray) -> str:
     return ". If all of its elements are numbers, write x.astype(float)" if values.dtype.kind == "O" else ""
 
 
-def _exactly(value: Any, dtype: np.dtype) -> Array:
+def _checked_scalars(value: Any, dtype: np.dtype) -> Array:
     """Convert Python scalars to a dtype; raise for an integer that does not fit."""
     if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
         return lax.convert_element_type(values, dtype)
@@ -164,7 +164,7 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
         return from_host(values.astype(dtype_or(dtype, dtypes.default(np.dtype(np.float32)))))
     if dtype is None:
         dtype, _ = dtypes.promote(*[dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)])
-    return _exactly(value, dtype)
+    return _checked_scalars(value, dtype)
 
 
 def _distinct_types(leaves: Sequence[Any]) -> list[Any]:
@@ -312,7 +312,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
         numbers = range(low, high, by)
         for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
-            _exactly(bound, result_dtype)
+            _checked_scalars(bound, result_dtype)
         ramp = lax.iota(result_dtype, len(numbers))
         if numbers.step != 1:
             ramp = lax.mul(ramp, as_value(np.asarray(numbers.step).astype(result_dtype)))
@@ -361,7 +361,7 @@ def linspace(
     shape = lax.broadcast_shapes(low.shape, high.shape)
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
-    ramp = lax.reshape(lax.iota(_counting(low.dtype), count), (count, *(1,) * len(shape)))
+    ramp = lax.reshape(lax.iota(_index_dtype(low.dtype), count), (count, *(1,) * len(shape)))
     weight = to_dtype(ramp, low.dtype) / max_dim(gaps, 1)
     # The interpolation weights are exactly 0 and 1 at the ends.
     numbers = lax.add(lax.mul(low, lax.sub(full_like(weight, 1), weight)), lax.mul(high, weight))
@@ -385,7 +385,7 @@ def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
     return [lax.convert_element_type(a, dtypes.promote_types(a.dtype, wide)) for a in arrays]
 
 
-def _counting(dtype: np.dtype) -> np.dtype:
+def _index_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype that holds indices exactly before conversion to `dtype`."""
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
 

@@ -251,7 +251,7 @@ def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | No
     >>> jnp.fft.fft2(jnp.ones((2, 2)))[0, 0]
     Array(4.+0.j, dtype=complex64)
     """
-    return fftn(a, s, _two("fft2", axes), norm)
+    return fftn(a, s, _checked_pair("fft2", axes), norm)
 
 
 @fused
@@ -262,7 +262,7 @@ def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
     Array([[1., 1.],
            [1., 1.]], dtype=float32)
     """
-    return ifftn(a, s, _two("ifft2", axes), norm)
+    return ifftn(a, s, _checked_pair("ifft2", axes), norm)
 
 
 @fused
@@ -272,7 +272,7 @@ def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
     >>> jnp.fft.rfft2(jnp.ones((3, 4, 4))).shape
     (3, 4, 3)
     """
-    return rfftn(a, s, _two("rfft2", axes), norm)
+    return rfftn(a, s, _checked_pair("rfft2", axes), norm)
 
 
 @fused
@@ -282,10 +282,10 @@ def irfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | 
     >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((3, 4, 4)))).shape
     (3, 4, 4)
     """
-    return irfftn(a, s, _two("irfft2", axes), norm)
+    return irfftn(a, s, _checked_pair("irfft2", axes), norm)
 
 
-def _two(function: str, axes: Sequence[int]) -> Sequence[int]:
+def _checked_pair(function: str, axes: Sequence[int]) -> Sequence[int]:
     if len(axes) != 2:
         raise ArgumentError(f"{function}: axes must be two, got {tuple(axes)}")
     return axes

@@ -101,7 +101,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
     return lax.stack(values, axis_of("stack", axis, values[0].ndim + 1))
 
 
-def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
+def _arrays_of(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
     return [widen(v) for v in _items(function, arrays, dtype)]
 
 
@@ -113,7 +113,7 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
     Array([[1, 2],
            [3, 4]], dtype=int32)
     """
-    return concatenate(_widened("vstack", tup, atleast_2d, dtype), 0)
+    return concatenate(_arrays_of("vstack", tup, atleast_2d, dtype), 0)
 
 
 @fused
@@ -123,7 +123,7 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
     >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
     Array([1, 2, 3], dtype=int32)
     """
-    values = _widened("hstack", tup, atleast_1d, dtype)
+    values = _arrays_of("hstack", tup, atleast_1d, dtype)
     return concatenate(values, 0 if values[0].ndim == 1 else 1)
 
 
@@ -134,7 +134,7 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
     >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
     (1, 2, 2)
     """
-    return concatenate(_widened("dstack", tup, atleast_3d, dtype), 2)
+    return concatenate(_arrays_of("dstack", tup, atleast_3d, dtype), 2)
 
 
 @fused

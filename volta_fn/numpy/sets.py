@@ -70,13 +70,13 @@ def _grouped(rows: Array, equal_nan: bool) -> _Groups:
     *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
     differs = broadcast_to(array(np.bool_(False)), (max(n - 1, 0),))
     for column in columns:
-        differs = lax.bitwise_or(differs, _unlike_neighbours(column, equal_nan))
+        differs = lax.bitwise_or(differs, _differs_from_previous(column, equal_nan))
     starts = lax.concatenate([broadcast_to(array(np.bool_(True)), (min(n, 1),)), differs], 0)
     group = lax.cumsum(lax.convert_element_type(starts, index), 0) - 1
     return _Groups(order, starts, group, reductions.count_nonzero(starts))
 
 
-def _unlike_neighbours(column: Array, equal_nan: bool) -> Array:
+def _differs_from_previous(column: Array, equal_nan: bool) -> Array:
     before, after = lax.slice_in_dim(column, 0, -1), lax.slice_in_dim(column, 1, None)
     unlike = lax.ne(before, after)
     if not (equal_nan and is_inexact(column)):
@@ -202,7 +202,7 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     return lax.bitwise_not(contained) if invert else contained
 
 
-def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
+def _promoted_vectors(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
     a, b = promote(function, _vector(function, ar1), _vector(function, ar2))
     return a, b
 
@@ -218,7 +218,7 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
     >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 2, 3], dtype=int32)
     """
-    return unique(concatenate(list(_both("union1d", ar1, ar2))), size=size, fill_value=fill_value)
+    return unique(concatenate(list(_promoted_vectors("union1d", ar1, ar2))), size=size, fill_value=fill_value)
 
 
 def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
@@ -271,7 +271,7 @@ def intersect1d(
     >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
     Array([3, 4], dtype=int32)
     """
-    a, b = _both("intersect1d", ar1, ar2)
+    a, b = _promoted_vectors("intersect1d", ar1, ar2)
     ordered = lax.sort(a)
     keep = lax.bitwise_and(_first_of_each(ordered), isin(ordered, b))
     common = _selected(ordered, keep, size, fill_value)
@@ -304,13 +304,13 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | Non
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 3], dtype=int32)
     """
-    a, b = _both("setxor1d", ar1, ar2)
+    a, b = _promoted_vectors("setxor1d", ar1, ar2)
     together = lax.sort(lax.concatenate([a, b], 0))
     if together.ndim != 1:
         raise ShapeError("setxor1d: the arrays must be vectors")
     if assume_unique:
         edge = broadcast_to(array(np.bool_(True)), (min(together.size, 1),))
-        unlike = _unlike_neighbours(together, False)
+        unlike = _differs_from_previous(together, False)
         keep = lax.bitwise_and(lax.concatenate([edge, unlike], 0), lax.concatenate([unlike, edge], 0))
     else:
         keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))

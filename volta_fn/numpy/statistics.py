@@ -29,9 +29,9 @@ from volta_fn.numpy.arguments import (
     wide,
 )
 from volta_fn.numpy.creation import array, linspace, ones
-from volta_fn.numpy.cumulative import diff
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.reductions import diff
 from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
@@ -217,10 +217,10 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     )
     if weights is not None and amount.shape != value.shape:
         raise ShapeError(f"bincount: weights must have the shape of x, {value.shape}, got {amount.shape}")
-    return constrained(_scattered(index, broadcast_to(amount, value.shape), length), out_sharding)
+    return constrained(_sums_by_index(index, broadcast_to(amount, value.shape), length), out_sharding)
 
 
-def _scattered(index: Array, amounts: Array, length: int) -> Array:
+def _sums_by_index(index: Array, amounts: Array, length: int) -> Array:
     """Sum the amounts of each index; indices not below `length` are dropped."""
     zeros = broadcast_to(full_like_scalar(amounts, 0), (length,))
     return zeros.at[index].add(amounts, mode="drop")
@@ -314,7 +314,7 @@ def histogramdd(
         outside = lax.bitwise_or(outside, lax.bitwise_or(lax.lt(bin_, index_dtype.type(0)), lax.ge(bin_, index_dtype.type(size))))
         flat = lax.add(lax.mul(flat, index_dtype.type(size)), bin_)
     index = lax.select(outside, index_dtype.type(total), flat)
-    counts = lax.reshape(_scattered(index, amounts, total), sizes)
+    counts = lax.reshape(_sums_by_index(index, amounts, total), sizes)
     return (_as_density(counts, edges) if density else counts), edges
 
 
@@ -471,8 +471,8 @@ def _along_last(ordered: Array, fraction: Array, method: str, skip_nan: bool) ->
     position = _position(_per_vector(lax.convert_element_type(fraction, work), last), last, method)
     low, high = lax.floor(position), lax.ceil(position)
     f_low, f_high = _element(ordered, low), _element(ordered, high)
-    result = _between(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
-    return lax.select(_lost(ordered, missing, skip_nan), full_like_scalar(result, np.nan), result)
+    result = _interpolated(f_low, f_high, lax.convert_element_type(lax.sub(position, low), ordered.dtype), method)
+    return lax.select(_lacks_quantiles(ordered, missing, skip_nan), full_like_scalar(result, np.nan), result)
 
 
 def _count(truth: Array) -> Array:
@@ -493,7 +493,7 @@ def _position(fraction: Array, last: Array, method: str) -> Array:
     return lax.max(lax.sub(lax.ceil(lax.mul(fraction, lax.add(last, one))), one), nothing)
 
 
-def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
+def _lacks_quantiles(ordered: Array, missing: Array, skip_nan: bool) -> Array:
     """Return True for vectors without quantiles: with a NaN, or of NaN only."""
     return lax.ge(missing, missing.dtype.type(ordered.shape[-1])) if skip_nan else lax.gt(missing, missing.dtype.type(0))
 
@@ -514,7 +514,7 @@ def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) ->
     result = _element(ordered, _count(before))
     valid = reductions.all(lax.ge(weight, nothing), -1)
     finite = lax.bitwise_and(lax.gt(total, full_like_scalar(total, 0)), lax.is_finite(total))
-    lost = lax.bitwise_or(_lost(ordered, _count(absent), skip_nan), lax.bitwise_not(lax.bitwise_and(valid, finite)))
+    lost = lax.bitwise_or(_lacks_quantiles(ordered, _count(absent), skip_nan), lax.bitwise_not(lax.bitwise_and(valid, finite)))
     return lax.select(lost, full_like_scalar(result, np.nan), result)
 
 
@@ -526,7 +526,7 @@ def _element(ordered: Array, position: Array) -> Array:
     return ordered[(*grid, index)]
 
 
-def _between(low: Array, high: Array, weight: Array, method: str) -> Array:
+def _interpolated(low: Array, high: Array, weight: Array, method: str) -> Array:
     if method in ("lower", "inverted_cdf"):
         return low
     if method == "higher":
@@ -536,10 +536,10 @@ def _between(low: Array, high: Array, weight: Array, method: str) -> Array:
         return lax.select(lax.gt(weight, half), high, low)
     if method == "midpoint":
         weight = lax.select(lax.gt(weight, full_like_scalar(weight, 0)), half, full_like_scalar(weight, 0))
-    return lax.add(_weighed(low, lax.sub(full_like_scalar(weight, 1), weight)), _weighed(high, weight))
+    return lax.add(_weighted_product(low, lax.sub(full_like_scalar(weight, 1), weight)), _weighted_product(high, weight))
 
 
-def _weighed(value: Array, weight: Array) -> Array:
+def _weighted_product(value: Array, weight: Array) -> Array:
     """Return the product with a weight; an infinity of weight zero counts nothing."""
     nothing = full_like_scalar(weight, 0)
     ignored = lax.bitwise_and(lax.eq(weight, nothing), lax.eq(lax.abs(value), full_like_scalar(value, np.inf)))

@@ -14,7 +14,7 @@ from volta_fn.advice import explained
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy import cumulative, reductions
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
 from volta_fn.numpy.creation import arange
 from volta_fn.numpy.elementwise import arithmetic, logic
@@ -258,8 +258,8 @@ def _updated(method: str) -> Callable[..., Array]:
     return lambda value, indices, b: getattr(value.at[indices], method)(b)
 
 
-add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=cumulative.cumsum, at=_updated("add"))
-multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=cumulative.cumprod, at=_updated("multiply"))
+add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=reductions.cumsum, at=_updated("add"))
+multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=reductions.cumprod, at=_updated("multiply"))
 subtract = _with_methods(arithmetic.subtract, at=_updated("subtract"))
 maximum = _with_methods(arithmetic.maximum, at=_updated("max"))
 minimum = _with_methods(arithmetic.minimum, at=_updated("min"))

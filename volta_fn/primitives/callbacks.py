@@ -55,7 +55,7 @@ class HostFunction:
 
 def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> tuple[np.ndarray, ...]:
     results = callback(*operands)
-    outs = [_as_promised(r, a) for r, a in zip(results, result_avals, strict=True)]
+    outs = [_checked_result(r, a) for r, a in zip(results, result_avals, strict=True)]
     for out, aval in zip(outs, result_avals, strict=True):
         if out.shape != aval.shape or out.dtype != aval.dtype:
             raise CallbackError(
@@ -65,7 +65,7 @@ def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals
     return tuple([np.array(o) for o in outs])
 
 
-def _as_promised(result: Any, aval: ShapedArray) -> np.ndarray:
+def _checked_result(result: Any, aval: ShapedArray) -> np.ndarray:
     """Convert a result to a NumPy array.
 
     A Python number takes the promised dtype if it would in an operation with such an array.

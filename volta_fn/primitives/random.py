@@ -175,12 +175,12 @@ def _pair(first: Array, second: Array) -> Array:
     return concatenate([expand_dims(first, (-1,)), expand_dims(second, (-1,))], first.ndim)
 
 
-def _halves(key_data: Array) -> Array:
+def _threefry_pairs(key_data: Array) -> Array:
     """Return the two keys of Threefry in each key of four words."""
     return reshape(key_data, (*key_data.shape[:-1], 2, 2))
 
 
-def _joined(halves: Array, axis: int) -> Array:
+def _from_threefry_pairs(halves: Array, axis: int) -> Array:
     """Return keys of four words from pairs of keys along `axis`."""
     pairs = moveaxis(halves, axis, halves.ndim - 2)
     return reshape(pairs, (*pairs.shape[:-2], PHILOX_WORDS))
@@ -190,7 +190,7 @@ def random_split(key_data: Any, shape: Sequence[int]) -> Array:
     """Return the key data of `shape` new keys for each key; key i is the cipher of i."""
     value, sizes = as_value(key_data), canonical_shape(shape)
     if _is_philox("random_split", value):
-        return _joined(random_split(_halves(value), sizes), value.ndim - 1)
+        return _from_threefry_pairs(random_split(_threefry_pairs(value), sizes), value.ndim - 1)
     k1, k2 = _words(value, len(sizes))
     counts = reshape(iota(_UINT32, math.prod(sizes)), sizes)
     return _pair(*threefry2x32(k1, k2, np.uint32(0), counts))
@@ -200,7 +200,7 @@ def random_fold_in(key_data: Any, data: Any) -> Array:
     """Return a new key's data for each key: the cipher of `data`'s lowest 32 bits."""
     value = as_value(key_data)
     if _is_philox("random_fold_in", value):
-        return _joined(random_fold_in(_halves(value), data), value.ndim - 1)
+        return _from_threefry_pairs(random_fold_in(_threefry_pairs(value), data), value.ndim - 1)
     counter = as_value(data)
     if counter.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"random_fold_in: data is an integer, got {counter.aval}")
@@ -247,13 +247,13 @@ def rng_bit_generator(
     sizes, width = canonical_shape(shape), bits_dtype.itemsize * 8
     if algorithm != RandomAlgorithm.RNG_THREE_FRY:
         blocks = -(-math.prod(sizes) * max(width // 32, 1) // PHILOX_WORDS)
-        return _advanced(words, blocks), constrained(philox_bits(words, sizes, width), out_sharding)
+        return _with_counter_added(words, blocks), constrained(philox_bits(words, sizes, width), out_sharding)
     first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
     one_time = concatenate([expand_dims(word, (0,)) for word in threefry2x32(first, second, high, low)], 0)
-    return _advanced(words, 1), constrained(random_bits(one_time, sizes, width), out_sharding)
+    return _with_counter_added(words, 1), constrained(random_bits(one_time, sizes, width), out_sharding)
 
 
-def _advanced(words: Array, steps: int) -> Array:
+def _with_counter_added(words: Array, steps: int) -> Array:
     """Return the key with its counter, the last two words, increased."""
     first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
     step = np.uint32(steps)

@@ -221,13 +221,13 @@ class Background:
 Make = Callable[[], Callable[..., Any] | None]
 
 
-class _Inside(threading.local):
+class _FirstCalls(threading.local):
     """Whether this thread is in one of the first calls of a repeated function."""
 
     now = False
 
 
-_inside = _Inside()
+_first_calls = _FirstCalls()
 _background = Background()
 
 
@@ -266,18 +266,18 @@ class Repeated:
         return self.run(*args)
 
     def _first_call(self, *args: Any) -> Any:
-        if not _inside.now:
+        if not _first_calls.now:
             self.run = self._second_call
         return self._run_uncompiled(args)
 
     def _second_call(self, *args: Any) -> Any:
         result = self._run_uncompiled(args)
-        if not _inside.now:
+        if not _first_calls.now:
             if self._pays(result, *args):
                 self._job = _background.submit(self._compile)
                 self.run = self._third_call
             else:
-                self._settle(self._first)
+                self._run_from_now_on(self._first)
         return result
 
     def _compile(self) -> Callable[..., Any] | None:
@@ -292,16 +292,16 @@ class Repeated:
         except Exception:
             deferred("logging").getLogger("volta_fn").debug("an eager function stays uncompiled", exc_info=True)
             compiled = None
-        self._settle(compiled or self._first)
+        self._run_from_now_on(compiled or self._first)
         return self.run(*args)
 
-    def _settle(self, function: Callable[..., Any]) -> None:
+    def _run_from_now_on(self, function: Callable[..., Any]) -> None:
         self.run = function
         self.on_settled(function)
 
     def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
-        before, _inside.now = _inside.now, True
+        before, _first_calls.now = _first_calls.now, True
         try:
             return self._first(*args)
         finally:
-            _inside.now = before
+            _first_calls.now = before

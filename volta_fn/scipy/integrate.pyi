@@ -5,4 +5,4 @@
 Array(4., dtype=float32)
 """
 
-from volta_fn.numpy.cumulative import trapezoid as trapezoid
+from volta_fn.numpy.reductions import trapezoid as trapezoid

@@ -15,7 +15,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.call import call_primitive
-from volta_fn.primitives.control_flow.bodies import Body, all_captured, promote_weak, trace_body
+from volta_fn.primitives.control_flow.bodies import Body, captured_values, promote_weak, trace_body
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
@@ -153,7 +153,7 @@ def custom_linear_solve(
         vecmat = matvec if symmetric else lambda y: linear_transpose(matvec, vector)(y)[0]
         bodies["vecmat"] = bodies["matvec"] if symmetric else traced("vecmat", vecmat, False)
         bodies["transpose_solve"] = traced("transpose_solve", lambda x: transpose_solve(vecmat, x), has_aux)
-    captured = all_captured(filter(None, bodies.values()))
+    captured = captured_values(filter(None, bodies.values()))
     programs = {name: body and body.with_captured(captured) for name, body in bodies.items()}
     flat = bind(custom_linear_solve_p, *captured, *values, **programs)
     return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced

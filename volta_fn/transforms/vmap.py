@@ -24,7 +24,7 @@ from volta_fn.core.staging import (
 )
 from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import Adapted
+from volta_fn.primitives.control_flow.bodies import AdaptedFunction
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
@@ -313,14 +313,14 @@ def batch_jaxpr(
 # `map`: apply a function to each row in a `scan`, or to batches by `vmap`.
 
 
-class _Row(Adapted):
+class _Row(AdaptedFunction):
     """A function of a row as the body of a scan."""
 
     def __call__(self, _: None, x: Any) -> Any:
         return None, self.owner(x)
 
 
-class _Batch(Adapted):
+class _Batch(AdaptedFunction):
     """A function of a row as the body of a scan over batches."""
 
     def __call__(self, _: None, xs: Any) -> Any:

@@ -24,7 +24,7 @@ _flatten, _leaves, _structure = optree.tree_flatten, optree.tree_leaves, optree.
 _MISSING: Any = object()
 
 
-def _too_deep(error: RecursionError, is_leaf: Callable[..., bool] | None) -> BaseException:
+def _depth_error(error: RecursionError, is_leaf: Callable[..., bool] | None) -> BaseException:
     """Return the error for a tree whose levels are too many to be followed."""
     if is_leaf is not None and "flatten" not in str(error):
         return error  # that of `is_leaf` itself
@@ -72,7 +72,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     try:
         leaves, treedef = _flatten(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
-        raise _too_deep(error, is_leaf) from None
+        raise _depth_error(error, is_leaf) from None
     return leaves, _ordered(treedef) if settings.sorted_dicts else treedef
 
 
@@ -99,7 +99,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     try:
         return _leaves(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
-        raise _too_deep(error, is_leaf) from None
+        raise _depth_error(error, is_leaf) from None
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
@@ -111,7 +111,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
     try:
         treedef = _structure(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
-        raise _too_deep(error, is_leaf) from None
+        raise _depth_error(error, is_leaf) from None
     return _ordered(treedef) if settings.sorted_dicts else treedef
 
 
@@ -208,7 +208,7 @@ def flatten_with_path(
     try:
         accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
     except RecursionError as error:
-        raise _too_deep(error, is_leaf) from None
+        raise _depth_error(error, is_leaf) from None
     paths = [tuple([key_of(entry) for entry in accessor]) for accessor in accessors]
     return list(zip(paths, items, strict=True)), _ordered(treedef) if settings.sorted_dicts else treedef
 
@@ -352,7 +352,7 @@ def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | 
         return None
     children, level = _flatten(tree, lambda node: node is not tree, namespace=NAMESPACE)
     if expected_level != level:
-        return (), *_contrast(expected_level, level, tree)
+        return (), *_structure_difference(expected_level, level, tree)
     keys = [key_of(accessor[0]) for accessor in level.accessors()]
     for key, child, node in zip(keys, treedef.children(), children, strict=True):
         difference = first_difference(child, node)
@@ -380,7 +380,7 @@ class array:
     """A stand-in for arrays in trees that are compared; messages show its name."""
 
 
-def _contrast(expected_level: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
+def _structure_difference(expected_level: TreeDef, level: TreeDef, node: Any) -> tuple[str, str]:
     """Describe two one-level structures briefly, but such that they differ."""
     if optree.treespec_is_leaf(level, strict=True):
         return _node_in_words(expected_level), f"a leaf of type {type(node).__name__}"

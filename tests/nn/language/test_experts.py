@@ -11,7 +11,7 @@ import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.language.experts import Experts
+from volta_fn.nn.language.layers import Experts
 
 
 def experts_of(count: int) -> Experts:

@@ -10,7 +10,7 @@ import pytest
 from volta_fn import jit, nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.language.rotary import rotary_rotation
+from volta_fn.nn.language.layers import rotary_rotation
 
 BASE, FEATURES, ORIGINAL = 1000.0, 16, 64
 

@@ -12,8 +12,7 @@ import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError
-from volta_fn.nn.quantization.gptq import _solve
-from volta_fn.nn.quantization.observed_array import ObservedArray, gram_matrices
+from volta_fn.nn.quantization.quantize import ObservedArray, _solve, gram_matrices
 from volta_fn.primitives.quantized import QuantizedLayout
 
 

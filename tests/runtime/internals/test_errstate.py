@@ -19,7 +19,7 @@ from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways: by NumPy's context variable, and without it."""
     if request.param == "np.errstate":
-        monkeypatch.setattr(threads, "_QUIET", None)
+        monkeypatch.setattr(threads, "_WARNING_FREE", None)
 
 
 @pytest.mark.usefixtures("state")
@@ -97,6 +97,6 @@ def test_a_callback_sees_the_callers_context() -> None:
 
 
 def test_numpys_state_is_found_or_its_absence_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert threads._find_quiet_state() is not None
+    assert threads._find_warning_free_context() is not None
     monkeypatch.setattr(np, "seterr", lambda **kinds: None)
-    assert threads._find_quiet_state() is None
+    assert threads._find_warning_free_context() is None

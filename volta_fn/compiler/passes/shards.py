@@ -15,8 +15,7 @@ from volta_fn.core.arrays.array import ConcreteArray, from_host
 from volta_fn.core.devices.device import Device
 from volta_fn.core.devices.mesh import Mesh
 from volta_fn.core.devices.placement import moved, same_placement
-from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
-from volta_fn.core.devices.sharding_propagation import program_shardings
+from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, program_shardings
 from volta_fn.core.jaxpr import (
     Atom,
     ClosedJaxpr,

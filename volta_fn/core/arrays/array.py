@@ -32,8 +32,8 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_ARROW = deferred("volta_fn.core.arrays.arrow")
-_DLPACK = deferred("volta_fn.core.arrays.dlpack")
+_ARROW = deferred("volta_fn.core.arrays.interchange")
+_DLPACK = deferred("volta_fn.core.arrays.interchange")
 _HTML = deferred("volta_fn.core.arrays.html")
 
 
@@ -105,10 +105,10 @@ def attach_unloaded(name: str, module: str, function: str | None = None) -> None
 
     `function` is its name in the module; without one, the module attaches the method itself.
     """
-    setattr(Array, name, _Unloaded(name, module, function))
+    setattr(Array, name, _LazyMethod(name, module, function))
 
 
-class _Unloaded:
+class _LazyMethod:
     """Stands for a method of arrays until its module is imported, and replaces it."""
 
     __slots__ = ("_function", "_module", "_name")

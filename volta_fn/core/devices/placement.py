@@ -19,8 +19,7 @@ from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, process_rank
 from volta_fn.core.devices.mesh import AbstractMesh, AxisType, get_abstract_mesh, get_mesh
-from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
-from volta_fn.core.devices.sharding_propagation import tracer_sharding
+from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, tracer_sharding
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError

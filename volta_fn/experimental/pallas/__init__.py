@@ -1,9 +1,8 @@
 """Kernels over blocks of arrays, with the names of `jax.experimental.pallas`.
 
-A kernel is a function of references to blocks. `call` has `pallas_call`, which runs one for each step of a grid; `specs` what describes
-grids, blocks and memory; `kernels` what kernels are written with. `tracing` makes a program of a kernel, `parallel` finds axes along which
-its steps are independent, and `grid` makes loops of it. `tpu` and `triton` have names of kernels for such hardware, which read and write
-under `masks`, and `cost` has `estimate_cost`.
+A kernel is a function of references to blocks. `call` has `pallas_call`, which makes a program of one and runs it for each step of a grid;
+`specs` what describes grids, blocks and memory; `kernels` what kernels are written with. `grid` finds axes along which a kernel's steps are
+independent, and makes loops of it. `tpu` and `triton` have names of kernels for such hardware.
 
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import pallas as pl

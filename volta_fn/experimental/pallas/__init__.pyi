@@ -1,7 +1,9 @@
 from volta_fn.experimental.pallas import tpu as tpu
 from volta_fn.experimental.pallas import triton as triton
+from volta_fn.experimental.pallas.call import core_map as core_map
+from volta_fn.experimental.pallas.call import estimate_cost as estimate_cost
+from volta_fn.experimental.pallas.call import kernel as kernel
 from volta_fn.experimental.pallas.call import pallas_call as pallas_call
-from volta_fn.experimental.pallas.cost import estimate_cost as estimate_cost
 from volta_fn.experimental.pallas.kernels import align_to as align_to
 from volta_fn.experimental.pallas.kernels import broadcast_to as broadcast_to
 from volta_fn.experimental.pallas.kernels import cdiv as cdiv
@@ -27,8 +29,6 @@ from volta_fn.experimental.pallas.kernels import semaphore_wait as semaphore_wai
 from volta_fn.experimental.pallas.kernels import strides_from_shape as strides_from_shape
 from volta_fn.experimental.pallas.kernels import when as when
 from volta_fn.experimental.pallas.kernels import with_scoped as with_scoped
-from volta_fn.experimental.pallas.meshes import core_map as core_map
-from volta_fn.experimental.pallas.meshes import kernel as kernel
 from volta_fn.experimental.pallas.specs import ANY as ANY
 from volta_fn.experimental.pallas.specs import HOST as HOST
 from volta_fn.experimental.pallas.specs import BlockDim as BlockDim

@@ -17,20 +17,19 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, discharged, write_all
 from volta_fn.errors import ArgumentError
-from volta_fn.experimental.pallas.kernels import program_id
+from volta_fn.experimental.pallas.call import IndexMaps, trace_kernel
+from volta_fn.experimental.pallas.call import TensorCoreMesh as TensorCoreMesh
+from volta_fn.experimental.pallas.call import create_tensorcore_mesh as create_tensorcore_mesh
+from volta_fn.experimental.pallas.grid import parallel_axes
+from volta_fn.experimental.pallas.kernels import masked_read, masked_write, program_id
 from volta_fn.experimental.pallas.kernels import semaphore_read as semaphore_read
 from volta_fn.experimental.pallas.kernels import semaphore_signal as semaphore_signal
 from volta_fn.experimental.pallas.kernels import semaphore_wait as semaphore_wait
-from volta_fn.experimental.pallas.masks import masked_read, masked_write
-from volta_fn.experimental.pallas.meshes import TensorCoreMesh as TensorCoreMesh
-from volta_fn.experimental.pallas.meshes import create_tensorcore_mesh as create_tensorcore_mesh
-from volta_fn.experimental.pallas.parallel import parallel_axes
 from volta_fn.experimental.pallas.specs import CompilerParams as CompilerParamsBase
 from volta_fn.experimental.pallas.specs import GridSpec
 from volta_fn.experimental.pallas.specs import PrefetchScalarGridSpec as PrefetchScalarGridSpec
 from volta_fn.experimental.pallas.specs import SemaphoreType as SemaphoreType
 from volta_fn.experimental.pallas.specs import TpuMemorySpace as MemorySpace
-from volta_fn.experimental.pallas.tracing import IndexMaps, trace_kernel
 from volta_fn.numpy.joining import concatenate as _concatenate
 from volta_fn.numpy.shapes import roll as _roll
 from volta_fn.primitives.array_operations.ref_views import RefView

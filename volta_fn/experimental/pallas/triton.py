@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref
 from volta_fn.errors import UnsupportedError
-from volta_fn.experimental.pallas.masks import masked_read, masked_write
+from volta_fn.experimental.pallas.kernels import masked_read, masked_write
 from volta_fn.experimental.pallas.specs import CompilerParams as CompilerParamsBase
 from volta_fn.numpy.products import dot as _dot
 from volta_fn.primitives.array_operations.ref_views import RefView

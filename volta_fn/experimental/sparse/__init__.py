@@ -1,7 +1,7 @@
 """Sparse arrays, with the names of `jax.experimental.sparse`.
 
-`bcoo` has the format `BCOO`, `matrices` other formats, `shapes`, `products` and `convolution` operations, `ad` derivatives, and
-`transform` `sparsify`.
+`bcoo` has the format `BCOO`, `matrices` other formats, `shapes` and `products` operations, and `transform` what makes functions of dense
+arrays functions of sparse ones: `sparsify`, operators and derivatives.
 
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import sparse
@@ -11,6 +11,6 @@
 """
 
 from volta_fn import lazy_imports as _lazy_imports
-from volta_fn.experimental.sparse import operators as _operators  # noqa: F401  # attaches the operators of BCOO
+from volta_fn.experimental.sparse import transform as _transform  # noqa: F401  # attaches the operators of BCOO
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)

@@ -1,13 +1,7 @@
 from volta_fn.experimental.sparse import linalg as linalg
-from volta_fn.experimental.sparse.ad import grad as grad
-from volta_fn.experimental.sparse.ad import is_sparse as is_sparse
-from volta_fn.experimental.sparse.ad import jacfwd as jacfwd
-from volta_fn.experimental.sparse.ad import jacobian as jacobian
-from volta_fn.experimental.sparse.ad import jacrev as jacrev
-from volta_fn.experimental.sparse.ad import value_and_grad as value_and_grad
 from volta_fn.experimental.sparse.bcoo import BCOO as BCOO
 from volta_fn.experimental.sparse.bcoo import JAXSparse as JAXSparse
-from volta_fn.experimental.sparse.convolution import bcoo_conv_general_dilated as bcoo_conv_general_dilated
+from volta_fn.experimental.sparse.bcoo import random_bcoo as random_bcoo
 from volta_fn.experimental.sparse.matrices import BCSR as BCSR
 from volta_fn.experimental.sparse.matrices import COO as COO
 from volta_fn.experimental.sparse.matrices import CSC as CSC
@@ -31,6 +25,7 @@ from volta_fn.experimental.sparse.matrices import csr_todense as csr_todense
 from volta_fn.experimental.sparse.matrices import empty as empty
 from volta_fn.experimental.sparse.matrices import eye as eye
 from volta_fn.experimental.sparse.products import bcoo_add as bcoo_add
+from volta_fn.experimental.sparse.products import bcoo_conv_general_dilated as bcoo_conv_general_dilated
 from volta_fn.experimental.sparse.products import bcoo_dot_general as bcoo_dot_general
 from volta_fn.experimental.sparse.products import bcoo_dot_general_sampled as bcoo_dot_general_sampled
 from volta_fn.experimental.sparse.products import bcoo_extract as bcoo_extract
@@ -40,7 +35,6 @@ from volta_fn.experimental.sparse.products import bcoo_multiply_sparse as bcoo_m
 from volta_fn.experimental.sparse.products import bcoo_todense as bcoo_todense
 from volta_fn.experimental.sparse.products import matmul as matmul
 from volta_fn.experimental.sparse.products import todense as todense
-from volta_fn.experimental.sparse.random import random_bcoo as random_bcoo
 from volta_fn.experimental.sparse.shapes import CuSparseEfficiencyWarning as CuSparseEfficiencyWarning
 from volta_fn.experimental.sparse.shapes import SparseEfficiencyError as SparseEfficiencyError
 from volta_fn.experimental.sparse.shapes import SparseEfficiencyWarning as SparseEfficiencyWarning
@@ -58,4 +52,10 @@ from volta_fn.experimental.sparse.shapes import bcoo_sum_duplicates as bcoo_sum_
 from volta_fn.experimental.sparse.shapes import bcoo_transpose as bcoo_transpose
 from volta_fn.experimental.sparse.shapes import bcoo_update_layout as bcoo_update_layout
 from volta_fn.experimental.sparse.transform import bcoo_gather as bcoo_gather
+from volta_fn.experimental.sparse.transform import grad as grad
+from volta_fn.experimental.sparse.transform import is_sparse as is_sparse
+from volta_fn.experimental.sparse.transform import jacfwd as jacfwd
+from volta_fn.experimental.sparse.transform import jacobian as jacobian
+from volta_fn.experimental.sparse.transform import jacrev as jacrev
 from volta_fn.experimental.sparse.transform import sparsify as sparsify
+from volta_fn.experimental.sparse.transform import value_and_grad as value_and_grad

@@ -326,7 +326,8 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
         nse = max(operand.nse for operand in operands)
         operands = [_padded(operand, nse) for operand in operands]
         data, indices = (vnp.concatenate([getattr(m, name) for m in operands], axis) for name in ("data", "indices"))
-        return BCOO((data, indices), shape=shape, **_promises(operands))
+        flags = {name: all(getattr(m, name) for m in operands) for name in ("indices_sorted", "unique_indices")}
+        return BCOO((data, indices), shape=shape, **flags)
     offset, all_data, all_indices = 0, [], []
     bounds = np.array(shape[n : n + k], first.indices.dtype)
     for operand in operands:
@@ -343,10 +344,6 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
         all_indices.append(vnp.where(operand.valid()[..., None], indices, bounds))
         offset += operand.shape[axis]
     return BCOO((vnp.concatenate(all_data, n), vnp.concatenate(all_indices, n)), shape=shape)
-
-
-def _promises(operands: Sequence[BCOO]) -> dict[str, bool]:
-    return {name: all(getattr(m, name) for m in operands) for name in ("indices_sorted", "unique_indices")}
 
 
 def _padded(mat: BCOO, nse: int) -> BCOO:

@@ -1,4 +1,4 @@
-"""`sparsify`: functions of dense arrays, applied to sparse ones.
+"""Functions of dense arrays, for sparse ones: `sparsify`, operators, derivatives.
 
 The function is traced as one of dense arrays, and the equations of its program are computed one by one, by rules for sparse operands.
 """
@@ -18,15 +18,22 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, interpret_jaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
-from volta_fn.errors import UnsupportedError
-from volta_fn.experimental.sparse.bcoo import BCOO, over_batches
-from volta_fn.experimental.sparse.convolution import bcoo_conv_general_dilated
+from volta_fn.errors import ArgumentError, UnsupportedError
+from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, over_batches
 from volta_fn.experimental.sparse.matrices import BCSR, to_format
-from volta_fn.experimental.sparse.products import bcoo_add, bcoo_dot_general
+from volta_fn.experimental.sparse.products import (
+    bcoo_add,
+    bcoo_conv_general_dilated,
+    bcoo_dot_general,
+    bcoo_multiply_dense,
+    bcoo_multiply_sparse,
+    matmul,
+)
 from volta_fn.experimental.sparse.shapes import (
     bcoo_broadcast_in_dim,
     bcoo_concatenate,
     bcoo_dynamic_slice,
+    bcoo_reduce_sum,
     bcoo_reshape,
     bcoo_rev,
     bcoo_slice,
@@ -34,6 +41,8 @@ from volta_fn.experimental.sparse.shapes import (
     bcoo_transpose,
     bcoo_update_layout,
 )
+from volta_fn.transforms import grad as dense
+from volta_fn.transforms import jacobian as dense_jacobian
 
 #: Operations on elements that leave 0 as it is.
 _LINEAR = frozenset("neg real imag convert_element_type copy stop_gradient".split())
@@ -232,3 +241,202 @@ _RULES: dict[str, Callable[..., Any]] = {
     "slice": lambda eqn, x: bcoo_slice(x, **eqn.params),
     "concatenate": lambda eqn, *xs: bcoo_concatenate(xs, dimension=eqn.params["dimension"]),
 }
+
+
+# Operators of `BCOO`, and methods; importing this file attaches them.
+
+
+def _getitem(self: BCOO, index: Any) -> BCOO:
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if ellipses := [i for i, e in enumerate(entries) if e is Ellipsis]:
+        at = ellipses[0]
+        entries[at : at + 1] = [slice(None)] * (self.ndim - len(entries) + 1)
+    entries += [slice(None)] * (self.ndim - len(entries))
+    if len(entries) != self.ndim or not all(isinstance(e, (slice, int, np.integer)) and not isinstance(e, bool) for e in entries):
+        result: BCOO = sparsify(lambda array: array[index])(self)
+        return result
+    for e, s in zip(entries, self.shape, strict=True):
+        if not isinstance(e, slice) and not -s <= e < s:
+            raise IndexError(f"index {e} is out of range for a dimension of size {s}")
+    spans = [range(s)[e] if isinstance(e, slice) else range(int(e) % s, int(e) % s + 1) for e, s in zip(entries, self.shape, strict=True)]
+    if any(r.step < 0 for r in spans):
+        raise ArgumentError("sparse arrays take slices of positive steps")
+    stops = [max(r.start, r.stop) for r in spans]
+    block = bcoo_slice(self, start_indices=[r.start for r in spans], limit_indices=stops, strides=[r.step for r in spans])
+    return bcoo_squeeze(block, dimensions=[i for i, e in enumerate(entries) if not isinstance(e, slice)])
+
+
+def _multiply(self: BCOO, other: Any) -> Any:
+    if isinstance(other, JAXSparse):
+        return bcoo_multiply_sparse(self, other.to_bcoo())
+    return self.replace_data(bcoo_multiply_dense(self, other))
+
+
+def _divide(self: BCOO, other: Any) -> BCOO:
+    if not vnp.ndim(other):
+        return self.replace_data(self.data / other)
+    # Padding is divided by 0, and stays 0.
+    divisor = bcoo_multiply_dense(self.replace_data(vnp.ones_like(self.data)), other)
+    divisor = vnp.where(self.valid().reshape(*self.valid().shape, *[1] * self.n_dense), divisor, vnp.ones((), divisor.dtype))
+    return self.replace_data(self.data / divisor)
+
+
+def _add(self: BCOO, other: Any) -> Any:
+    return bcoo_add(self, other.to_bcoo()) if isinstance(other, JAXSparse) else self.todense() + other
+
+
+def _sum(self: BCOO, axis: Any = None) -> Any:
+    axes = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    summed = bcoo_reduce_sum(self, axes=tuple(axes))
+    return summed if summed.ndim else summed.todense()
+
+
+def _transpose(self: BCOO, axes: Any = None) -> BCOO:
+    ndim = self.ndim
+    order = range(ndim)[::-1] if axes is None else [a % ndim if -ndim <= a < ndim else a for a in axes]
+    return bcoo_transpose(self, permutation=order)
+
+
+def _unique(self: BCOO) -> BCOO:
+    return self if self.unique_indices else self.sum_duplicates(self.nse)
+
+
+def _power(self: BCOO, exponent: Any) -> BCOO:
+    if not isinstance(exponent, (int, np.integer)) or exponent < 1:
+        raise ArgumentError(f"sparse arrays take positive integers as exponents, got {exponent!r}: others make numbers of their zeros")
+    mat = _unique(self)
+    return mat.replace_data(mat.data**exponent)
+
+
+_OPERATORS: dict[str, Any] = {
+    "__matmul__": matmul,
+    "__rmatmul__": lambda self, other: matmul(other, self),
+    "__mul__": _multiply,
+    "__rmul__": _multiply,
+    "__truediv__": _divide,
+    "__add__": _add,
+    "__radd__": _add,
+    "__sub__": lambda self, other: _add(self, -other),
+    "__rsub__": lambda self, other: _add(-self, other),
+    "__abs__": lambda self: _unique(self).replace_data(abs(_unique(self).data)),
+    "__pow__": _power,
+    "__neg__": lambda self: self.replace_data(-self.data),
+    "__pos__": lambda self: self,
+    "__getitem__": _getitem,
+    "sum": _sum,
+    "reshape": lambda self, *sizes: bcoo_reshape(self, new_sizes=sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes),
+    "transpose": lambda self, axes=None: _transpose(self, axes),
+    "update_layout": bcoo_update_layout,
+}
+for _name, _function in _OPERATORS.items():
+    setattr(BCOO, _name, _function)
+
+
+# Derivatives by the elements of sparse arguments.
+
+
+def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
+    """Do what `volta_fn.value_and_grad` does; sparse arguments have sparse gradients.
+
+    Such a gradient has the indices of its argument.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import sparse
+    >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
+    >>> sparse.grad(lambda m: (m @ vf.numpy.array([5.0, 7.0])).sum())(m).todense()
+    Array([[0., 7.],
+           [5., 0.]], dtype=float32)
+    """
+
+    @functools.wraps(fun)
+    def with_gradient(*args: Any, **named: Any) -> Any:
+        numbers, _ = dense.arguments_at(args, argnums, "grad")
+        data = list(args)
+        for i in numbers:
+            data[i] = _data_of(args[i])
+
+        @functools.wraps(fun)
+        def of_data(*arrays: Any) -> Any:
+            return fun(*[_restored(args[i], value) if i in numbers else value for i, value in enumerate(arrays)], **named)
+
+        value, cotangents = dense.value_and_grad(of_data, tuple(numbers), has_aux, **kwargs)(*data)
+        gradients = tuple([_restored(args[i], g) for i, g in zip(numbers, cotangents, strict=True)])
+        return value, gradients[0] if isinstance(argnums, int) else gradients
+
+    return with_gradient
+
+
+def is_sparse(x: Any) -> bool:
+    """Return whether something is a sparse array."""
+    return isinstance(x, JAXSparse)
+
+
+def _data_of(arg: Any) -> Any:
+    """Return an argument with the elements of sparse arrays in the place of these."""
+    return tree.map(lambda x: x.data if is_sparse(x) else x, arg, is_leaf=is_sparse)
+
+
+def _restored(like: Any, data: Any) -> Any:
+    """Put the elements of sparse arrays back to their indices."""
+    return tree.map(lambda x, d: x.with_data(d) if is_sparse(x) else d, like, data, is_leaf=is_sparse)
+
+
+def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
+    """Make the gradient alone; see `value_and_grad`."""
+    both = value_and_grad(fun, argnums, has_aux, **kwargs)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **named: Any) -> Any:
+        value, gradients = both(*args, **named)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return gradient
+
+
+def _jacobian(transform: Callable[..., Any], name: str, fun: Callable[..., Any], argnums: Any, has_aux: bool, options: Any) -> Any:
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **named: Any) -> Any:
+        numbers, _ = dense.arguments_at(args, argnums, name)
+        data, outputs = list(args), []
+        for i in numbers:
+            data[i] = _data_of(args[i])
+
+        @functools.wraps(fun)
+        def of_data(*arrays: Any) -> Any:
+            result = fun(*[_restored(args[i], value) if i in numbers else value for i, value in enumerate(arrays)], **named)
+            outputs.append(tree.map(lambda _: 0, result[0] if has_aux else result))
+            return result
+
+        result = transform(of_data, tuple(numbers), has_aux=has_aux, **options)(*data)
+        derivatives, aux = result if has_aux else (result, None)
+
+        def restore(_: Any, parts: Any) -> Any:
+            restored = tuple([_restored(args[i], part) for i, part in zip(numbers, parts, strict=True)])
+            return restored[0] if isinstance(argnums, int) else restored
+
+        jacobians = tree.map(restore, outputs[0], derivatives)
+        return (jacobians, aux) if has_aux else jacobians
+
+    return jacobian
+
+
+def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
+    """Do what `volta_fn.jacfwd` does; sparse arguments have sparse Jacobians.
+
+    The Jacobian has the dimensions of the result as batch dimensions, and the indices of the argument.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.experimental import sparse
+    >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
+    >>> sparse.jacfwd(lambda m: m @ vf.numpy.array([5.0, 7.0]))(m)
+    BCOO(float32[2, 2, 2], nse=2, n_batch=1)
+    """
+    return _jacobian(dense_jacobian.jacfwd, "jacfwd", fun, argnums, has_aux, kwargs)
+
+
+def jacrev(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
+    """Do what `volta_fn.jacrev` does; Jacobians are sparse, as with `jacfwd`."""
+    return _jacobian(dense_jacobian.jacrev, "jacrev", fun, argnums, has_aux, kwargs)
+
+
+jacobian = jacrev

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn import lax as _lax
-from volta_fn.extend.key_arrays.words import of_keys as _of_keys
+from volta_fn.extend.key_arrays import of_keys as _of_keys
 
 
 def __getattr__(name: str) -> Any:

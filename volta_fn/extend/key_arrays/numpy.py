@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as _numpy
-from volta_fn.extend.key_arrays.words import of_keys as _of_keys
-from volta_fn.extend.key_arrays.words import of_two_keys as _of_two_keys
+from volta_fn.extend.key_arrays import of_keys as _of_keys
+from volta_fn.extend.key_arrays import of_two_keys as _of_two_keys
 from volta_fn.random.keys import PRNGKeyArray as _PRNGKeyArray
 
 _COMPARISONS = {

@@ -1,16 +1,16 @@
-"""Continuing prompts token by token: greedily, by sampling, streamed, in batches."""
+"""Continuing prompts: greedily, by sampling, by beam search, speculatively."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import lax, random
+from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.nn.language.caches import CausalLMCache
@@ -18,8 +18,9 @@ from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
 from volta_fn.nn.language.samplers import Sampler
 from volta_fn.nn.layers.arguments import is_integer
+from volta_fn.scipy.special.exponential import log_softmax, softmax
 
-__all__ = ["TokenStream", "generate", "prefill"]
+__all__ = ["Beams", "SpeculativeTokens", "TokenStream", "beam_search", "generate", "prefill", "speculative_accept", "speculative_generate"]
 
 #: The most tokens of a prompt that are read at once, which bounds the memory of attention.
 CHUNK = 512
@@ -279,3 +280,335 @@ def generate(model: CausalLM, prompt_tokens: Any, max_new_tokens: int, **options
     tokens = list(stream)
     rows = np.stack(tokens, 1) if tokens else np.zeros((len(stream.finished), 0), np.int32)
     return vnp.asarray(rows if stream.is_batch else rows[0])
+
+
+# Beam search.
+
+
+class Beams(NamedTuple):
+    """The best continuations of each prompt, the best first.
+
+    Attributes:
+        tokens: int32 of shape (batch, beams, n), padded after the end.
+        scores: log-probabilities divided by a power of their lengths, float32 of shape (batch, beams).
+    """
+
+    tokens: Array
+    scores: Array
+
+
+def _reordered(cache: CausalLMCache, parents: Array) -> CausalLMCache:
+    """Return the cache whose rows are those of `parents`."""
+    layers, start = tree.map(lambda x: vnp.take(x, parents, axis=0), (cache.layers, cache.start))
+    return cache._replace(layers=layers, start=start)
+
+
+@functools.partial(jit, static_argnames=("count",))
+def _candidates(logits: Array, scores: Array, count: int) -> tuple[Array, Array]:
+    """Return the best continuations of all beams of a prompt, by sum of logarithms.
+
+    Args:
+        logits: shape (batch * beams, V).
+        scores: sums so far, of shape (batch, beams).
+        count: how many to return.
+    """
+    batch, beams = scores.shape
+    totals = scores[..., None] + log_softmax(logits, -1).reshape(batch, beams, -1)
+    return lax.top_k(totals.reshape(batch, -1), count)
+
+
+@functools.partial(jit, donate_argnames=("cache",))
+def _advance(model: CausalLM, tokens: Array, parents: Array, cache: CausalLMCache) -> tuple[Array, CausalLMCache]:
+    """Read the last token of each beam after those of its parent."""
+    hidden, new, _ = model.hidden(tokens[:, None], cache=_reordered(cache, parents))
+    assert new is not None
+    return model.logits(hidden[:, 0]), new
+
+
+class _Hypotheses:
+    """The best finished continuations of one prompt."""
+
+    def __init__(self, limit: int, power: float) -> None:
+        self.limit, self.power = limit, power
+        self.items: list[tuple[float, list[int]]] = []
+
+    def add(self, total: float, tokens: list[int]) -> None:
+        self.items.append((total / len(tokens) ** self.power, tokens))
+        self.items.sort(key=lambda item: -item[0])
+        del self.items[self.limit :]
+
+    def complete(self, best: float, length: int) -> bool:
+        """Return True if no running beam can become one of them.
+
+        `best` is the greatest log-probability of those, `length` their length.
+        """
+        return len(self.items) >= self.limit and self.items[-1][0] >= best / length**self.power
+
+
+def beam_search(
+    model: CausalLM,
+    prompt_tokens: Any,
+    max_new_tokens: int,
+    *,
+    num_beams: int = 4,
+    length_penalty: float = 1.0,
+    stop_tokens: Sequence[int] | None = None,
+    pad_token: int | None = None,
+) -> Beams:
+    """Search for the most probable continuations of prompts.
+
+    In each step every beam is continued by all tokens, and the `num_beams` best of all continuations go on. Those that end compete by their
+    log-probability divided by the length to the power of `length_penalty`; the search stops when none that goes on can win, judged by its
+    present length, as Hugging Face's with ``early_stopping=False``.
+
+    Args:
+        model: a language model.
+        prompt_tokens: as in `generate`.
+        max_new_tokens: how many tokens to generate at most.
+        num_beams: how many continuations go on in parallel.
+        length_penalty: above 0 favours long continuations, below 0 short ones.
+        stop_tokens, pad_token: as in `generate`.
+
+    Returns:
+        The beams, with a batch of 1 for a single prompt.
+
+    Raises:
+        ArgumentError: numbers out of their range. ArgumentTypeError: another model.
+        ShapeError, DTypeError: the prompts are not sequences of integers.
+
+    >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+    ...                            num_attention_heads=4)
+    >>> beams = nn.beam_search(nn.CausalLM.init(vf.random.key(0), config), [1, 2, 3], 5, num_beams=3)
+    >>> beams.tokens.shape, beams.scores.shape
+    ((1, 3, 5), (1, 3))
+    """
+    if not is_integer(max_new_tokens, 1) or not is_integer(num_beams, 1):
+        raise ArgumentError(f"beam_search: max_new_tokens and num_beams are positive integers, got {max_new_tokens!r} and {num_beams!r}")
+    config = config_of("beam_search", model)
+    vocabulary = config.vocab_size
+    prompts, _ = as_prompts("beam_search", prompt_tokens, vocabulary)
+    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    pad = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
+    tokens, starts = left_padded(prompts)
+    batch, length = tokens.shape
+    cache = model.init_cache(batch, rounded_size(length + LEAST_CHUNK, LEAST_SLOTS), start=vnp.asarray(starts) if starts.any() else None)
+    logits, cache = prefill(model, tokens, cache)
+    repeated = vnp.repeat(vnp.arange(batch), num_beams)
+    logits, cache = logits[repeated], _reordered(cache, repeated)
+    # All beams of a prompt are the same at first: only the first one counts.
+    scores = np.tile(np.where(np.arange(num_beams) == 0, 0.0, -np.inf).astype(np.float32), (batch, 1))
+    texts: list[list[list[int]]] = [[[] for _ in range(num_beams)] for _ in range(batch)]
+    finished = [_Hypotheses(num_beams, length_penalty) for _ in range(batch)]
+    done = [False] * batch
+    # As many candidates end as there are tokens that end, in each beam; so many more are enough.
+    count = min((1 + max(len(stop), 1)) * num_beams, num_beams * vocabulary)
+    for step in range(1, max_new_tokens + 1):
+        totals, flat = (np.asarray(x) for x in _candidates(logits, vnp.asarray(scores), count))
+        parents, chosen = np.zeros((batch, num_beams), np.int32), np.full((batch, num_beams), pad, np.int32)
+        for row in range(batch):
+            if done[row]:
+                continue
+            old, texts[row], scores[row] = texts[row], [], -np.inf
+            for rank, (total, index) in enumerate(zip(totals[row].tolist(), flat[row].tolist(), strict=True)):
+                beam, token = divmod(index, vocabulary)
+                if total == -np.inf or len(texts[row]) == num_beams:
+                    continue
+                if token in stop:
+                    if rank < num_beams:
+                        finished[row].add(total, [*old[beam], token])
+                    continue
+                slot = len(texts[row])
+                parents[row, slot], chosen[row, slot], scores[row, slot] = beam, token, total
+                texts[row].append([*old[beam], token])
+            texts[row] += [[] for _ in range(num_beams - len(texts[row]))]
+            done[row] = finished[row].complete(float(scores[row, 0]), step)
+        if all(done) or step == max_new_tokens:
+            break
+        cache = cache.grow(rounded_size(length + step, LEAST_SLOTS), config.sliding_window)
+        rows = vnp.asarray((parents + np.arange(batch)[:, None] * num_beams).reshape(-1))
+        logits, cache = _advance(model, vnp.asarray(chosen.reshape(-1)), rows, cache)
+    for row in range(batch):
+        if not done[row]:
+            for total, text in zip(scores[row].tolist(), texts[row], strict=True):
+                if total > -np.inf:
+                    finished[row].add(total, text)
+    return _collected(finished, num_beams, pad)
+
+
+def _collected(finished: Sequence[_Hypotheses], num_beams: int, pad: int) -> Beams:
+    longest = max((len(text) for row in finished for _, text in row.items), default=0)
+    tokens = np.full((len(finished), num_beams, longest), pad, np.int32)
+    scores = np.full((len(finished), num_beams), -np.inf, np.float32)
+    for i, row in enumerate(finished):
+        for j, (score, text) in enumerate(row.items):
+            tokens[i, j, : len(text)], scores[i, j] = text, score
+    return Beams(vnp.asarray(tokens), vnp.asarray(scores))
+
+
+# Speculative decoding.
+
+
+def speculative_accept(key: Any, draft_tokens: Any, draft_probs: Any, target_probs: Any) -> tuple[Array, Array]:
+    """Return how many proposed tokens are accepted, and the token that follows them.
+
+    Token x of probability q(x) is accepted with the probability min(1, p(x) / q(x)); the first one that is not is replaced by one of the
+    distribution max(0, p - q), normalised; after all were accepted follows one of p (Leviathan et al. 2023, algorithm 1). Tokens are then
+    distributed exactly as those of the target.
+
+    Args:
+        key: a random key.
+        draft_tokens: the proposed tokens, integers of shape (n,).
+        draft_probs: the distribution q of each, of shape (n, V).
+        target_probs: the distributions p, of shape (n + 1, V).
+
+    Returns:
+        The count, from 0 to n, and the token, int32 scalars.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+
+    >>> p, q = jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.array([[0.0, 1.0]])
+    >>> nn.speculative_accept(vf.random.key(0), jnp.array([1]), q, p)
+    (Array(0, dtype=int32), Array(0, dtype=int32))
+    """
+    tokens, q, p = as_value(draft_tokens), as_value(draft_probs), as_value(target_probs)
+    if tokens.ndim != 1 or q.ndim != 2 or q.shape[0] != tokens.shape[0] or p.shape != (tokens.shape[0] + 1, q.shape[1]):
+        raise ShapeError(
+            f"speculative_accept: tokens (n,), draft_probs (n, V) and target_probs (n + 1, V) are needed, got {tokens.shape}, "
+            f"{q.shape} and {p.shape}"
+        )
+    for_coins, for_token = random.split(key)
+    n = tokens.shape[0]
+    coins = random.uniform(for_coins, (n,))
+    chosen_p, chosen_q = (vnp.take_along_axis(x[:n], tokens[:, None], 1)[:, 0] for x in (p, q))
+    accepted = coins * chosen_q < chosen_p
+    count = vnp.cumprod(accepted.astype("int32")).sum().astype("int32")
+    row = lax.dynamic_index_in_dim(p, count, 0, keepdims=False)
+    padded = vnp.concatenate([q, vnp.zeros((1, q.shape[1]), q.dtype)])  # nothing is taken from the last one
+    rest = vnp.maximum(row - lax.dynamic_index_in_dim(padded, count, 0, keepdims=False), 0)
+    rest = vnp.where(rest.sum() > 0, rest, row)  # p equals q up to rounding
+    return count, random.categorical(for_token, vnp.log(rest)).astype("int32")
+
+
+class SpeculativeTokens(NamedTuple):
+    """The new tokens, and how many of the proposed ones were accepted.
+
+    Attributes:
+        tokens: int32 of shape (n,).
+        proposed, accepted: counts; their ratio tells how well the draft model knows the target.
+    """
+
+    tokens: Array
+    proposed: int
+    accepted: int
+
+
+@functools.partial(jit, static_argnames=("sampler",), donate_argnames=("cache",))
+def _propose(draft: CausalLM, token: Array, cache: CausalLMCache, key: Any, sampler: Sampler) -> tuple[Array, Array, CausalLMCache]:
+    """Read a token, and return the next one, its distribution and the cache."""
+    hidden, new, _ = draft.hidden(token[None, None], cache=cache)
+    assert new is not None
+    filtered = sampler.filtered(draft.logits(hidden[0, 0]))
+    return random.categorical(key, filtered).astype("int32"), softmax(filtered, -1), new
+
+
+@functools.partial(jit, static_argnames=("sampler",), donate_argnames=("cache",))
+def _verify(
+    target: CausalLM, tokens: Array, draft_probs: Array, cache: CausalLMCache, key: Any, sampler: Sampler
+) -> tuple[Array, Array, CausalLMCache]:
+    """Read the last token and those proposed after it; accept and continue."""
+    hidden, new, _ = target.hidden(tokens[None], cache=cache)
+    assert new is not None
+    probabilities = softmax(sampler.filtered(target.logits(hidden[0])), -1)
+    count, following = speculative_accept(key, tokens[1:], draft_probs, probabilities)
+    return count, following, new
+
+
+def speculative_generate(
+    model: CausalLM,
+    draft: CausalLM,
+    prompt_tokens: Any,
+    max_new_tokens: int,
+    *,
+    key: Any = None,
+    num_draft_tokens: int = 4,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    stop_tokens: Sequence[int] | None = None,
+) -> SpeculativeTokens:
+    """Continue a prompt as `generate` does, with fewer steps of the model.
+
+    In each round the draft proposes some tokens, which the model reads at once; see `speculative_accept`. The tokens have the distribution
+    of the model's, and without a key they are its most probable ones.
+
+    Args:
+        model: the language model.
+        draft: a faster one of the same vocabulary.
+        prompt_tokens: integers of shape (T,).
+        max_new_tokens: how many tokens to generate at most.
+        key: a random key, to sample.
+        num_draft_tokens: how many tokens are proposed in a round.
+        temperature, top_k, top_p, min_p: those of `Sampler`, for both models.
+        stop_tokens: as in `generate`.
+
+    Raises:
+        ArgumentError: numbers out of their range, a batch, or vocabularies that differ.
+        ArgumentTypeError: the key is missing, or another model.
+        ShapeError, DTypeError: the prompt is not a sequence of integers.
+
+    >>> config = nn.CausalLMConfig(model_type="llama", vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+    ...                            num_attention_heads=4)
+    >>> model, draft = (nn.CausalLM.init(vf.random.key(i), config) for i in range(2))
+    >>> nn.speculative_generate(model, draft, [1, 2, 3], 5).tokens.shape
+    (5,)
+    """
+    name = "speculative_generate"
+    if not is_integer(max_new_tokens) or not is_integer(num_draft_tokens, 1):
+        raise ArgumentError(f"{name}: max_new_tokens and num_draft_tokens are integers, got {max_new_tokens!r} and {num_draft_tokens!r}")
+    config, vocabulary = config_of(name, model), config_of(name, draft).vocab_size
+    if config.vocab_size != vocabulary:
+        raise ArgumentError(f"{name}: the models have vocabularies of {config.vocab_size} and {vocabulary} tokens")
+    prompts, is_batch = as_prompts(name, prompt_tokens, config.vocab_size)
+    if is_batch:
+        raise ArgumentError(f"{name}: one prompt is needed, of shape (T,), got a batch of {len(prompts)}")
+    filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    chosen: dict[str, Any] = {option: value for option, value in filters.items() if value is not None}
+    if key is None and any(value != 0 for value in chosen.values()):
+        raise ArgumentTypeError(f"{name}: {', '.join(chosen)} need a random key: {name}(…, key=vf.random.key(0))")
+    sampler = Sampler(**(chosen if key is not None else {"temperature": 0.0}))
+    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    key = random.key(0) if key is None else key  # whose numbers decide nothing: all distributions are certain
+    return _speculate(model, draft, prompts[0], max_new_tokens, key, num_draft_tokens, sampler, stop)
+
+
+def _speculate(
+    model: CausalLM, draft: CausalLM, prompt: np.ndarray, limit: int, key: Any, ahead: int, sampler: Sampler, stop: set[int]
+) -> SpeculativeTokens:
+    text = prompt.tolist()
+    tokens: list[int] = []
+    caches = [m.init_cache(1, rounded_size(len(text) + LEAST_CHUNK, LEAST_SLOTS), rolling=False) for m in (model, draft)]
+    if len(text) > 1:  # all but the last token, with which a round begins
+        caches = [prefill(m, [text[:-1]], cache)[1] for m, cache in zip((model, draft), caches, strict=True)]
+    length, proposed, accepted = len(text) - 1, 0, 0
+    last = vnp.asarray(text[-1], "int32")
+    while len(tokens) < limit and not (tokens and tokens[-1] in stop):
+        key, for_target, *for_draft = random.split(key, ahead + 2)
+        slots = rounded_size(length + ahead + 1, LEAST_SLOTS)
+        caches = [cache.grow(slots)._replace(length=vnp.asarray(length, "int32")) for cache in caches]
+        token, proposals, probabilities = last, [], []
+        for k in for_draft:
+            token, probs, caches[1] = _propose(draft, token, caches[1], k, sampler)
+            proposals.append(token)
+            probabilities.append(probs)
+        # The last proposal is read too, lest its keys and values be missing if all are accepted.
+        _, _, caches[1] = _propose(draft, token, caches[1], for_target, sampler)
+        run = vnp.stack([last, *proposals])
+        count, last, caches[0] = _verify(model, run, vnp.stack(probabilities), caches[0], for_target, sampler)
+        new = [*np.asarray(run)[1 : 1 + int(count)].tolist(), int(last)]
+        ends = [i for i, token in enumerate(new) if token in stop]
+        tokens += new[: ends[0] + 1] if ends else new
+        length += 1 + int(count)
+        proposed, accepted = proposed + ahead, accepted + int(count)
+    return SpeculativeTokens(vnp.asarray(np.array(tokens[:limit], np.int32)), proposed, accepted)

@@ -1,21 +1,23 @@
-"""Layers of decoders: projections, norms, attention, and gated MLPs."""
+"""Layers of decoders: rotary positions, norms, attention, MLPs and experts."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Self
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
-from volta_fn import lax, random
+import numpy as np
+
+from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator, as_dtype
-from volta_fn.errors import ArgumentError
-from volta_fn.nn.activations import gelu, relu, silu
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.nn.activations import gelu, one_hot, relu, sigmoid, silu
 from volta_fn.nn.attention import LogitOptions, attention_with_statistics
 from volta_fn.nn.language.caches import FullCache, PagedCache, Placement, RollingCache
-from volta_fn.nn.language.config import CausalLMConfig
-from volta_fn.nn.language.rotary import Rotation
+from volta_fn.nn.language.config import CausalLMConfig, RopeParameters
 from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
@@ -23,8 +25,162 @@ from volta_fn.nn.quantization.quantized_array import WeightArray
 from volta_fn.nn.transformer.multi_head_attention import KeysValues, rotate_pairs
 from volta_fn.primitives.call import Window
 from volta_fn.primitives.contraction import product_dtype
+from volta_fn.scipy.special.exponential import softmax
 
-__all__ = ["DecoderAttention", "DecoderMLP", "Projection", "RMSNormPlusOne"]
+__all__ = [
+    "DecoderAttention", "DecoderMLP", "Experts", "Projection", "RMSNormPlusOne", "Rotation", "SparseMLP", "load_balancing_loss",
+    "rotary_rotation",
+]  # fmt: skip
+
+# Rotary positions.
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of the angles of pairs of features, of shape (…, T, pairs)."""
+
+    cos: Array
+    sin: Array
+
+
+def rotary_rotation(
+    positions: Any, rope: RopeParameters, head_dim: int, max_position_embeddings: int, *, dtype: Any = "float32"
+) -> Rotation:
+    """Return the rotation of each position.
+
+    Args:
+        positions: integers of shape (…, T).
+        rope: the kind of positions.
+        head_dim: features of a head; `rope.partial_rotary_factor` tells how many are rotated.
+        max_position_embeddings: the model's, at which "dynamic" positions begin to stretch.
+        dtype: of the cosines and sines, float32 or float64.
+
+    The frequencies of "dynamic" and "longrope" positions depend on the greatest position of the call, as in Hugging Face's models: keys in
+    a cache remain rotated as they were.
+
+    Raises:
+        ArgumentError: an odd number of rotated features, or factors that are not one for each pair of them.
+        ShapeError: the positions are a single number.
+
+    >>> rotation = nn.rotary_rotation(jnp.arange(3), nn.RopeParameters(partial_rotary_factor=0.5), 8, 2048)
+    >>> rotation.cos.shape
+    (3, 2)
+    """
+    indices = as_value(positions)
+    if indices.ndim == 0:
+        raise ShapeError("rotary_rotation: positions have shape (…, T), got a single one")
+    features = int(head_dim * rope.partial_rotary_factor)
+    if features % 2:
+        raise ArgumentError(
+            f"rotary_rotation: pairs of features are rotated, but {rope.partial_rotary_factor} of {head_dim} are {features}"
+        )
+    kind = as_dtype(dtype)
+    frequencies, factor = _frequencies(rope, features, max_position_embeddings, indices, kind)
+    angles = indices.astype(kind)[..., None] * frequencies
+    cos, sin = vnp.cos(angles), vnp.sin(angles)
+    return Rotation(cos, sin) if factor == 1 else Rotation(cos * factor, sin * factor)
+
+
+def _frequencies(rope: RopeParameters, features: int, longest: int, positions: Array, dtype: np.dtype) -> tuple[Any, float]:
+    """Return the angle by which each pair turns from one position to the next.
+
+    Also returns a factor of rotated features.
+    """
+    exponents = np.arange(0, features, 2) / max(features, 1)
+    plain = rope.rope_theta**-exponents
+    match rope.rope_type:
+        case "linear":
+            return (plain / _factor(rope)).astype(dtype), 1.0
+        case "llama3":
+            return _llama3(rope, plain).astype(dtype), 1.0
+        case "yarn":
+            return _yarn(rope, features, plain).astype(dtype), _yarn_attention_factor(rope)
+        case "dynamic" if positions.size:
+            return _dynamic(rope, features, exponents.astype(dtype), longest, positions), 1.0
+        case "longrope" if positions.size:
+            return _longrope(rope, plain, positions, dtype), _longrope_attention_factor(rope, longest)
+    return plain.astype(dtype), 1.0
+
+
+def _factor(rope: RopeParameters) -> float:
+    return 1.0 if rope.factor is None else rope.factor
+
+
+def _original_length(rope: RopeParameters) -> int:
+    return rope.original_max_position_embeddings or 1
+
+
+def _llama3(rope: RopeParameters, plain: np.ndarray) -> np.ndarray:
+    """Stretch long wavelengths, leave short ones, and interpolate between (Llama 3.1)."""
+    turns = _original_length(rope) * plain / (2 * math.pi)  # within the original length
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    stretched = plain / _factor(rope)
+    if low == high:
+        return np.where(turns < low, stretched, plain)
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 - share) * stretched + share * plain
+
+
+def llama3_factors(rope: RopeParameters, features: int) -> np.ndarray:
+    """Return the factors of wavelengths of "llama3" positions, one for each pair."""
+    plain = rope.rope_theta ** -(np.arange(0, features, 2) / max(features, 1))
+    return plain / _llama3(rope, plain)
+
+
+def _yarn(rope: RopeParameters, features: int, plain: np.ndarray) -> np.ndarray:
+    """Stretch pairs that turn seldom within the original length (Peng et al. 2023)."""
+
+    def pair_of(turns: float) -> float:
+        """Return the index of the pair, a fraction, that turns so often."""
+        return features * math.log(_original_length(rope) / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, features - 1)
+    width = high - low if high != low else 0.001
+    stretched_share = np.clip((np.arange(features // 2) - low) / width, 0, 1)
+    return plain / _factor(rope) * stretched_share + plain * (1 - stretched_share)
+
+
+def _yarn_attention_factor(rope: RopeParameters) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+
+    def scale(factor: float, slope: float = 1.0) -> float:
+        return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0
+
+    if rope.mscale and rope.mscale_all_dim:
+        return scale(_factor(rope), rope.mscale) / scale(_factor(rope), rope.mscale_all_dim)
+    return scale(_factor(rope))
+
+
+def _dynamic(rope: RopeParameters, features: int, exponents: np.ndarray, longest: int, positions: Array) -> Array:
+    """Let the base grow with the text once it is longer than the model is meant for."""
+    length = vnp.maximum(vnp.max(positions) + 1, longest).astype(exponents.dtype)
+    factor = _factor(rope)
+    growth = (factor * length / longest - (factor - 1)) ** (features / max(features - 2, 1))
+    return (rope.rope_theta * growth) ** -exponents
+
+
+def _longrope(rope: RopeParameters, plain: np.ndarray, positions: Array, dtype: np.dtype) -> Array:
+    """Divide frequencies by one of two lists of factors, by the length of the text."""
+    short, long = (np.asarray(factors, np.float64) for factors in (rope.short_factor, rope.long_factor))
+    if not len(short) == len(long) == len(plain):
+        raise ArgumentError(
+            f"rotary_rotation: short_factor and long_factor need {len(plain)} numbers, one for each pair, got {len(short)} and {len(long)}"
+        )
+    is_long = vnp.max(positions) + 1 > _original_length(rope)
+    return vnp.where(is_long, (plain / long).astype(dtype), (plain / short).astype(dtype))
+
+
+def _longrope_attention_factor(rope: RopeParameters, longest: int) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    factor = longest / _original_length(rope) if rope.factor is None else rope.factor
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(_original_length(rope)))
+
+
+# Projections, norms, attention and gated MLPs.
 
 Cache = FullCache | RollingCache | PagedCache
 
@@ -256,3 +412,166 @@ class DecoderAttention(Module):
         out, _ = attention_with_statistics(q, k, v, None, masks, LogitOptions(self.scale, window, self.softcap or 0.0))
         out = out.swapaxes(1, 2)
         return self.o_proj(out.reshape(*out.shape[:2], self.num_heads * self.head_dim)), cache
+
+
+# Sparse layers.
+
+#: Products of rows in groups with the transposes of their matrices.
+_TRANSPOSED = lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), (0,), (0,))
+
+
+class Experts(Module):
+    """Gated feed-forward layers, of which each token passes some.
+
+    `gate_up_proj` has shape (experts, 2 inner, hidden), `down_proj` (experts, hidden, inner).
+    Both may be quantised (`nn.quantize`).
+    """
+
+    gate_up_proj: Array
+    down_proj: Array
+    hidden_act: str = static(default="silu")
+
+    @classmethod
+    def init(cls, key: Any, config: CausalLMConfig) -> Self:
+        """Create the experts with the config's initial weights."""
+        inner = config.intermediate_size if config.moe_intermediate_size is None else config.moe_intermediate_size
+        first, second = random.split(key)
+        shapes = (config.num_experts, 2 * inner, config.hidden_size), (config.num_experts, config.hidden_size, inner)
+        gate_up, down = (
+            (random.normal(k, shape, config.dtype) * config.initializer_range).astype(config.dtype)
+            for k, shape in zip((first, second), shapes, strict=True)
+        )
+        return cls(gate_up, down, config.hidden_act)
+
+    def __call__(self, x: Array, indices: Array, weights: Array) -> Array:
+        """Return the weighted sum of the results of each token's experts.
+
+        Tokens are sorted by expert and cut into blocks of one expert each (Gale et al. 2022), so that no token is dropped and only the
+        chosen experts are computed, whatever the router does. `lax.ragged_dot` does so, except for quantised weights.
+
+        Args:
+            x: tokens, of shape (T, hidden).
+            indices: the experts of each token, integers of shape (T, k).
+            weights: of the experts' results, of shape (T, k).
+        """
+        tokens, chosen = indices.shape
+        if tokens * chosen == 0:
+            return vnp.zeros_like(x)
+        if not (isinstance(self.gate_up_proj, Array) and isinstance(self.down_proj, Array)):
+            return self._by_blocks(x, indices, weights)
+        flat = indices.reshape(-1)
+        order = vnp.argsort(flat, stable=True)
+        sizes = vnp.bincount(flat, length=self.gate_up_proj.shape[0])
+        gate, up = vnp.split(lax.ragged_dot_general(x[order // chosen], self.gate_up_proj, sizes, _TRANSPOSED), 2, -1)
+        results = lax.ragged_dot_general(activation(self.hidden_act)(gate) * up, self.down_proj, sizes, _TRANSPOSED)
+        by_token = results[vnp.argsort(order)].reshape(tokens, chosen, -1)
+        return (by_token * weights[..., None].astype(by_token.dtype)).sum(1).astype(x.dtype)
+
+    def _by_blocks(self, x: Array, indices: Array, weights: Array) -> Array:
+        """Return the same of quantised weights, whose products are of one matrix each."""
+        tokens, chosen = indices.shape
+        experts = self.gate_up_proj.shape[0]
+        block = _block_size(tokens * chosen, experts)
+        flat = indices.reshape(-1)
+        order = vnp.argsort(flat, stable=True)
+        sizes = vnp.bincount(flat, length=experts)
+        blocks = (sizes + block - 1) // block
+        ends = vnp.cumsum(blocks)
+        count = min(tokens * chosen, tokens * chosen // block + experts)  # no more blocks, however tokens are distributed
+        expert = vnp.minimum(vnp.searchsorted(ends, vnp.arange(count), side="right"), experts - 1)
+        first = vnp.cumsum(sizes) - sizes  # where an expert's tokens begin in `order`
+        row = (vnp.arange(count) - (ends - blocks)[expert])[:, None] * block + vnp.arange(block)  # within the expert's tokens
+        used = (row < sizes[expert][:, None]) & (vnp.arange(count) < ends[-1])[:, None]
+        entry = order[vnp.clip(first[expert][:, None] + row, 0, tokens * chosen - 1)]
+        act = activation(self.hidden_act)
+
+        def step(carry: None, inputs: tuple[Array, Array]) -> tuple[None, Array]:
+            index, rows = inputs
+            weights = (self.gate_up_proj, self.down_proj)
+            gate_up, down = tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, 0, keepdims=False), weights)
+            gate, up = vnp.split(rows @ gate_up.T, 2, -1)
+            return carry, (act(gate) * up) @ down.T
+
+        _, results = lax.scan(step, None, (expert, x[entry // chosen]))
+        scaled = results * vnp.where(used, weights.reshape(-1)[entry], 0)[..., None].astype(results.dtype)
+        return vnp.zeros_like(x).at[(entry // chosen).reshape(-1)].add(scaled.reshape(-1, x.shape[-1]))
+
+
+def _block_size(entries: int, experts: int) -> int:
+    """Return how many tokens a block has: a power of two near the mean per expert."""
+    return 1 if entries <= experts else min(1 << (entries // experts).bit_length() - 1, 128)
+
+
+class SparseMLP(Module):
+    """A router, its experts, and an optional expert that sees every token.
+
+    The router's softmax chooses the experts of the greatest probabilities (Shazeer et al. 2017), which weigh their results.
+    """
+
+    gate: Projection
+    experts: Experts
+    shared_expert: DecoderMLP | None = None
+    shared_expert_gate: Projection | None = None
+    top_k: int = static(default=2)
+    normalize: bool = static(default=False)
+
+    @classmethod
+    def init(cls, key: Any, config: CausalLMConfig) -> Self:
+        """Create the layer with the config's initial weights."""
+        keys = random.split(key, 4)
+        inner, std, dtype = config.shared_expert_intermediate_size, config.initializer_range, config.dtype
+        gate = Projection.init(keys[0], config.hidden_size, config.num_experts, std=std, dtype=dtype)
+        experts = Experts.init(keys[1], config)
+        shared = DecoderMLP.init(keys[2], config, inner) if inner else None
+        shared_gate = Projection.init(keys[3], config.hidden_size, 1, std=std, dtype=dtype) if inner else None
+        return cls(gate, experts, shared, shared_gate, config.num_experts_per_tok, config.norm_topk_prob)
+
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return the result, of the shape of `x`, and the router's logits (…, experts)."""
+        rows = x.reshape(-1, x.shape[-1])
+        logits = self.gate(rows)
+        weights, indices = lax.top_k(softmax(logits.astype(accumulator(logits.dtype)), -1), self.top_k)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdims=True)
+        out = self.experts(rows, indices, weights)
+        if self.shared_expert is not None and self.shared_expert_gate is not None:
+            out = out + sigmoid(self.shared_expert_gate(rows)) * self.shared_expert(rows)
+        return out.reshape(x.shape), logits.reshape(*x.shape[:-1], logits.shape[-1])
+
+
+def load_balancing_loss(router_logits: Sequence[Any], top_k: int, mask: Any = None) -> Array:
+    """Return how unequally routers use their experts: `top_k` if equally, more if not.
+
+    It is experts · Σₑ fₑ Pₑ, of the fraction fₑ of tokens that expert e sees and the mean Pₑ of its probability, over all layers together
+    (Fedus et al. 2021, equations 4 to 6; with `top_k` experts per token, as in Mixtral). Training adds it, times a small number, to the
+    loss.
+
+    Args:
+        router_logits: the logits of each sparse layer, of shape (…, experts).
+        top_k: how many experts see a token.
+        mask: bool of shape (…), False for padding.
+
+    Raises:
+        ArgumentError: there are no layers, or more experts per token than experts. ShapeError: shapes that differ.
+
+    >>> nn.load_balancing_loss([jnp.zeros((1, 4, 2))], 2)
+    Array(2., dtype=float32)
+    """
+    layers = [as_value(x) for x in router_logits]
+    if not layers:
+        raise ArgumentError("load_balancing_loss: logits of at least one layer are needed, got none")
+    shape = layers[0].shape
+    if any(x.shape != shape for x in layers) or not shape:
+        raise ShapeError(f"load_balancing_loss: layers' logits have one shape (…, experts), got {[x.shape for x in layers]}")
+    if not 0 < top_k <= shape[-1]:
+        raise ArgumentError(f"load_balancing_loss: top_k is between 1 and {shape[-1]}, got {top_k}")
+    probabilities = softmax(vnp.stack(layers).astype("float32"), -1)
+    _, indices = lax.top_k(probabilities, top_k)
+    seen = one_hot(indices, shape[-1]).sum(-2)
+    valid = vnp.ones(shape[:-1]) if mask is None else as_value(mask).astype("float32")
+    if valid.shape != shape[:-1]:
+        raise ShapeError(f"load_balancing_loss: the mask has shape {shape[:-1]}, got {valid.shape}")
+    axes = tuple(range(len(shape)))
+    total = vnp.maximum(valid.sum() * len(layers), 1)
+    fractions, means = ((x * valid[..., None]).sum(axes) / total for x in (seen, probabilities))
+    return shape[-1] * (fractions * means).sum()

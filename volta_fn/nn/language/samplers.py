@@ -71,11 +71,11 @@ def top_p_filter(logits: Any, p: float) -> Array:
     value = _logits("top_p_filter", logits)
     _check_probability("top_p_filter", p)
     order = vnp.argsort(-value, -1, stable=True)
-    retained = _reaches(vnp.take_along_axis(value, order, -1), p)
+    retained = _top_p_mask(vnp.take_along_axis(value, order, -1), p)
     return vnp.where(vnp.take_along_axis(retained, vnp.argsort(order, -1), -1), value, -vnp.inf)
 
 
-def _reaches(sorted_logits: Array, p: float) -> Array:
+def _top_p_mask(sorted_logits: Array, p: float) -> Array:
     """Return which of descending logits come before their probabilities reach p."""
     probabilities = softmax(sorted_logits, -1)
     before = vnp.cumsum(probabilities, -1) - probabilities
@@ -198,7 +198,7 @@ class Sampler:
             value = value if self.min_p is None else min_p_filter(value, self.min_p)
             return random.categorical(key, value).astype("int32")
         best, tokens = lax.top_k(value, self.top_k)  # in descending order
-        best = best if self.top_p is None else vnp.where(_reaches(best, self.top_p), best, -vnp.inf)
+        best = best if self.top_p is None else vnp.where(_top_p_mask(best, self.top_p), best, -vnp.inf)
         best = best if self.min_p is None else min_p_filter(best, self.min_p)
         chosen = random.categorical(key, best)
         return vnp.take_along_axis(tokens, chosen[..., None], -1)[..., 0].astype("int32")

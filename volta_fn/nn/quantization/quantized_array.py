@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -16,12 +17,146 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.nn.quantization.rounding import encoded, groups_of, rows_of, scales_by_error, scales_by_range
-from volta_fn.primitives.quantized import CODES, LARGEST, SCHEMES, QuantizedLayout, dequantized, quantized_dot
+from volta_fn.jit.function import jit
+from volta_fn.primitives.quantized import CODES, LARGEST, NF4_VALUES, SCHEMES, QuantizedLayout, dequantized, quantized_dot
 from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.tree.registry import FIELDS
 
-__all__ = ["QuantizedArray", "quantize_array"]
+__all__ = ["PermutedArray", "QuantizedArray", "quantize_array"]
+
+# Rounding.
+
+#: The least and the greatest integer of codes.
+_BOUNDS = {"int8": (-128.0, 127.0), "int4": (-8.0, 7.0)}
+#: What the search for scales multiplies those of the range by.
+_FACTORS = np.linspace(0.6, 1.1, 26, dtype=np.float32)
+
+
+class Scales(NamedTuple):
+    """A scale for each group of numbers, and an offset or None, as float32."""
+
+    scales: Array
+    offsets: Array | None
+
+    def rounded(self, dtype: np.dtype) -> Scales:
+        """Return the numbers that a dtype has."""
+        return Scales(*[None if x is None else x.astype(dtype).astype("float32") for x in self])  # type: ignore[arg-type]  # scales are there
+
+    def values(self, groups: Array, scheme: str) -> Array:
+        """Return the values of the codes that are nearest to numbers."""
+        shifted = groups if self.offsets is None else groups - self.offsets[..., None]
+        return nearest(divided(shifted, self.scales[..., None]), scheme)
+
+    def numbers(self, values: Array) -> Array:
+        """Return what values of codes stand for."""
+        scaled = values * self.scales[..., None]
+        return scaled if self.offsets is None else scaled + self.offsets[..., None]
+
+
+def divided(x: Array, scales: Array) -> Array:
+    """Return x / scales, and x where a scale is 0."""
+    return x / vnp.where(scales == 0, 1.0, scales)
+
+
+def nearest(x: Array, scheme: str) -> Array:
+    """Return the nearest value that a code stands for."""
+    if scheme in _BOUNDS:
+        return vnp.clip(vnp.round(x), *_BOUNDS[scheme])
+    if scheme == "fp8":
+        return vnp.clip(x, -LARGEST["fp8"], LARGEST["fp8"]).astype("float8_e4m3fn").astype("float32")
+    steps = zip(_NF4_MIDDLES, np.diff(NF4_VALUES), strict=True)
+    return sum([vnp.where(x > middle, step, 0.0) for middle, step in steps], start=vnp.full_like(x, NF4_VALUES[0]))
+
+
+_NF4_MIDDLES = (NF4_VALUES[1:] + NF4_VALUES[:-1]) / 2
+
+
+def groups_of(x: Array, layout: QuantizedLayout) -> Array:
+    """Return rows as groups, of shape (…, groups, group_size).
+
+    A last group that is not full repeats its last number.
+    """
+    lead, missing = x.shape[:-1], layout.groups * layout.group_size - layout.size
+    padded = vnp.pad(x, [*[(0, 0)] * len(lead), (0, missing)], "edge") if missing else x
+    return padded.reshape((*lead, layout.groups, layout.group_size))
+
+
+def rows_of(groups: Array, layout: QuantizedLayout) -> Array:
+    """Return groups as rows, of shape (…, size)."""
+    return groups.reshape((*groups.shape[:-2], -1))[..., : layout.size]
+
+
+def scales_by_range(groups: Array, scheme: str, symmetric: bool, dtype: np.dtype) -> Scales:
+    """Return the scales of a dtype by which the range of each group is that of codes."""
+    low, high = vnp.min(groups, -1), vnp.max(groups, -1)
+    if symmetric:
+        extreme = vnp.where(-low > high, low, high)  # with its sign
+        return Scales(extreme / -8.0 if scheme == "int4" else vnp.abs(extreme) / LARGEST[scheme], None).rounded(dtype)
+    least, greatest = _BOUNDS[scheme]
+    scales = Scales((high - low) / (greatest - least), None).rounded(dtype).scales
+    return Scales(scales, low - least * scales).rounded(dtype)
+
+
+@functools.partial(jit, static_argnums=(2, 3, 4))
+def scales_by_error(groups: Array, weights: Array, scheme: str, symmetric: bool, dtype: np.dtype) -> Scales:
+    """Return scales of a dtype by which the weighted squares of errors are least.
+
+    Candidates divide the range of a group by some more or less than that of codes, which clips the largest numbers or wastes codes. Each is
+    improved by the scale and offset of the least squares for its codes (as `make_qx_quants` and `make_qkx2_quants` of GGML do).
+    """
+    start = scales_by_range(groups, scheme, symmetric, dtype)
+    factors = np.concatenate([_FACTORS, -_FACTORS]) if symmetric and scheme == "int4" else _FACTORS
+
+    def error(candidate: Scales) -> Array:
+        return (weights * (groups - candidate.numbers(candidate.values(groups, scheme))) ** 2).sum(-1)
+
+    def step(best: tuple[Array, Scales], factor: Array) -> tuple[tuple[Array, Scales], None]:
+        scales = start.scales * factor
+        offsets = None
+        if start.offsets is not None:  # the middle of the codes stays at that of the numbers
+            offsets = start.offsets + sum(_BOUNDS[scheme]) / 2 * (start.scales - scales)
+        candidate = _least_squares(groups, weights, Scales(scales, offsets), scheme).rounded(dtype)
+        new = error(candidate)
+        is_better = new < best[0]
+        chosen = [None if a is None or b is None else vnp.where(is_better, a, b) for a, b in zip(candidate, best[1], strict=True)]
+        return (vnp.minimum(new, best[0]), Scales(*chosen)), None  # type: ignore[arg-type]  # scales are there
+
+    (_, best), _ = lax.scan(step, (error(start), start), vnp.asarray(factors))
+    return best
+
+
+def _least_squares(groups: Array, weights: Array, scales: Scales, scheme: str) -> Scales:
+    """Return the best scales and offsets for the codes that others choose."""
+    v = scales.values(groups, scheme)
+    vx, vv = (weights * v * groups).sum(-1), (weights * v * v).sum(-1)
+    if scales.offsets is None:
+        return Scales(vnp.where(vv > 0, vx / vnp.where(vv > 0, vv, 1.0), scales.scales), None)
+    total, v_sum, x_sum = (vnp.broadcast_to(weights * a, groups.shape).sum(-1) for a in (1.0, v, groups))
+    determinant = total * vv - v_sum * v_sum
+    is_regular = determinant > 1e-6 * total * vv
+    divisor = vnp.where(is_regular, determinant, 1.0)
+    return Scales(
+        vnp.where(is_regular, (total * vx - v_sum * x_sum) / divisor, scales.scales),
+        vnp.where(is_regular, (vv * x_sum - v_sum * vx) / divisor, scales.offsets),
+    )
+
+
+def encoded(x: Array, layout: QuantizedLayout) -> Array:
+    """Return the codes of numbers in units of their scales."""
+    if layout.scheme == "int8":
+        return nearest(x, "int8").astype(CODES["int8"])
+    if layout.scheme == "fp8":
+        return lax.bitcast_convert_type(vnp.clip(x, -LARGEST["fp8"], LARGEST["fp8"]).astype("float8_e4m3fn"), "uint8")
+    if layout.scheme == "int4":
+        codes = (nearest(x, "int4") + 8).astype("uint8")
+    else:
+        codes = sum([(x > middle).astype("uint8") for middle in _NF4_MIDDLES], start=vnp.zeros(x.shape, "uint8"))
+    padded = vnp.pad(codes, [*[(0, 0)] * (x.ndim - 1), (0, 2 * layout.width - layout.size)])
+    halves = padded.reshape((*x.shape[:-1], layout.width // 16, 2, 16))
+    return (halves[..., 0, :] | (halves[..., 1, :] << 4)).reshape((*x.shape[:-1], layout.width))
+
+
+# Arrays.
 
 _FLOAT32 = np.dtype(np.float32)
 #: The fields that are children.
@@ -343,3 +478,92 @@ def _codes(x: Array, layout: QuantizedLayout, symmetric: bool, dtype: np.dtype) 
         scales = scales_by_range(groups, layout.scheme, symmetric, dtype)
     data = encoded(rows_of(scales.values(groups, layout.scheme), layout), layout)
     return data, scales.scales.astype(dtype), None if scales.offsets is None else scales.offsets.astype(dtype)
+
+
+# Arrays whose inputs are multiplied in another order.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PermutedArray(WeightArray):
+    """A quantised matrix whose groups hold numbers that are not neighbours.
+
+    Its numbers along the axis that products sum over are those of `array` in the order `order`: number i of a row of `array` is number
+    ``order[i]`` here. A product selects its input in that order, ``x[..., order] @ array``. GPTQ's checkpoints with "desc_act" are such.
+
+    Attributes:
+        array: a matrix, whose groups hold neighbours.
+        order: a permutation, integers of shape (in,).
+
+    Raises `ShapeError` if the order does not fit a matrix.
+
+    >>> w = nn.quantize_array(vf.numpy.array([[1.0, 2.0, 30.0, 40.0]]), "int8", group_size=2)
+    >>> nn.PermutedArray(w, vf.numpy.array([0, 2, 1, 3])).dequantize().round()
+    Array([[ 1., 30.,  2., 40.]], dtype=float32)
+    """
+
+    array: QuantizedArray
+    order: Any
+
+    def __post_init__(self) -> None:
+        if self.array.ndim != 2 or self.order.shape != self.array.inner or self.order.dtype not in dtypes.INTEGERS:
+            raise ShapeError(f"PermutedArray: a matrix and the order of its {self.array.inner} inputs are needed, got {self!r}")
+
+    @property
+    def aval(self) -> ShapedArray:
+        """The shape and dtype of the matrix."""
+        return self.array.aval
+
+    @property
+    def T(self) -> Self:
+        """The transpose, which shares the codes."""
+        return dataclasses.replace(self, array=self.array.T)
+
+    mT = T
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the matrix and of the order."""
+        return self.array.nbytes + int(self.order.size) * self.order.dtype.itemsize
+
+    def _places(self) -> Array:
+        """Return for each number where it is in `array`."""
+        return vnp.argsort(as_value(self.order))
+
+    def dequantize(self, dtype: Any = None) -> Array:
+        """Return the numbers as floats, of `self.dtype` unless another is given."""
+        return vnp.take(self.array.dequantize(dtype), self._places(), axis=0 if self.array.rows_last else 1)
+
+    def take(self, indices: Any) -> Array:
+        """Return entries along the first axis as floats, see `QuantizedArray.take`."""
+        return vnp.take(self.array.take(indices), self._places(), axis=-1)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        """Return ``other @ self``, in the dtype of `other`."""
+        x = as_value(other)
+        if not self.array.rows_last:
+            product: Array = x @ self.array
+            return vnp.take(product, self._places(), axis=-1)
+        if x.ndim == 0 or x.shape[-1] != self.shape[0]:
+            raise ShapeError(f"matmul: the last axis of the left operand has shape {x.shape}, but {self!r} needs {self.shape[0]}")
+        ordered: Array = vnp.take(x, as_value(self.order), axis=-1) @ self.array
+        return ordered
+
+    def __repr__(self) -> str:
+        return f"PermutedArray({self.array!r})"
+
+
+_PERMUTED_KEYS = (tree.GetAttrKey("array"), tree.GetAttrKey("order"))
+
+
+def _flatten_permuted(value: PermutedArray) -> tuple[Any, tuple[()]]:
+    return zip(_PERMUTED_KEYS, (value.array, value.order), strict=True), ()
+
+
+def _unflatten_permuted(_: Any, children: Sequence[Any]) -> PermutedArray:
+    """Rebuild the array; children are unchecked, because leaves may be any objects."""
+    value = object.__new__(PermutedArray)
+    value.__dict__.update(zip(("array", "order"), children, strict=True))
+    return value
+
+
+tree.register_pytree_with_keys(PermutedArray, _flatten_permuted, _unflatten_permuted)

@@ -299,7 +299,7 @@ def trunc(x: Any, /) -> Array:
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer, halves to even, as floating-point numbers."""
     (value,) = promote_default("rint", x)
-    return _to_even(value)
+    return _round_half_even(value)
 
 
 @fused
@@ -326,16 +326,16 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
         up = lax.bitwise_or(lax.gt(rest, missing), lax.bitwise_and(lax.eq(rest, missing), odd))
         return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
     if digits == 0:
-        return _to_even(value)
+        return _round_half_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
     factor = full_like_scalar(work, 10.0 ** abs(digits))
-    scaled = _to_even(lax.mul(work, factor) if digits > 0 else lax.div(work, factor))
+    scaled = _round_half_even(lax.mul(work, factor) if digits > 0 else lax.div(work, factor))
     return lax.convert_element_type(lax.div(scaled, factor) if digits > 0 else lax.mul(scaled, factor), value.dtype)
 
 
-def _to_even(x: Array) -> Array:
+def _round_half_even(x: Array) -> Array:
     if is_complex(x):
-        return lax.complex(_to_even(lax.real(x)), _to_even(lax.imag(x)))
+        return lax.complex(_round_half_even(lax.real(x)), _round_half_even(lax.imag(x)))
     return lax.round(x, primitive.RoundingMethod.TO_NEAREST_EVEN)
 
 
@@ -596,22 +596,16 @@ def _sinc_radius(dtype: np.dtype) -> float:
     return float((float(dtypes.finfo(dtype).eps) * math.factorial(11) / 4) ** 0.1)
 
 
-def _gap(a: Array, b: Array) -> Array:
-    """Return a - b, and 0 for equal infinities, whose difference is NaN."""
-    same = lax.bitwise_and(lax.eq(a, b), is_infinite(a))
-    return lax.select(same, full_like_scalar(a, 0.0), lax.sub(a, b))
-
-
 @functools.cache
 def _log2_add_exp2() -> Any:
     """Return the function of reals, differentiable to any order also where a equals b."""
 
     def function(a: Array, b: Array) -> Array:
-        return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(_gap(a, b))))), 1.0 / math.log(2.0)))
+        return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(primitive.difference(a, b))))), 1.0 / math.log(2.0)))
 
     def jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (a, b), (tangent_a, tangent_b) = primals, tangents
-        odds = lax.mul(_gap(a, b), math.log(2.0))
+        odds = lax.mul(primitive.difference(a, b), math.log(2.0))
         tangent = lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
         return differentiable(a, b), tangent
 

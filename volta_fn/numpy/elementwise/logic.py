@@ -209,7 +209,7 @@ def logical_not(x: Any, /) -> Array:
     return lax.bitwise_not(truth("logical_not", x))
 
 
-def _everywhere(value: Array, answer: bool) -> Array:
+def _constant_like(value: Array, answer: bool) -> Array:
     return broadcast_to(asarray(np.bool_(answer)), value.shape)
 
 
@@ -221,7 +221,7 @@ def isnan(x: Any, /) -> Array:
     Array([False,  True], dtype=bool)
     """
     value = operand("isnan", "x", x)
-    return lax.ne(value, value) if is_inexact(value) else _everywhere(value, False)
+    return lax.ne(value, value) if is_inexact(value) else _constant_like(value, False)
 
 
 @fused
@@ -230,7 +230,7 @@ def isfinite(x: Any, /) -> Array:
     value = operand("isfinite", "x", x)
     if is_complex(value):
         return lax.bitwise_and(lax.is_finite(lax.real(value)), lax.is_finite(lax.imag(value)))
-    return lax.is_finite(value) if is_inexact(value) else _everywhere(value, True)
+    return lax.is_finite(value) if is_inexact(value) else _constant_like(value, True)
 
 
 @fused
@@ -239,7 +239,7 @@ def isinf(x: Any, /) -> Array:
     value = operand("isinf", "x", x)
     if is_complex(value):
         return lax.bitwise_or(is_infinite(lax.real(value)), is_infinite(lax.imag(value)))
-    return is_infinite(value) if is_inexact(value) else _everywhere(value, False)
+    return is_infinite(value) if is_inexact(value) else _constant_like(value, False)
 
 
 @fused
@@ -260,7 +260,7 @@ def _is_signed_infinity(function: str, x: Any, infinity: float) -> Array:
     value = operand(function, "x", x)
     if is_complex(value):
         raise ArgumentTypeError(f"{function}: x is complex, and complex infinities have no sign")
-    return lax.eq(value, full_like_scalar(value, infinity)) if is_inexact(value) else _everywhere(value, False)
+    return lax.eq(value, full_like_scalar(value, infinity)) if is_inexact(value) else _constant_like(value, False)
 
 
 @fused
@@ -334,7 +334,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     x, y = asarray(a1), asarray(a2)
     if x.shape != y.shape:
         return asarray(np.bool_(False))
-    return _all_same(x, y, equal_nan)
+    return _are_equal(x, y, equal_nan)
 
 
 def array_equiv(a1: Any, a2: Any) -> Array:
@@ -348,10 +348,10 @@ def array_equiv(a1: Any, a2: Any) -> Array:
         lax.broadcast_shapes(x.shape, y.shape)
     except ValueError:
         return asarray(np.bool_(False))
-    return _all_same(x, y, False)
+    return _are_equal(x, y, False)
 
 
-def _all_same(x: Array, y: Array, equal_nan: bool) -> Array:
+def _are_equal(x: Array, y: Array, equal_nan: bool) -> Array:
     same = equal(x, y)
     if equal_nan:
         same = lax.bitwise_or(same, lax.bitwise_and(isnan(x), isnan(y)))

@@ -80,18 +80,19 @@ def check_indices(indices: Array, low: int, high: int, message: str, ignored: in
 #
 # The entries, each of which consumes one dimension of the array unless it says otherwise:
 #
-# - `Span`: a slice, resolved: ``start + step * i`` for i < size.
+# - `SliceIndex`: a slice, resolved: ``start + step * i`` for i < size.
 # - `Point`: one index.
 # - `Indices`: an array of indices; a boolean mask becomes one per dimension it covers, all from its nonzero elements.
 # - `Flag`: a bare True or False, which consumes no dimension and adds one of size 1 or 0 next to the indices.
 # - `NewAxis`: None, which consumes no dimension and adds one.
-# - `Gap`: an Ellipsis, after its spans; it consumes nothing and only separates its neighbours, which NumPy's placement rule asks about.
+# - `EllipsisIndex`: an Ellipsis, after the slices that it stands for; it consumes nothing and only separates its neighbours, which NumPy's
+#   placement rule asks about.
 #
 # Indices are *known* (Python ints, NumPy arrays, arrays that hold numbers) or traced. Known ones come out as NumPy integers, counted from
 # the front; where bounds are `strict` one outside raises.
 
 
-class Span(NamedTuple):
+class SliceIndex(NamedTuple):
     """A slice along `dim`."""
 
     dim: int
@@ -124,7 +125,7 @@ class NewAxis:
     """None."""
 
 
-class Gap:
+class EllipsisIndex:
     """The position of an Ellipsis."""
 
 
@@ -133,7 +134,7 @@ _OUTSIDE = (
     "where such indices are meant, say what they do: x.at[i].get(mode='fill'), x.at[i].set(v, mode='drop'), or mode='clip'"
 )
 
-Entry = Span | Point | Indices | Flag | NewAxis | Gap
+Entry = SliceIndex | Point | Indices | Flag | NewAxis | EllipsisIndex
 
 
 def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True) -> list[Entry]:
@@ -150,7 +151,7 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     strict = strict and (settings.check_static_indices or not settings.permissive)
     items = list(index) if isinstance(index, tuple) else [index]
     items = [_canonical(item) for item in items]
-    consumed = sum(map(_consumes, items))
+    consumed = sum(map(_consumed_dimensions, items))
     gaps = sum(item is Ellipsis for item in items)
     if gaps > 1:
         raise OutOfBoundsError("an index can have one Ellipsis ('...') only")
@@ -162,9 +163,9 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     dim = 0
     for item in items:
         item_entries = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
-        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in item_entries)
+        dim += sum(isinstance(entry, (SliceIndex, Point, Indices)) for entry in item_entries)
         entries += item_entries
-    return entries if gaps else [entry for entry in entries if not isinstance(entry, Gap)]
+    return entries if gaps else [entry for entry in entries if not isinstance(entry, EllipsisIndex)]
 
 
 def _array_of(sequence: Any) -> Any:
@@ -204,7 +205,7 @@ def _canonical(item: Any) -> Any:
     return item.item() if item.ndim == 0 else item
 
 
-def _consumes(item: Any) -> int:
+def _consumed_dimensions(item: Any) -> int:
     """Return the number of dimensions that an item consumes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
@@ -223,12 +224,12 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
     if item is None:
         yield NewAxis()
     elif item is Ellipsis:
-        yield from [Span(d, 0, 1, shape[d]) for d in range(dim, dim + rest)]
-        yield Gap()
+        yield from [SliceIndex(d, 0, 1, shape[d]) for d in range(dim, dim + rest)]
+        yield EllipsisIndex()
     elif isinstance(item, bool):
         yield Flag(int(item))
     elif isinstance(item, slice):
-        yield _span(item, dim, shape[dim])
+        yield _slice_index(item, dim, shape[dim])
     elif isinstance(item, int):
         yield Point(dim, _known_point(item, dim, shape, strict, wrap))
     elif _is_mask(item):
@@ -244,7 +245,7 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
         yield Indices(dim, traced) if item.ndim else Point(dim, traced)
 
 
-def _span(item: slice, dim: int, size: int) -> Span:
+def _slice_index(item: slice, dim: int, size: int) -> SliceIndex:
     try:
         start, _, step, length = span(item, size)
     except TracerError:  # whose message says more
@@ -253,7 +254,7 @@ def _span(item: slice, dim: int, size: int) -> Span:
         raise ArgumentTypeError(f"a slice must consist of integers or None, got {item}") from None
     except ValueError:
         raise ArgumentError(f"a slice's step must not be 0, got {item}") from None
-    return Span(dim, start, step, length)
+    return SliceIndex(dim, start, step, length)
 
 
 def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
@@ -285,7 +286,7 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
     if is_symbolic_dim(size):
         return front
     if not 0 <= front < size and (strict or (not size and settings.permissive)):  # JAX finds nothing to move it to, either
-        raise _outside(index, dim, shape)
+        raise _out_of_bounds_error(index, dim, shape)
     return min(max(front, -1), size)
 
 
@@ -302,7 +303,7 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
     front = np.where(indices < 0, indices + size, indices) if wrap else indices
     is_outside = (front < 0) | (front >= size)
     if strict and is_outside.any():
-        raise _outside(int(indices[is_outside][0]), dim, shape)
+        raise _out_of_bounds_error(int(indices[is_outside][0]), dim, shape)
     return np.clip(front, -1, size).astype(dtype)
 
 
@@ -316,7 +317,7 @@ def known_array(indices: Array, dim: int, shape: Shape) -> Array:
     return indices if front is values else as_value(front)
 
 
-def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
+def _out_of_bounds_error(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
     return OutOfBoundsError(_OUTSIDE.format(index, dim, shape[dim], shape))
 
 
@@ -456,8 +457,8 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
     points = [e for e in entries if type(e) is Point]
     filling = mode is FILL and any(not (type(p.index) is int and 0 <= p.index < value.shape[p.dim]) for p in points)
     if filling or any(isinstance(e, (Indices, Flag)) for e in entries):
-        value = _cut(value, [e for e in entries if type(e) is Span])
-        windows = window_numbers([Span(e.dim, 0, 1, e.size) if type(e) is Span else e for e in entries], value.shape)
+        value = _cut(value, [e for e in entries if type(e) is SliceIndex])
+        windows = window_numbers([SliceIndex(e.dim, 0, 1, e.size) if type(e) is SliceIndex else e for e in entries], value.shape)
         if not math.prod(windows.shape):
             return broadcast(as_value(np.zeros((), value.dtype)), windows.shape)
         if any(not value.shape[dim] for dim in windows.numbers.collapsed_slice_dims):
@@ -467,8 +468,8 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
         gather_mode = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
         out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
         return reshape(out, windows.shape)
-    sizes = [e.size if isinstance(e, Span) else 1 for e in entries if isinstance(e, (Span, NewAxis))]
-    return reshape(_slide(_cut(value, entries), points), sizes)
+    sizes = [e.size if isinstance(e, SliceIndex) else 1 for e in entries if isinstance(e, (SliceIndex, NewAxis))]
+    return reshape(_slice_at_points(_cut(value, entries), points), sizes)
 
 
 def _cut(value: Array, entries: Sequence[Entry]) -> Array:
@@ -476,8 +477,8 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
 
     Points leave size 1; negative steps are reversed afterwards.
     """
-    if is_symbolic(value.shape) or is_symbolic([e.step for e in entries if type(e) is Span]):
-        strided = [e for e in entries if type(e) is Span and is_symbolic((e.start, e.step, e.size)) and e.step not in (1, -1)]
+    if is_symbolic(value.shape) or is_symbolic([e.step for e in entries if type(e) is SliceIndex]):
+        strided = [e for e in entries if type(e) is SliceIndex and is_symbolic((e.start, e.step, e.size)) and e.step not in (1, -1)]
         for block in strided:
             value = _every_step(value, block)
         entries = [e for e in entries if e not in strided]
@@ -486,7 +487,7 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
         if type(e) is Point and type(e.index) is int:
             starts[e.dim] = min(max(e.index, 0), value.shape[e.dim] - 1)
             limits[e.dim] = starts[e.dim] + 1
-        elif type(e) is Span:
+        elif type(e) is SliceIndex:
             starts[e.dim], limits[e.dim] = _bounds(e)
             steps[e.dim] = abs(e.step)
             reversed_dims += [e.dim] if e.step < 0 else []
@@ -495,7 +496,7 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
     return rev(value, reversed_dims)
 
 
-def _every_step(value: Array, span: Span) -> Array:
+def _every_step(value: Array, span: SliceIndex) -> Array:
     """Take a slice of symbolic bounds by the positions of its elements."""
     # The bounds of a strided slice would have to be in order where it is empty, too, which makes its size another expression.
     start, step = (convert_element_type(as_value(x), np.dtype(np.int32)) for x in (span.start, span.step))
@@ -506,7 +507,7 @@ def _every_step(value: Array, span: Span) -> Array:
     return gather(value, expand_dims(positions, (1,)), numbers, sizes, mode=CLIP)
 
 
-def _bounds(span: Span) -> tuple[int, int]:
+def _bounds(span: SliceIndex) -> tuple[int, int]:
     """Return the least index of a slice and the one after its greatest."""
     if not span.size:
         return 0, 0
@@ -514,7 +515,7 @@ def _bounds(span: Span) -> tuple[int, int]:
     return (span.start, last + 1) if span.step > 0 else (last, span.start + 1)
 
 
-def _slide(value: Array, points: Sequence[Point]) -> Array:
+def _slice_at_points(value: Array, points: Sequence[Point]) -> Array:
     """Slice `value` to size 1 along the dimension of each traced point."""
     traced = {p.dim: p.index for p in points if type(p.index) is not int}
     if not traced:
@@ -574,7 +575,7 @@ class _Layout(NamedTuple):
         for extended in (self.batch, self.compact, self.shape):
             extended.extend(sizes)
 
-    def span(self, span: Span, full: int) -> None:
+    def span(self, span: SliceIndex, full: int) -> None:
         """Add a slice."""
         # Neighboring elements are a range of the window; others are indices along a batch dimension of their own.
         if abs(span.step) != 1 and span.size > 1:
@@ -609,7 +610,7 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
         if i == position:
             layout.extend(together)
             end = len(layout.batch)
-        if isinstance(e, Span):
+        if isinstance(e, SliceIndex):
             layout.span(e, shape[e.dim])
         elif isinstance(e, Point):
             layout.pick(e.dim, e.index, end)
@@ -642,7 +643,7 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     wide |= any(values.dtype == np.uint32 or values.dtype.itemsize == 8 for values in traced)
     dtype = np.int64 if wide else np.int32
     if not traced:
-        aligned = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(constants, columns, strict=True)]
+        aligned = [values.reshape(_padded_shape(values.shape, end, rank)) for values, (_, end) in zip(constants, columns, strict=True)]
         stacked = [np.broadcast_to(column, batch) for column in aligned]
         if len(stacked) == 1 and current_trace() is EVAL:  # which are read at once, and need no copy
             return stacked[0][..., np.newaxis].astype(dtype, copy=False)
@@ -650,12 +651,12 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     arrays = []
     for values, end in columns:
         array = convert_element_type(values, dtype) if isinstance(values, Array) else as_value(np.asarray(values, dtype))
-        column = reshape(array, (*_spread(array.shape, end, rank), 1))
+        column = reshape(array, (*_padded_shape(array.shape, end, rank), 1))
         arrays.append(broadcast_to(column, (*batch, 1)))
     return concatenate(arrays, rank)
 
 
-def _spread(shape: Shape, end: int, rank: int) -> Shape:
+def _padded_shape(shape: Shape, end: int, rank: int) -> Shape:
     """Pad a shape with ones to `rank`, its last dimension before `end`."""
     return (1,) * (end - len(shape)) + shape + (1,) * (rank - end)
 

@@ -24,7 +24,7 @@ from volta_fn.primitives.array_operations.array_indexing import (
     Entry,
     NewAxis,
     Point,
-    Span,
+    SliceIndex,
     Windows,
     parse_index,
     read,
@@ -210,7 +210,7 @@ class AtIndex:
             for e in entries:
                 if isinstance(e, Point):
                     starts[e.dim] = e.index
-                elif isinstance(e, Span):
+                elif isinstance(e, SliceIndex):
                     starts[e.dim], sizes[e.dim] = min(e.start, e.start + e.step * (e.size - 1)), e.size
             return dynamic_update_slice(array, reshape(new, sizes), starts)
         numbers = ScatterDimensionNumbers(*windows.numbers)
@@ -280,7 +280,7 @@ def _is_known_block(array: Array, entries: list[Entry]) -> bool:
     """Return True if the entries are known points and slices of neighbors."""
     return all(
         isinstance(e, NewAxis)
-        or (isinstance(e, Span) and (abs(e.step) == 1 or e.size == 1))
+        or (isinstance(e, SliceIndex) and (abs(e.step) == 1 or e.size == 1))
         or (isinstance(e, Point) and type(e.index) is int and 0 <= e.index < array.shape[e.dim])
         for e in entries
     )

@@ -57,8 +57,8 @@ def check_carry(
 
     The error is a `TreeError`, `ShapeError` or `DTypeError`; `before` are the types of `init`.
     """
-    hidden = function.hidden_keys if isinstance(function, Adapted) else 0
-    name = function_name(function.owner if isinstance(function, Adapted) else function)
+    hidden = function.hidden_keys if isinstance(function, AdaptedFunction) else 0
+    name = function_name(function.owner if isinstance(function, AdaptedFunction) else function)
     if tree.structure(init) != after_tree:
         path, expected, got = structural_difference(tree.structure(init), after_tree)
         is_missing = got == "None" and not path[hidden:]
@@ -114,12 +114,12 @@ class Body(NamedTuple):
         return self.jaxpr.replace(invars=[*leading, *self.jaxpr.invars[count:]])
 
 
-def all_captured(bodies: Iterable[Body]) -> list[Array]:
+def captured_values(bodies: Iterable[Body]) -> list[Array]:
     """Return the values that some body captured, each once."""
     return list({id(x): x for body in bodies for x in body.captured}.values())
 
 
-class Adapted:
+class AdaptedFunction:
     """A user's function with another signature, whose programs its `owner` keeps."""
 
     #: The number of leading keys of a carry's paths that wrappers added.
@@ -135,7 +135,7 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     Only the structure of the arguments matters; `avals` are their leaves' types.
     """
     in_tree = tree.structure((tuple(args), {}))
-    owner = function.owner if isinstance(function, Adapted) else function
+    owner = function.owner if isinstance(function, AdaptedFunction) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
     cached = _cache.find(owner, key)
     if cached is not None:
@@ -180,14 +180,14 @@ class _BodyCache:
             return None
         with self.lock:
             entry = (self.by_function.get(function) or {}).get(key)
-        if entry is None or not _all_identical(entry.seen, _visible(function, entry.names)):
+        if entry is None or not _all_identical(entry.seen, _referenced_values(function, entry.names)):
             return None
         return entry.body
 
     def store(self, function: Any, key: Any, body: Body) -> Body:
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
-            entry = _CacheEntry(body, names, _visible(function, names))
+            entry = _CacheEntry(body, names, _referenced_values(function, names))
             with self.lock:
                 programs = self.by_function.get(function)
                 if programs is None:
@@ -212,13 +212,13 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _visible(function: FunctionType, names: Sequence[str]) -> list[Any]:
+def _referenced_values(function: FunctionType, names: Sequence[str]) -> list[Any]:
     """Return the values of the globals and the closure that a function reads."""
-    cells = [_content(cell) for cell in function.__closure__ or ()]
+    cells = [_cell_contents(cell) for cell in function.__closure__ or ()]
     return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
 
 
-def _content(cell: Any) -> Any:
+def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
@@ -253,7 +253,7 @@ def scan_in_python(
         check_pair(name, f, tree.structure(result))
         if (start := _promoted_outputs(carry, result[0])) is not None:  # the dtype of the initial carry, which a step decides
             carry, result = start, f(start, x)
-        carry, y = _next(name, f, carry, result[0]), result[1]
+        carry, y = _next_carry(name, f, carry, result[0]), result[1]
         stacked.append(y)
     return carry, tree.map(_stack, *(stacked[::-1] if reverse else stacked))
 
@@ -270,7 +270,7 @@ def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[
             result = body_fun(carry)
             if (start := _promoted_outputs(carry, result)) is not None:
                 carry, result = start, body_fun(start)
-            carry = _next(name, body_fun, carry, result)
+            carry = _next_carry(name, body_fun, carry, result)
     except ConcretizationError:
         return UNKNOWN
 
@@ -292,7 +292,7 @@ def _promoted_outputs(carry: Any, result: Any) -> Any:
     return None if promoted is None else tree.unflatten(tree.structure(carry), promoted)
 
 
-def _next(name: str, f: Callable[..., Any], carry: Any, result: Any) -> Any:
+def _next_carry(name: str, f: Callable[..., Any], carry: Any, result: Any) -> Any:
     """Return the next carry, which must have the type of the one before."""
     leaves = [as_value(x) for x in tree.leaves(result)]
     check_carry(name, f, carry, [x.aval for x in tree.leaves(carry)], tree.structure(result), [x.aval for x in leaves])

@@ -20,8 +20,8 @@ from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import (
     UNKNOWN,
-    Adapted,
-    all_captured,
+    AdaptedFunction,
+    captured_values,
     check_carry,
     chosen_in_python,
     promote_weak,
@@ -138,7 +138,7 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
     """Evaluate one of the functions, whose references become operands and results."""
     leaves, structure = tree.flatten(operands)
     if positions := positions_of_refs(leaves):
-        closed = {label: _closing_over(f, leaves, positions, structure) for label, f in functions.items()}
+        closed = {label: _bind_references(f, leaves, positions, structure) for label, f in functions.items()}
         return _choose(name, index, closed, tuple([x for i, x in enumerate(leaves) if i not in positions]))
 
     def run(refs: list[Ref]) -> Any:
@@ -152,7 +152,7 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
     return discharged(run)
 
 
-def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], positions: Sequence[int], structure: Any) -> Callable[..., Any]:
+def _bind_references(function: Callable[..., Any], leaves: Sequence[Any], positions: Sequence[int], structure: Any) -> Callable[..., Any]:
     """Bind the references among a function's leaves; return a function of the rest."""
 
     @wraps(function)
@@ -200,7 +200,7 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
                 raise ShapeError(f"{demand} shapes, but differ{_location(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
             if a.dtype != b.dtype:
                 raise DTypeError(f"{demand} dtypes, but differ{_location(path)}: {a} and {b}. Convert one of them with .astype(...).")
-    captured = all_captured(bodies)
+    captured = captured_values(bodies)
     flat = bind(cond_p, index, *captured, *values, branches=tuple([body.with_captured(captured) for body in bodies]))
     return tree.unflatten(bodies[0].out_tree, flat)
 
@@ -319,7 +319,7 @@ def _check_condition(name: str, cond_fun: Callable[..., Any], out_tree: tree.Tre
         raise DTypeError(f"{who} {aval}. Compare it with something, such as != 0.")
 
 
-class _CountedStep(Adapted):
+class _CountedStep(AdaptedFunction):
     """A `fori_loop` body as the body of a scan."""
 
     hidden_keys: ClassVar[int] = 1
@@ -329,7 +329,7 @@ class _CountedStep(Adapted):
         return (i + 1, self.owner(i, value)), None
 
 
-class _CountedWhile(Adapted):
+class _CountedWhile(AdaptedFunction):
     """A `fori_loop` body as the body of a while loop that carries its upper bound."""
 
     hidden_keys: ClassVar[int] = 1

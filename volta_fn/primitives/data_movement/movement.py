@@ -464,10 +464,6 @@ def iota(dtype: Any, size: int) -> Array:
 # Symbolic sizes as values: an operation without operands, in programs that are traced for symbolic sizes and never run.
 
 
-def _size_as_value(size: Dimension) -> Array:
-    return bind(dim_as_value_p, dim=size)
-
-
 dim_as_value_p: Primitive = Primitive(
     "dim_as_value",
     lambda *, dim: ShapedArray((), dtypes.default(np.dtype(np.int32)), weak_type=True),
@@ -476,4 +472,4 @@ dim_as_value_p: Primitive = Primitive(
     batch=lambda axis, args, dims, **params: (bind(dim_as_value_p, **params), None),
     listed=False,
 )
-Dimension.as_array = staticmethod(_size_as_value)
+Dimension.as_array = staticmethod(lambda size: bind(dim_as_value_p, dim=size))

@@ -92,13 +92,16 @@ abs: Elementwise = elementwise(
 )  # fmt: skip
 
 
-def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
+def _extremum_cotangent(g: Array, out: Array, x: Array, y: Array) -> Array:
     """Give half of the cotangent to each of two equal operands."""
     zero, half, one = (as_value(np.asarray(v, g.dtype)) for v in (0.0, 0.5, 1.0))
     return mul(g, select(eq(x, out), select(eq(y, out), half, one), zero))
 
 
-_extremum_derivatives: list[Callable[..., Any]] = [lambda g, out, x, y: _winner(g, out, x, y), lambda g, out, x, y: _winner(g, out, y, x)]
+_extremum_derivatives: list[Callable[..., Any]] = [
+    lambda g, out, x, y: _extremum_cotangent(g, out, x, y),
+    lambda g, out, x, y: _extremum_cotangent(g, out, y, x),
+]
 max: Elementwise = elementwise(
     "max", np.maximum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The larger of x and y; NaN if either is."
 )
@@ -203,12 +206,8 @@ def integer_pow(x: Any, y: int) -> Array:
     return _integer_pow(value, y=y)
 
 
-def _evaluate(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    return blockwise(fused_multiply_add, x, y, z)
-
-
 fma: Elementwise = elementwise(
-    "fma", _evaluate, operands=dtypes.FLOATS,
+    "fma", lambda x, y, z: blockwise(fused_multiply_add, x, y, z), operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x, y, z: mul(g, y), lambda g, out, x, y, z: mul(g, x), lambda g, out, x, y, z: g],
     doc="x * y + z, rounded once (float64: provided that x * y does not overflow).",
 )  # fmt: skip
@@ -288,7 +287,7 @@ logistic: Elementwise = elementwise(
 )  # fmt: skip
 
 
-def gap(x: Array, y: Array) -> Array:
+def difference(x: Array, y: Array) -> Array:
     """Return x - y, and 0 for equal infinities, whose difference is NaN."""
     same = selection.bitwise_and(selection.eq(x, y), selection.bitwise_not(selection.is_finite(x)))
     return select(same, as_value(np.zeros((), x.dtype)), x - y)
@@ -296,7 +295,7 @@ def gap(x: Array, y: Array) -> Array:
 
 logaddexp: Elementwise = elementwise(
     "logaddexp", np.logaddexp, formula=exponential.logaddexp, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x, y: g * logistic(gap(x, y)), lambda g, out, x, y: g * logistic(gap(y, x))],
+    derivatives=[lambda g, out, x, y: g * logistic(difference(x, y)), lambda g, out, x, y: g * logistic(difference(y, x))],
     doc="log(exp(x) + exp(y)), without overflow.",
 )  # fmt: skip
 

@@ -152,13 +152,13 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
     difference = (inner - hermitian) * to_dtype(safe_inverse(_row(s) + _column(s)), x.dtype)
     u_tangent, v_tangent = matmul(u, total + difference), matmul(v, total - difference)
     if m > n:
-        u_tangent = u_tangent + _leaving(u, matmul(tangent, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
+        u_tangent = u_tangent + _orthogonal_component(u, matmul(tangent, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     if n > m:
-        v_tangent = v_tangent + _leaving(v, matmul(adjoint(tangent), u)) * to_dtype(safe_inverse(_row(s)), x.dtype)
+        v_tangent = v_tangent + _orthogonal_component(v, matmul(adjoint(tangent), u)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     return outs, [s_tangent, u_tangent, adjoint(v_tangent)]
 
 
-def _leaving(basis: Array, change: Array) -> Array:
+def _orthogonal_component(basis: Array, change: Array) -> Array:
     """Return the component of a change that is orthogonal to a basis."""
     return change - matmul(basis, matmul(adjoint(basis), change))
 
@@ -214,10 +214,10 @@ def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vecto
     if not compute_vectors:
         return outs[:1], [diagonal(inner)]
     change = matmul(v, inner * safe_inverse(_row(w) - _column(w)))
-    return outs, [diagonal(inner), change - v * _drift(v, change)]
+    return outs, [diagonal(inner), change - v * _normalization_component(v, change)]
 
 
-def _drift(v: Array, change: Array) -> Array:
+def _normalization_component(v: Array, change: Array) -> Array:
     """Return the multiple of each eigenvector that normalization forbids."""
     # LAPACK makes them of unit length, the largest element real.
     rows = v.ndim - 2

@@ -210,7 +210,7 @@ def emit(machine: Any, module: Any) -> bytes:
 # Where NumPy keeps its error state elsewhere, `np.errstate` itself is used.
 
 
-class _Quiet(NamedTuple):
+class _WarningFreeContext(NamedTuple):
     """A context in which warnings are off, and NumPy's variable with its value there."""
 
     context: Context
@@ -218,7 +218,7 @@ class _Quiet(NamedTuple):
     value: Any
 
 
-def _find_quiet_state() -> _Quiet | None:
+def _find_warning_free_context() -> _WarningFreeContext | None:
     """Find the one variable that `np.seterr` sets in an empty context, or None."""
     context = Context()
     context.run(np.seterr, all="ignore")
@@ -230,10 +230,10 @@ def _find_quiet_state() -> _Quiet | None:
         token = variable.set(value)
         off = set(np.geterr().values()) == {"ignore"}
         variable.reset(token)
-    return _Quiet(context, variable, value) if off else None
+    return _WarningFreeContext(context, variable, value) if off else None
 
 
-_QUIET = _find_quiet_state()
+_WARNING_FREE = _find_warning_free_context()
 
 
 def silenced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,9 +241,9 @@ def silenced(function: Callable[..., Any]) -> Callable[..., Any]:
 
     NumPy's MemoryError becomes an `OutOfMemoryError`.
     """
-    if _QUIET is None:
+    if _WARNING_FREE is None:
         return _with_errstate(function)
-    enter, leave, value = _QUIET.variable.set, _QUIET.variable.reset, _QUIET.value
+    enter, leave, value = _WARNING_FREE.variable.set, _WARNING_FREE.variable.reset, _WARNING_FREE.value
 
     def call(*args: Any) -> Any:
         token = enter(value)
@@ -276,9 +276,9 @@ def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..
     once, and a copy of the context serves. A function that raises RuntimeError by itself is called once more, which does no harm: it has no
     effects but its result. NumPy's MemoryError becomes an `OutOfMemoryError`.
     """
-    if _QUIET is None:
+    if _WARNING_FREE is None:
         return _with_errstate(function)
-    run, copy = _QUIET.context.run, _QUIET.context.copy
+    run, copy = _WARNING_FREE.context.run, _WARNING_FREE.context.copy
 
     def again(error: Exception, *args: Any) -> Any:
         if isinstance(error, MemoryError):

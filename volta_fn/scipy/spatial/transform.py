@@ -309,7 +309,7 @@ class Rotation:
     def __mul__(self, other: Rotation) -> Rotation:
         if not isinstance(other, Rotation):
             return NotImplemented
-        return Rotation(normalized(product(*_together(self.quat, other.quat))))
+        return Rotation(normalized(product(*_promoted_quaternions(self.quat, other.quat))))
 
     def apply(self, vectors: Any, inverse: bool = False) -> Array:
         """Rotate vectors (..., 3), or with `inverse` rotate them back.
@@ -380,7 +380,7 @@ class Rotation:
         return self.quat.ndim == 1
 
 
-def _together(p: Array, q: Array) -> tuple[Array, Array]:
+def _promoted_quaternions(p: Array, q: Array) -> tuple[Array, Array]:
     """Return quaternions of one dtype and shape."""
     p, q = promote_args("Rotation.__mul__", (p, q), dtypes.FLOATS)
     shape = lax.broadcast_shapes(p.shape, q.shape)

@@ -1,6 +1,4 @@
 from volta_fn.vision.transforms.color import *
-from volta_fn.vision.transforms.filters import *
 from volta_fn.vision.transforms.geometry import *
-from volta_fn.vision.transforms.mixing import *
 from volta_fn.vision.transforms.policies import *
 from volta_fn.vision.transforms.random_changes import *

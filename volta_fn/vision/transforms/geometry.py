@@ -307,7 +307,7 @@ def affine(
     shears = shear if isinstance(shear, Sequence) else (shear, 0.0)
     if len(shears) != 2 or len(translate) != 2:
         raise ArgumentError(f"affine: translate and shear have two numbers, got {translate!r} and {shear!r}")
-    middle = _middle(value)
+    middle = _image_center(value)
     about = middle if center is None else center
     (a, b), (c, d) = _inverse(angle, scale, shears)
 
@@ -318,7 +318,7 @@ def affine(
     return _mapped("affine", value, value.shape[-2:], source, interpolation, fill)
 
 
-def _middle(images: Array) -> tuple[float, float]:
+def _image_center(images: Array) -> tuple[float, float]:
     return images.shape[-1] / 2, images.shape[-2] / 2
 
 
@@ -357,8 +357,8 @@ def rotate(
     quarters = angle % 360 / 90 if isinstance(angle, (int, float)) and center is None else 0.5
     if quarters in (0, 2) or (quarters in (1, 3) and (expand or size[0] == size[1])):
         return vnp.rot90(value, int(quarters), (-2, -1))  # exactly
-    size = _expanded(angle, size) if expand else size
-    middle = _middle(value)
+    size = _rotated_size(angle, size) if expand else size
+    middle = _image_center(value)
     about = middle if center is None else center
     (a, b), (c, d) = _inverse(-angle, 1.0, (0.0, 0.0))
     moved = (size[1] - value.shape[-1]) / 2, (size[0] - value.shape[-2]) / 2
@@ -370,7 +370,7 @@ def rotate(
     return _mapped("rotate", value, size, source, interpolation, fill)
 
 
-def _expanded(angle: float, size: Sequence[int]) -> tuple[int, int]:
+def _rotated_size(angle: float, size: Sequence[int]) -> tuple[int, int]:
     """Return the size of the smallest image around a rotated one."""
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     middle = (size[1] / 2, size[0] / 2)

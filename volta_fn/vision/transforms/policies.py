@@ -20,6 +20,7 @@ from volta_fn.vision.transforms.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_saturation,
+    adjust_sharpness,
     as_images,
     autocontrast,
     equalize,
@@ -28,7 +29,6 @@ from volta_fn.vision.transforms.color import (
     posterize,
     solarize,
 )
-from volta_fn.vision.transforms.filters import adjust_sharpness
 from volta_fn.vision.transforms.geometry import affine
 
 __all__ = ["auto_augment", "rand_augment", "trivial_augment_wide"]

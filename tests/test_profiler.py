@@ -30,7 +30,7 @@ def test_a_trace_has_steps_programs_and_kernels(tmp_path: Path, monkeypatch: pyt
     for program in programs:
         inside = [k for k in kernels if program.begin <= k.begin and k.end <= program.end]
         assert len(inside) == len(kernels) // 3
-    assert "test_recording.py" in kernels[0].details["lines"]
+    assert "test_profiler.py" in kernels[0].details["lines"]
     events = json.loads((tmp_path / "volta_fn.trace.json").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
     assert sum(event["ph"] == "X" for event in events) == len(result.events)

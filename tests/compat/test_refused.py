@@ -1,4 +1,4 @@
-"""Hints to XLA change no value."""
+"""Hints to XLA change no value, and its options have JAX's names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.compat import hints
+from volta_fn.compat import refused
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 
 def test_marked_functions_compute_the_same() -> None:
     decorators = [
-        hints.compute_on("device_host"),
-        hints.compute_on2(compute_type="device", out_memory_spaces=None),
-        hints.scheduling_group("a"),
-        hints.xla_metadata_call(a=1),
-        hints.fused(out_spaces=None),
+        refused.compute_on("device_host"),
+        refused.compute_on2(compute_type="device", out_memory_spaces=None),
+        refused.scheduling_group("a"),
+        refused.xla_metadata_call(a=1),
+        refused.fused(out_spaces=None),
     ]
     for decorate in decorators:
 
@@ -27,25 +27,25 @@ def test_marked_functions_compute_the_same() -> None:
             return 2 * x
 
         assert vf.jit(double)(jnp.float32(3)) == 6 and vf.grad(double)(1.0) == 2 and double.__name__ == "double"
-    assert hints.compute_on2(lambda x: x, compute_type="gpu_stream:1", out_memory_spaces=None)(2) == 2
-    assert hints.xla_metadata_call(lambda x: x)(2) == 2
-    assert hints.control_dep(1, 2) is None and hints.schedule([1, 2]) is None
+    assert refused.compute_on2(lambda x: x, compute_type="gpu_stream:1", out_memory_spaces=None)(2) == 2
+    assert refused.xla_metadata_call(lambda x: x)(2) == 2
+    assert refused.control_dep(1, 2) is None and refused.schedule([1, 2]) is None
 
 
 def test_unknown_processors_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="device_host"), hints.compute_on("nonsense"):
+    with pytest.raises(ArgumentError, match="device_host"), refused.compute_on("nonsense"):
         pass
     with pytest.raises(ArgumentTypeError, match="string"):
-        hints.compute_on2(compute_type=1, out_memory_spaces=None)
+        refused.compute_on2(compute_type=1, out_memory_spaces=None)
 
 
 def test_arrays_that_are_split_alike_have_one_shape() -> None:
     with pytest.raises(ShapeError, match="one shape"):
-        hints.shard_alike(jnp.ones(2), jnp.ones(3))
+        refused.shard_alike(jnp.ones(2), jnp.ones(3))
 
 
 def test_functions_with_rules_of_partition() -> None:
-    @hints.custom_partitioning
+    @refused.custom_partitioning
     def scale(x, factor=2.0):
         return x * factor
 
@@ -61,13 +61,13 @@ def test_functions_with_rules_of_partition() -> None:
 
 def test_rules_of_sharding_hold_the_names_that_jax_holds() -> None:
     arguments = (("a", "b"),), (("a",),)
-    ours = hints.SdyShardingRule(*[tuple(hints.ArrayMapping(*m) for m in side) for side in arguments], reduction_factors=("b",))
+    ours = refused.SdyShardingRule(*[tuple(refused.ArrayMapping(*m) for m in side) for side in arguments], reduction_factors=("b",))
     real = theirs.SdyShardingRule(*[tuple(theirs.ArrayMapping(*m) for m in side) for side in arguments], reduction_factors=("b",))
     assert ours.operand_mappings == real.operand_mappings and ours.result_mappings == real.result_mappings
-    assert ours.reduction_factors == real.reduction_factors and hints.BATCHING == theirs.BATCHING
-    assert hints.CompoundFactor("a", "b") == ("a", "b")
+    assert ours.reduction_factors == real.reduction_factors and refused.BATCHING == theirs.BATCHING
+    assert refused.CompoundFactor("a", "b") == ("a", "b")
     with pytest.raises(ArgumentError, match="two factors"):
-        hints.CompoundFactor("a")
+        refused.CompoundFactor("a")
 
 
 def test_attributes_for_xla_have_no_effect() -> None:
@@ -78,3 +78,10 @@ def test_attributes_for_xla_have_no_effect() -> None:
     assert metadata.xla_metadata_call2(abs, {"label": 1}, ad_metadata="drop") is abs
     with pytest.raises(ArgumentTypeError, match="label must be a string"):
         metadata.xla_metadata_call(abs, label=[])
+
+
+def test_options_of_other_compilers_have_jaxs_values() -> None:
+    assert refused.CompilerEffortLevel("O1") is refused.CompilerEffortLevel.O1 is refused.CompilerEffortLevel(19)
+    with pytest.raises(ValueError, match="O9"):
+        refused.CompilerEffortLevel("O9")
+    assert refused.Inline("auto") is refused.Inline.AUTO and {*refused.UnreducedKind.__members__} == {"sum", "max", "min"}

@@ -1,8 +1,4 @@
-"""DLPack: memory shared with other libraries, without copies.
-
-NumPy makes and reads the capsules. It has no bfloat16, so that those elements pass as 16-bit integers whose dtype is changed in the
-capsule. The layout of capsules is that of dlpack.h, version 1.0.
-"""
+"""Memory shared with other libraries: DLPack, and columns of Arrow."""
 
 from __future__ import annotations
 
@@ -13,7 +9,13 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.devices.device import Device
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError, ShapeError
+from volta_fn.lazy_imports import load
+
+# DLPack.
+#
+# NumPy makes and reads the capsules. It has no bfloat16, so that those elements pass as 16-bit integers whose dtype is changed in the
+# capsule. The layout of capsules is that of dlpack.h, version 1.0.
 
 #: The device of host memory, and the device type of GPUs (kDLWebGPU), whose buffers other libraries cannot read.
 HOST = (1, 0)
@@ -137,3 +139,32 @@ def imported(x: Any, copy: bool | None, to_host: bool) -> np.ndarray:
     if values.dtype not in dtypes.ALL:
         raise DTypeError(f"from_dlpack: arrays of dtype {values.dtype} are not supported")
     return values
+
+
+# Arrow.
+#
+# A column of Arrow has one axis. Arrays of more are lists of a fixed size, as polars has them for NumPy's arrays. The elements are shared
+# where Arrow lays them out in the same way: for all dtypes but bool, whose elements are bits there.
+
+
+def arrow_array(values: np.ndarray, type: Any = None) -> Any:
+    """Return elements on the host as an array of pyarrow.
+
+    Args:
+        values: at least one axis, the first of which numbers the elements of the column.
+        type: pyarrow's type of the result (default: that of the dtype).
+
+    Raises:
+        ShapeError: there is no axis, or one of the lists has no elements. DTypeError: Arrow has no such dtype.
+    """
+    if values.ndim == 0:
+        raise ShapeError("a column of Arrow needs an axis, got an array of shape (); use x.item() or x.reshape(1)")
+    if 0 in values.shape[1:]:
+        raise ShapeError(f"lists of Arrow's fixed size have at least one element, got an array of shape {values.shape}")
+    if values.dtype.kind not in "biuf":
+        raise DTypeError(f"Arrow has no elements of {values.dtype}: convert them, as by x.astype('float32') or x.real and x.imag")
+    pyarrow = load("pyarrow")
+    column = pyarrow.array(values.reshape(-1))
+    for axis in range(values.ndim - 1, 0, -1):
+        column = pyarrow.FixedSizeListArray.from_arrays(column, values.shape[axis])
+    return column if type is None else column.cast(type)
