@@ -510,7 +510,7 @@ class _RowCopier:
         last: Index = high
         if side.which > 2 and not self.sure[side.which - 3]:
             start = self.starts[side.which - 3]
-            first = most(f, times(f, start, -per), 0)
+            first = least(f, most(f, times(f, start, -per), 0), high)  # a tile may lie in the padding as a whole
             last = least(f, times(f, plus(f, self.c.axes[side.which - 3].size, times(f, start, -1)), per), high)
         elif side.which <= 2 and side is self.last and self.valid_lanes is not None:
             last = least(f, self.valid_lanes, high)

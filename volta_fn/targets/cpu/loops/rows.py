@@ -68,10 +68,7 @@ class Accumulator(BaseAccumulator[State]):
         else:
             index = position(self.f, where, 0, self._at, lanes_of(state[0].type)).value
             f, (best, at, *nan) = self.f, state
-            better = self._is_better(x.value, best)
-            if not self.ordered:
-                earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
-                better = f.binary("or", better, f.binary("and", self._is_equal(x.value, best), earlier))
+            better = self._wins((x.value, index), (best, at))
             nan = [f.select(f.compare("fcmp uno", x.value, x.value), self._lesser(first, index), first) for first in nan]
             new = f.select(better, x.value, best), f.select(better, index, at), *nan
         lanes = lanes_of(state[0].type)
@@ -81,12 +78,21 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
 
     def merge(self, x: State, y: State) -> State:
-        """Emit the combination of two states; those of an index must come in order."""
+        """Emit the combination of two states, in the order of their elements."""
         if not self.node.is_index:
             return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
-        better = self._is_better(y[0], x[0])
+        better = self._wins((y[0], y[1]), (x[0], x[1]))
         both = [self.f.select(better, new, old) for new, old in zip(y[:2], x[:2], strict=True)]
         return *both, *map(self._lesser, x[2:], y[2:])
+
+    def _wins(self, new: tuple[Value, Value], old: tuple[Value, Value]) -> Value:
+        """Emit whether a number and its position replace earlier ones."""
+        f, (x, index), (best, at) = self.f, new, old
+        better = self._is_better(x, best)
+        if self.ordered:
+            return better
+        earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
+        return f.binary("or", better, f.binary("and", self._is_equal(x, best), earlier))
 
     def _lesser(self, x: Value, y: Value) -> Value:
         return combine(self.f, _LEAST, Number(self._at, (x,)), Number(self._at, (y,))).value
