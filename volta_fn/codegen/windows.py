@@ -126,6 +126,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     taps, strides, padding, bases, dilations = (params[name] for name in names)
     counts = counts_of_windows(tuple(shape), params)
     lows = [low for low, _ in padding]
+    strides = [stride if count > 1 else 1 for stride, count in zip(strides, counts, strict=True)]  # from one window nothing steps on
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)

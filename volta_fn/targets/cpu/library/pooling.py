@@ -102,9 +102,8 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 
 # Reductions of windows: first down the rows, into a padded row, then along it.
 
-#: The most elements of a tile of a padded row, about.
-_TILE = 2048
-_MOST_BYTES = 1 << 15
+#: The most elements of a tile of a padded row, about, and its most bytes on the stack.
+_TILE, _MOST_BYTES = 2048, 1 << 15
 _VECTORS = 4
 _TASK = 1 << 14
 
@@ -124,6 +123,10 @@ class _Pool(NamedTuple):
         axis = self.windows.across
         return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
+    def room(self, lanes: int) -> int:
+        """Return the elements of a padded row, and of what a load of strided numbers reads beyond them."""
+        return self.span + self.windows.across.stride * lanes
+
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         return combine(f, self.reduction, x, y)
 
@@ -140,7 +143,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
         return None
     lanes = lanes_for(dtype)
     pool = _Pool(windows, operand.dtype, dtype, reduction, _tile(windows.across, lanes))
-    if pool.span * dtype.itemsize > _MOST_BYTES:
+    if pool.room(lanes) * dtype.itemsize > _MOST_BYTES:
         windows = windows.upright()
         pool = _Pool(windows, operand.dtype, dtype, reduction, windows.across.positions)
     axis = windows.across
@@ -169,8 +172,7 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 
         nest(f, [windows.outer * windows.results], reduced, bounds)
         return
-    # Loads of strided numbers reach a little further than the windows.
-    padded = f.alloca(f"[{pool.dtype.itemsize} x i8]", pool.span + axis.stride * lanes)
+    padded = f.alloca(f"[{pool.dtype.itemsize} x i8]", pool.room(lanes))
     tiles = -(-axis.positions // pool.tile)
     if tiles == 1:
         _clear(f, pool, padded, lanes)
