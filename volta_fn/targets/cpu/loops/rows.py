@@ -16,10 +16,10 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
 from volta_fn.core.primitive import reduction_of
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, lanes_of, least, rounded_down
+from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, lanes_of, least, rounded_down
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, position
-from volta_fn.targets.cpu.scalars.number import convert
+from volta_fn.targets.cpu.scalars.number import convert, lanes_below
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # Reductions in vectors, by the accumulators of `codegen.loops`.
@@ -74,7 +74,7 @@ class Accumulator(BaseAccumulator[State]):
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
-        valid = mask_of(self.f, count, lanes)
+        valid = lanes_below(self.f, count, lanes)
         return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
 
     def merge(self, x: State, y: State) -> State:
@@ -152,11 +152,6 @@ class Accumulator(BaseAccumulator[State]):
     def _is_better(self, x: Value, y: Value) -> Value:
         sign = "fcmp o" if self.dtype in dtypes.FLOATS else "icmp s" if self.dtype in dtypes.SIGNED else "icmp u"
         return self.f.compare(sign + ("gt" if self.node.reduction.step == "max" else "lt"), x, y)
-
-
-def mask_of(f: Function, count: Value, lanes: int) -> Value:
-    """Emit a mask of the first `count` lanes, as a vector of i1."""
-    return f.compare("icmp ult", counting(lanes), f.splat(count, lanes))
 
 
 # The passes over rows as loops.
