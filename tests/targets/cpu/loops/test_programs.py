@@ -328,7 +328,7 @@ def test_concatenations_of_many_arrays_have_vectors_in_every_part(count: int) ->
             (lambda *xs: jnp.tanh(join(*xs) * 2 + 1), parts, count),
             (lambda *xs: nn.softmax(join(*xs)), parts, count),
             (lambda *xs: join(*xs).sum(0), parts, count),
-            (lambda *xs: jnp.stack(xs, -1) * 2 + 1, [shaped(300)] * count, count),
+            (lambda *xs: jnp.stack(xs, -1) * 2, [shaped(300)] * count, count),  # cheap with narrow vectors, too
             (overlap, [shaped(30, 20)] * count, 2 * count),
         ]
     for function, args, segments in programs:
