@@ -115,6 +115,12 @@ class Windows(NamedTuple):
         """The number of taps of a window."""
         return self.across.taps * math.prod(axis.taps for axis in self.vertical)
 
+    @property
+    def reach(self) -> int:
+        """More than any offset in the operand, and any distance of an element that a window meets along an axis."""
+        spans = [axis.positions * axis.stride + axis.taps * abs(axis.dilation) + abs(axis.low) for axis in self.axes]
+        return max(self.elements, *spans)
+
     def upright(self) -> Windows:
         """Return the same windows with all their axes vertical, and rows of one element."""
         return self if self.across.plain else Windows(self.outer, (*self.vertical, self.across), Axis(1, 1, 1, 0, 1, 1, 1))

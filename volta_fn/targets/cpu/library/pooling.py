@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -479,10 +478,13 @@ class WindowVector(NamedTuple):
 def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> WindowSelection | None:
     """Return the selection, if it is supported."""
     windows = windows_of(operand.shape, params)
-    fits = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
-    if math.prod(operand.shape) >= 1 << 31 or moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
+    windows = windows.upright() if windows.across.base > 1 else windows
+    selection = WindowSelection(windows, moved.dtype, operand.dtype, params["select"])
+    supported = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
+    if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not supported:
         return None
-    return WindowSelection(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
+    # Offsets in a plane, and elements along an axis that the lanes of windows meet, have 32 bits.
+    return selection if windows.reach + selection.lanes * windows.across.stride < 1 << 31 else None
 
 
 def _start(f: Function, selection: WindowSelection, vector: WindowVector, tap: int) -> Value:
