@@ -99,6 +99,18 @@ def test_infinity_stays_where_its_windows_are() -> None:
     np.testing.assert_array_equal(result[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
 
 
+@pytest.mark.parametrize(("algorithm", "windows"), [("igemm", 9), ("winograd", 16)])
+def test_infinity_spreads_to_tiles_by_winograds_algorithm_alone(algorithm: str, windows: int) -> None:
+    """As `docs/differences.md` says."""
+    x, w = np.ones((1, 16, 16, 16), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    x[0, 0, 6, 6] = np.inf
+    params = params_of(2, padding=((1, 1), (1, 1)), algorithm=algorithm)
+    routine = maker((ShapedArray(x.shape, x.dtype), ShapedArray(w.shape, w.dtype)), params)
+    assert routine is not None
+    (result,) = run_routine(routine, [x, w], [((1, 16, 16, 16), x.dtype)])
+    assert (~np.isfinite(result)).any(1).sum() == windows
+
+
 @given(
     st.sampled_from(ORDERS),
     st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 14), st.integers(1, 14), st.integers(1, 40)),

@@ -383,8 +383,8 @@ def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermos
         order = [*order[1:], innermost]
     sides: list[TileSide] = []
     stride = 1
-    for index, index in enumerate(reversed(order)):
-        if index and stride * work.itemsize % 1024 == 0:
+    for index in reversed(order):
+        if stride * work.itemsize % 1024 == 0:
             stride += work.lanes  # rows with a stride of a power of two would share few sets of the caches
         sides.insert(0, TileSide(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]

@@ -304,7 +304,7 @@ def accumulate(
                 load(
                     f,
                     work.element,
-                    work.itemsize,
+                    work.itemsize // work.group,
                     _beyond(f, b_pointer, (step * b.inner + v * work.lanes) * work.itemsize),
                     work.lanes,
                     masks[v],
