@@ -117,9 +117,8 @@ class Windows(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """More than any offset in the operand, and any distance of an element that a window meets along an axis."""
-        spans = [axis.positions * axis.stride + axis.taps * abs(axis.dilation) + abs(axis.low) for axis in self.axes]
-        return max(self.elements, *spans)
+        """A bound of the distances along axes at which windows meet elements, or padding."""
+        return max([axis.positions * axis.stride + axis.taps * abs(axis.dilation) + abs(axis.low) for axis in self.axes])
 
     def upright(self) -> Windows:
         """Return the same windows with all their axes vertical, and rows of one element."""
@@ -132,7 +131,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     taps, strides, padding, bases, dilations = (params[name] for name in names)
     counts = counts_of_windows(tuple(shape), params)
     lows = [low for low, _ in padding]
-    strides = [stride if count > 1 else 1 for stride, count in zip(strides, counts, strict=True)]  # from one window nothing steps on
+    strides = [stride if count > 1 else 1 for stride, count in zip(strides, counts, strict=True)]  # there is no step from a single window
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)

@@ -67,7 +67,7 @@ CASES = [
     ((3, 5000), geometry((1, 4), window_strides=(1, 3), padding=((0, 0), (2, 1)))),
     ((70000,), geometry((40000,))),
     ((2, 7, 7), geometry((1, 7, 7))),
-    ((2, 6), geometry((1, 3), window_strides=(1, 10**9))),  # one window, from which nothing steps on
+    ((2, 6), geometry((1, 3), window_strides=(1, 10**9))),  # a single window, whose stride is no step
     ((20_000,), geometry((3,), window_strides=(5000,))),  # of strides too long for a row on the stack
     ((6,), geometry((3,), window_strides=(1 << 20,), padding=((0, 1 << 20),))),
 ]

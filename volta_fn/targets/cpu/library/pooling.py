@@ -123,7 +123,7 @@ class _Pool(NamedTuple):
         return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
     def room(self, lanes: int) -> int:
-        """Return the elements of a padded row, and of what a load of strided numbers reads beyond them."""
+        """Return the elements of a padded row that loads of strided numbers reach."""
         return self.span + self.windows.across.stride * lanes
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
@@ -484,7 +484,7 @@ def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not supported:
         return None
     # Offsets in a plane, and elements along an axis that the lanes of windows meet, have 32 bits.
-    return selection if windows.reach + selection.lanes * windows.across.stride < 1 << 31 else None
+    return selection if max(windows.elements, windows.reach + selection.lanes * windows.across.stride) < 1 << 31 else None
 
 
 def _start(f: Function, selection: WindowSelection, vector: WindowVector, tap: int) -> Value:

@@ -86,7 +86,7 @@ class Accumulator(BaseAccumulator[State]):
         return *both, *map(self._lesser, x[2:], y[2:])
 
     def _wins(self, new: tuple[Value, Value], old: tuple[Value, Value]) -> Value:
-        """Emit whether a number and its position replace earlier ones."""
+        """Emit whether a number and its position replace those so far."""
         f, (x, index), (best, at) = self.f, new, old
         better = self._is_better(x, best)
         if self.ordered:

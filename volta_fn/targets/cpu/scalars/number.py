@@ -427,13 +427,13 @@ def _addresses(f: Function, vector: str, pointer: Value, stride: int) -> Value:
 
 
 def gathered(f: Function, vector: str, pointer: Value, align: int, stride: int, mask: Value) -> Value:
-    """Load a vector of numbers with a stride; zero where the mask leaves lanes out, which are not touched."""
+    """Load numbers with a stride, zero where the mask leaves lanes out."""
     where, name = _addresses(f, vector, pointer, stride), f"llvm.masked.gather.{overload(vector)}.v{lanes_of(vector)}p0"
     return f.intrinsic(name, vector, where, Value("i32", str(align)), mask, Value(vector, "zeroinitializer"))
 
 
 def scattered(f: Function, vector: Value, pointer: Value, align: int, stride: int, mask: Value) -> None:
-    """Store the lanes of a vector that the mask has, with a stride."""
+    """Store the lanes that the mask has with a stride."""
     where, name = _addresses(f, vector.type, pointer, stride), f"llvm.masked.scatter.{overload(vector.type)}.v{lanes_of(vector.type)}p0"
     f.module.declare(name, f"declare void @{name}({vector.type}, {where.type}, i32, {mask.type})")
     f.run(name, vector, where, Value("i32", str(align)), mask)

@@ -451,7 +451,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], c
 
 
 def _can_walk(windows: Windows, capabilities: TargetCapabilities) -> bool:
-    """Return True if a device does so many iterations, and elements have numbers of 32 bits."""
+    """Return True if a device may do the iterations, in indices of 32 bits."""
     return _AT_ONCE * iterations_of(windows) <= capabilities.iterations and windows.reach < 1 << 31
 
 
