@@ -202,7 +202,9 @@ def _attention(problem: Problem, inputs: list[np.ndarray]) -> list[Want]:
         d = _wide(inputs[-1]).transpose(form.cotangent.order)
         slopes = np.where(seen, weights * (d @ items.swapaxes(2, 3) - (d * out).sum(-1, keepdims=True)), 0)
         shared = tuple([a for a, size in enumerate(inputs[3].shape) if size == 1])
-        to_bias = [(slopes.sum(shared, keepdims=True), None)] if form.to_bias else []
+        # What is summed may cancel: its errors add up as a random walk does.
+        walk = np.sqrt(np.square(slopes).sum(shared, keepdims=True))
+        to_bias = [(slopes.sum(shared, keepdims=True), walk)] if form.to_bias else []
         slopes = slopes * (1 - bounded * bounded) * form.scale
         to_k, to_v = slopes.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d
         to_k, to_v = (x.reshape(*k.shape[:2], each, *x.shape[2:]).sum(2) for x in (to_k, to_v))

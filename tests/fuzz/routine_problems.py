@@ -87,6 +87,8 @@ class Problem(NamedTuple):
             evaluate = attention_routine_p.evaluate
             assert evaluate is not None
             results[-1:-1] = evaluate(*results[:-1], form=self.params["form"])
+        if self.name == "householder_product":
+            results[1] = _reflecting(*results)
         return results
 
     @property
@@ -125,6 +127,14 @@ def dtypes_named(params: dict[str, Any]) -> list[str]:
 
 
 # elements
+
+
+def _reflecting(vectors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Factors, by some numbers, with which the products of reflections by vectors are unitary: others grow beyond a dtype's range."""
+    lengths = 1 + np.square(np.abs(np.tril(vectors[..., : numbers.shape[-1]], -1))).sum(-2)
+    angles = np.abs(numbers) if numbers.dtype.kind == "c" else np.pi * (numbers != 0)
+    factors = (1 - np.exp(1j * angles)) / lengths
+    return (factors if numbers.dtype.kind == "c" else factors.real).astype(numbers.dtype)
 
 
 def values(operand: Operand) -> np.ndarray:

@@ -115,6 +115,11 @@ class Windows(NamedTuple):
         """The number of taps of a window."""
         return self.across.taps * math.prod(axis.taps for axis in self.vertical)
 
+    @property
+    def reach(self) -> int:
+        """A bound of the distances along axes at which windows meet elements, or padding."""
+        return max([axis.positions * axis.stride + axis.taps * abs(axis.dilation) + abs(axis.low) for axis in self.axes])
+
     def upright(self) -> Windows:
         """Return the same windows with all their axes vertical, and rows of one element."""
         return self if self.across.plain else Windows(self.outer, (*self.vertical, self.across), Axis(1, 1, 1, 0, 1, 1, 1))
@@ -126,6 +131,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     taps, strides, padding, bases, dilations = (params[name] for name in names)
     counts = counts_of_windows(tuple(shape), params)
     lows = [low for low, _ in padding]
+    strides = [stride if count > 1 else 1 for stride, count in zip(strides, counts, strict=True)]  # there is no step from a single window
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)

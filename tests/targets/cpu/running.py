@@ -23,8 +23,8 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _NO_SIGNAL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda signals: 0)
 _SIGNALS = np.array([ctypes.cast(_NO_SIGNAL, ctypes.c_void_p).value, *[0] * (len(SignalWord) - 1)], np.int64)
 
-#: Bytes around outputs and workspace that a routine must leave as they are.
-_MARGIN = 64
+#: Bytes around buffers that a routine must leave as they are, and what they are full of.
+_MARGIN, _FILLING = 192, 0xA5
 
 
 #: Sets what may be done with pages of memory.
@@ -55,33 +55,40 @@ class Pointers:
 
 
 class Guarded:
-    """Memory, aligned to 64 bytes, that is full of 0xA5, with margins that tell if code wrote out of bounds."""
+    """Memory, `shift` bytes after the beginning of a cache line, with margins that tell if code wrote out of bounds; full of `filling`."""
 
-    def __init__(self, size: int) -> None:
-        self.raw = np.full(size + 2 * _MARGIN + 64, 0xA5, np.uint8)
-        self.start = _MARGIN + (-(self.raw.ctypes.data + _MARGIN) % 64)
-        self.size = size
+    def __init__(self, size: int, shift: int = 0, filling: int = _FILLING) -> None:
+        self.raw = np.full(size + 2 * _MARGIN + 64, filling, np.uint8)
+        self.start = _MARGIN + (shift - (self.raw.ctypes.data + _MARGIN)) % 64
+        self.size, self.filling = size, filling
 
     @property
     def inside(self) -> np.ndarray:
         """The bytes between the margins."""
         return self.raw[self.start : self.start + self.size]
 
+    @property
+    def address(self) -> int:
+        """Where the bytes between the margins begin."""
+        return self.raw.ctypes.data + self.start
+
     def check(self, what: str) -> None:
         """Fail if a margin was written to."""
         before, after = self.raw[: self.start], self.raw[self.start + self.size :]
-        assert (before == 0xA5).all() and (after == 0xA5).all(), f"{what}: written beyond its ends"
+        for margin, where in ((before[::-1], "before its beginning"), (after, "beyond its end")):
+            written = np.flatnonzero(margin != self.filling)
+            assert not written.size, f"{what}: byte {written[0] + 1} {where} was written"
 
 
 class GuardedOperand(Guarded):
     """Memory with a margin before it, and a page after it whose access ends the process: code that reads beyond its end is noticed."""
 
-    def __init__(self, size: int) -> None:
-        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    def __init__(self, size: int, filling: int = _FILLING) -> None:
+        pages = -(-(size + _MARGIN) // mmap.PAGESIZE) * mmap.PAGESIZE
         memory = np.frombuffer(mmap.mmap(-1, pages + mmap.PAGESIZE), np.uint8)
-        memory[:] = 0xA5
+        memory[:] = filling
         assert _PROTECT(memory.ctypes.data + pages, mmap.PAGESIZE, 0) == 0
-        self.raw, self.start, self.size = memory[:pages], pages - size, size
+        self.raw, self.start, self.size, self.filling = memory[:pages], pages - size, size, filling
 
 
 def run_routine(
@@ -106,7 +113,7 @@ def run_routine(
     buffers = [held[places[n]] if n in places else Guarded(size) for n, size in enumerate(sizes)]
     extra = [Guarded(routine.workspace)] if routine.workspace else []
     memory = [*held, *buffers, *extra]
-    pointers = Pointers([m.raw.ctypes.data + m.start for m in memory])
+    pointers = Pointers([m.address for m in memory])
     addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
     for launch, address in zip(routine.launches, addresses, strict=True):
         cuts = np.linspace(0, launch.tasks, max(1, min(chunks, launch.tasks)) + 1).astype(int).tolist()
@@ -118,3 +125,23 @@ def run_routine(
     for number, guarded in enumerate([*buffers, *extra]):
         guarded.check(f"result {number}" if number < len(buffers) else "the workspace")
     return [g.inside.copy().view(dtype).reshape(shape) for g, (shape, dtype) in zip(buffers, outputs, strict=True)]
+
+
+def check_rooms(routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], np.dtype]]) -> None:
+    """Fail if two tasks of a launch change the same byte of the workspace: threads do tasks at the same time."""
+    sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in outputs]
+    memory = [Guarded(size) for size in (*[x.nbytes for x in inputs], *sizes, routine.workspace)]
+    for guarded, x in zip(memory, inputs, strict=False):
+        guarded.inside[:] = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
+    pointers, workspace = Pointers([m.address for m in memory]), memory[-1].inside
+    addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
+    for launch, address in zip(routine.launches, addresses, strict=True):
+        before, after, writers = workspace.copy(), workspace.copy(), np.full(routine.workspace, -1)
+        for task in range(launch.tasks):
+            workspace[:] = before
+            _ENTRY(address)(pointers.address, task, task + 1)
+            changed = workspace != before
+            others = set(writers[changed].tolist()) - {-1}
+            assert not others, f"{launch.symbol}: task {task} writes where tasks {sorted(others)} do"
+            writers[changed], after[changed] = task, workspace[changed]
+        workspace[:] = after

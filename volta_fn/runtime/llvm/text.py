@@ -199,10 +199,11 @@ class Function(IndexArithmetic[Value]):
         """Append a store."""
         self.do(f"store {value}, {pointer}, align {align}")
 
-    def memcpy(self, target: Value, source: Value, size: Value) -> None:
+    def memcpy(self, target: Value, source: Value, size: Value, align: int = 1) -> None:
         """Append a copy of `size` bytes between arrays that do not overlap."""
         self.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        self.run("llvm.memcpy.p0.p0.i64", target, source, size, Value("i1", "false"))
+        aligned = [Value(f"ptr align {align}", pointer.name) for pointer in (target, source)]
+        self.run("llvm.memcpy.p0.p0.i64", *aligned, size, Value("i1", "false"))
 
     # vectors
 

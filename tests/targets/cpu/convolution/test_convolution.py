@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.targets.convolutions import ORDERS, configurations, params_of, placed
-from tests.targets.cpu.running import run_routine
+from tests.targets.cpu.running import check_rooms, run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.convolution import ROUTINES
@@ -64,6 +64,20 @@ def test_a_long_sum_is_split_into_pieces_and_added_in_order() -> None:
     check(lhs, rhs, params, np.float32, 1e-5, 3)
 
 
+@pytest.mark.parametrize("algorithm", ["igemm", "direct"])
+@pytest.mark.parametrize(("groups", "by_channels"), [(1, False), (1, True), (64, True)])
+def test_blocks_within_the_padding_stay_in_their_rooms(algorithm: str, groups: int, by_channels: bool) -> None:
+    order = (0, 2, 1) if by_channels else (0, 1, 2)
+    numbers = (order, (2, 1, 0) if by_channels else order, order)
+    params = params_of(1, padding=((5000, 1),), dimension_numbers=numbers, feature_group_count=groups, algorithm=algorithm)
+    lhs, rhs = placed((1, 64, 8), numbers[0]), placed((64 if groups > 1 else 16, 64 // groups, 3), numbers[1])
+    x, w = np.ones(lhs, np.float32), np.ones(rhs, np.float32)
+    routine = maker((ShapedArray(lhs, x.dtype), ShapedArray(rhs, w.dtype)), params)
+    assert routine is not None
+    check_rooms(routine, [x, w], [((rhs[numbers[1][0]], 5007), x.dtype)])
+    check(lhs, rhs, params, np.float32, 1e-6)
+
+
 def test_what_is_not_supported_is_left_alone() -> None:
     def avals(*shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[ShapedArray, ...]:
         return tuple([ShapedArray(shape, np.dtype(dtype)) for shape in shapes])
@@ -83,6 +97,18 @@ def test_infinity_stays_where_its_windows_are() -> None:
     assert routine is not None
     (result,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
     np.testing.assert_array_equal(result[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
+
+
+@pytest.mark.parametrize(("algorithm", "windows"), [("igemm", 9), ("winograd", 16)])
+def test_infinity_spreads_to_tiles_by_winograds_algorithm_alone(algorithm: str, windows: int) -> None:
+    """As `docs/differences.md` says."""
+    x, w = np.ones((1, 16, 16, 16), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    x[0, 0, 6, 6] = np.inf
+    params = params_of(2, padding=((1, 1), (1, 1)), algorithm=algorithm)
+    routine = maker((ShapedArray(x.shape, x.dtype), ShapedArray(w.shape, w.dtype)), params)
+    assert routine is not None
+    (result,) = run_routine(routine, [x, w], [((1, 16, 16, 16), x.dtype)])
+    assert (~np.isfinite(result)).any(1).sum() == windows
 
 
 @given(

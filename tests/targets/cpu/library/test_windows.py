@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import volta_fn as vf
 from tests.targets.cpu.library.checking import check
 from tests.targets.reference import reference
+from volta_fn import lax
 
 
 def geometry(taps: tuple[int, ...], **options: Any) -> dict[str, Any]:
@@ -65,6 +67,9 @@ CASES = [
     ((3, 5000), geometry((1, 4), window_strides=(1, 3), padding=((0, 0), (2, 1)))),
     ((70000,), geometry((40000,))),
     ((2, 7, 7), geometry((1, 7, 7))),
+    ((2, 6), geometry((1, 3), window_strides=(1, 10**9))),  # a single window, whose stride is no step
+    ((20_000,), geometry((3,), window_strides=(5000,))),  # of strides too long for a row on the stack
+    ((6,), geometry((3,), window_strides=(1 << 20,), padding=((0, 1 << 20),))),
 ]
 
 
@@ -75,6 +80,13 @@ def test_larger_windows(shape: tuple[int, ...], params: dict[str, Any]) -> None:
         check("reduce_window_max", [x[:45000]], params)
     else:
         check_all(x, params)
+
+
+def test_windows_too_far_apart_for_32_bits_are_left_to_the_host() -> None:
+    x, stride = vf.numpy.array([1.0, 5.0, 2.0, 7.0]), 1 << 32
+    largest = lambda x: lax.reduce_window(x, -np.inf, lax.max, (3,), (stride,), [(0, stride)])
+    assert vf.jit(largest)(x).tolist() == [5.0, -np.inf]
+    assert vf.jit(vf.grad(lambda x: largest(x)[0]))(x).tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "uint32", "int64"])

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.convolution.elements import Elements, everywhere, scattered
+from volta_fn.targets.cpu.convolution.elements import Elements
 from volta_fn.targets.cpu.convolution.emission import (
     Index,
     Operands,
@@ -28,12 +28,12 @@ from volta_fn.targets.cpu.convolution.emission import (
     repeat,
     step,
     times,
-    transposed,
     value,
 )
+from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
-from volta_fn.targets.cpu.scalars.number import masked_store
+from volta_fn.targets.cpu.scalars.number import everywhere, masked_store, scattered
 
 # Several correlations in one routine, which share launches.
 #
@@ -409,7 +409,7 @@ def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value,
     elif stride == 1:
         write(f, work, dtype, vector, work.lanes, to, mask)
     elif is_itself(work, dtype):
-        scattered(f, vector, to, work.type, work.itemsize, stride, work.lanes, mask or everywhere(work.lanes))
+        scattered(f, vector, to, work.itemsize, stride, mask or everywhere(work.lanes))
     else:
         _store_lanes_singly(f, work, dtype, vector, to, stride, mask)
 

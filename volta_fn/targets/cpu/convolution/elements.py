@@ -17,7 +17,7 @@ from volta_fn.compiler.correlations import Correlation, View
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, is_itself, load, read, stored_as, with_bias
 from volta_fn.targets.cpu.matmul.packing import joined
-from volta_fn.targets.cpu.scalars.values import overload
+from volta_fn.targets.cpu.scalars.number import everywhere, gathered
 
 
 class Elements(NamedTuple):
@@ -90,7 +90,7 @@ class Elements(NamedTuple):
         if stride == 1:
             return self.read(f, at, work.lanes, mask)
         if is_itself(work, self.dtype) and not self.apart:
-            return with_bias(f, work, gathered(f, at, work.type, work.itemsize, stride, work.lanes, mask or everywhere(work.lanes)))
+            return with_bias(f, work, gathered(f, work.vector, at, work.itemsize, stride, mask or everywhere(work.lanes)))
         if self.apart and 0 < stride <= _NEAR:
             return self._joined(f, at, work.lanes, lambda pointer: self._picked(f, pointer, stride, mask))
         result = Value(vector_of(work.type, work.lanes), "zeroinitializer")
@@ -166,34 +166,3 @@ def grouped_correlation(c: Correlation, work: ComputeType, x: Elements, w: Eleme
         return None  # x would be read along channels that are apart
     grouped = replace(c, channels=-(-c.channels // work.group), x=x_view.view, w=w_view.view)
     return grouped, x_view.elements, w_view.elements
-
-
-# Loads and stores of lanes that are apart.
-
-
-def addresses(f: Function, pointer: Value, type_: str, stride: int, lanes: int) -> Value:
-    """Emit the addresses of elements with a stride."""
-    indices = "<" + ", ".join(f"i64 {k * stride}" for k in range(lanes)) + ">"
-    return f.let(vector_of("ptr", lanes), f"getelementptr {type_}, {pointer}, {vector_of('i64', lanes)} {indices}")
-
-
-def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> Value:
-    """Emit a gather of elements with a stride; zero where masked out."""
-    vector = vector_of(type_, lanes)
-    pointers = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.gather.{overload(vector)}.v{lanes}p0"
-    f.module.declare(name, f"declare {vector} @{name}({pointers.type}, i32, {mask.type}, {vector})")
-    return f.let(vector, f"call {vector} @{name}({pointers}, i32 {align}, {mask}, {vector} zeroinitializer)")
-
-
-def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> None:
-    """Emit a scatter of the lanes that the mask has, with a stride."""
-    pointers = addresses(f, pointer, type_, stride, lanes)
-    name = f"llvm.masked.scatter.{overload(vector.type)}.v{lanes}p0"
-    f.module.declare(name, f"declare void @{name}({vector.type}, {pointers.type}, i32, {mask.type})")
-    f.do(f"call void @{name}({vector}, {pointers}, i32 {align}, {mask})")
-
-
-def everywhere(lanes: int) -> Value:
-    """Return the mask of all lanes."""
-    return Value(vector_of("i1", lanes), "splat (i1 true)")

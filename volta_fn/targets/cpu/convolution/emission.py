@@ -10,6 +10,7 @@ from typing import NamedTuple
 from volta_fn.compiler.correlations import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64
 from volta_fn.targets.cpu.convolution.elements import Elements
+from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes
 
 # Indices, loops and transposes in generated code.
@@ -141,25 +142,6 @@ def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> V
 
     below = f.compare("icmp slt", counting(lanes, "i32"), bound(high))
     return below if low == 0 and start == 0 else f.binary("and", below, f.compare("icmp sge", counting(lanes, "i32"), bound(low)))
-
-
-def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Emit the transpose of a square of vectors (a power of two of them)."""
-    lanes = len(rows)
-    vectors = list(rows)
-    half = 1
-    while half < lanes:
-        following = list(vectors)
-        for i in range(lanes):
-            if i & half:
-                continue
-            low = [lanes + lane - half if lane & half else lane for lane in range(lanes)]
-            high = [lanes + lane if lane & half else lane + half for lane in range(lanes)]
-            following[i] = f.shuffle(vectors[i], low, vectors[i + half])
-            following[i + half] = f.shuffle(vectors[i], high, vectors[i + half])
-        vectors = following
-        half *= 2
-    return vectors
 
 
 # Loop nests around a register tile: the sums of products of every algorithm here.
@@ -401,8 +383,8 @@ def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermos
         order = [*order[1:], innermost]
     sides: list[TileSide] = []
     stride = 1
-    for index, index in enumerate(reversed(order)):
-        if index and stride * work.itemsize % 1024 == 0:
+    for index in reversed(order):
+        if stride * work.itemsize % 1024 == 0:
             stride += work.lanes  # rows with a stride of a power of two would share few sets of the caches
         sides.insert(0, TileSide(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]
@@ -510,7 +492,7 @@ class _RowCopier:
         last: Index = high
         if side.which > 2 and not self.sure[side.which - 3]:
             start = self.starts[side.which - 3]
-            first = most(f, times(f, start, -per), 0)
+            first = least(f, most(f, times(f, start, -per), 0), high)  # a tile may lie in the padding as a whole
             last = least(f, times(f, plus(f, self.c.axes[side.which - 3].size, times(f, start, -1)), per), high)
         elif side.which <= 2 and side is self.last and self.valid_lanes is not None:
             last = least(f, self.valid_lanes, high)

@@ -40,9 +40,9 @@ from volta_fn.targets.cpu.convolution.emission import (
     step,
     tile_of,
     times,
-    transposed,
     value,
 )
+from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_of, first_lanes, stored_as
 
 # The blocking of a correlation for implicit GEMM.

@@ -13,7 +13,7 @@ from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
-from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit
+from volta_fn.targets.cpu.library.movement import alignment, bits, unit
 from volta_fn.targets.cpu.loops.emit import transposed
 from volta_fn.targets.cpu.routine import Routine
 
@@ -181,7 +181,7 @@ def _transposition(itemsize: int) -> SharedFunction:
 def copy(f: Function, dtype: np.dtype, to: Value, source: Value, count: int) -> None:
     """Emit a copy of `count` numbers, unless source and target are the same."""
     elsewhere = f.compare("icmp ne", to, source)
-    f.branch(elsewhere, lambda: copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
+    f.branch(elsewhere, lambda: f.memcpy(to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
 
 
 def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, number: float) -> None:

@@ -11,10 +11,11 @@ from volta_fn.codegen.scalars import CumulativeOp, cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
-from volta_fn.runtime.llvm.text import Function, Value, counting, element_of, i64, nest
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, nest
 from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store, supports
+from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, shuffled, splat, store, supports
+from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # Scans of vectors: every lane combined with all that comes before it.
 
@@ -57,7 +58,7 @@ def scan_vector(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Num
     if scan.reduction.step != "logaddexp":
         return _scan_by_doubling(f, scan, before, x)
     greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _apply(f, "max", before, x)), x.lanes)
-    start = _apply(f, "max", before, shuffle(f, x, [_first(scan, x.lanes)] * x.lanes))
+    start = _apply(f, "max", before, shuffled(f, x, [_first(scan, x.lanes)] * x.lanes))
     near = _apply(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
@@ -77,7 +78,7 @@ def _scan_by_doubling(f: Function, scan: Scan, before: Number, x: Number) -> tup
     while reach < x.lanes:
         x = scan.combine(f, _shifted(f, scan, x, reach), x)
         reach *= 2
-    return scan.combine(f, before, x), scan.combine(f, before, shuffle(f, x, [_last(scan, x.lanes)] * x.lanes))
+    return scan.combine(f, before, x), scan.combine(f, before, shuffled(f, x, [_last(scan, x.lanes)] * x.lanes))
 
 
 def _scan_exponentials(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
@@ -87,7 +88,7 @@ def _scan_exponentials(f: Function, scan: Scan, before: Number, x: Number, great
     earlier = _apply(f, "exp", _apply(f, "sub", before, greatest))
     total, _ = _scan_by_doubling(f, sums, earlier, _apply(f, "exp", _apply(f, "sub", x, greatest)))
     result = _apply(f, "add", greatest, _apply(f, "log", total))
-    return result, shuffle(f, result, [_last(scan, x.lanes)] * x.lanes)
+    return result, shuffled(f, result, [_last(scan, x.lanes)] * x.lanes)
 
 
 def _apply(f: Function, name: str, *operands: Number) -> Number:
@@ -102,17 +103,11 @@ def _last(scan: Scan, lanes: int) -> int:
     return 0 if scan.reverse else lanes - 1
 
 
-def shuffle(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
-    """Emit lanes of a vector (and of another, numbered on) in the given order."""
-    others = other.components if other else (None,) * len(x.components)
-    return Number(x.dtype, tuple([f.shuffle(p, order, o) for p, o in zip(x.components, others, strict=True)]))
-
-
 def _shifted(f: Function, scan: Scan, x: Number, reach: int) -> Number:
     """Emit a vector shifted by `reach` lanes, with identities at its beginning."""
     lanes = x.lanes
     order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
-    return shuffle(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.identity(f, lanes))
+    return shuffled(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.identity(f, lanes))
 
 
 # Cumulative sums, products, extrema and log-sum-exps.
@@ -263,7 +258,7 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
         return position, scan.read(f, source, position, lanes)
     position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, identity = scan.read(f, source, position, lanes, count), scan.identity(f, lanes)
-    valid = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
+    valid = lanes_below(f, count, lanes)
     return position, Number(scan.dtype, tuple([f.select(valid, x, n) for x, n in zip(read.components, identity.components, strict=True)]))
 
 
@@ -287,11 +282,7 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         return scan.combine(f, carried, _vector(f, scan, source, row, i, lanes, count)[1])
 
-    total = _fold(f, scan, bounds, lanes, scan.identity(f, lanes), step)
-    while total.lanes > 1:
-        half = total.lanes // 2
-        total = scan.combine(f, shuffle(f, total, range(half)), shuffle(f, total, range(half, 2 * half)))
-    return total
+    return horizontal(f, scan.reduction, _fold(f, scan, bounds, lanes, scan.identity(f, lanes), step))
 
 
 def _scan_chunk(

@@ -28,7 +28,8 @@ from volta_fn.targets.cpu.library.emission import (
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
-from volta_fn.targets.cpu.scalars.values import Lanes, overload
+from volta_fn.targets.cpu.scalars.number import everywhere, gathered, lanes_below, masked_load
+from volta_fn.targets.cpu.scalars.values import Lanes
 
 # Moving elements: an element of any dtype is an integer of its size.
 
@@ -57,12 +58,6 @@ def alignment(type_: str) -> int:
     return min(8, size_of(type_))
 
 
-def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: int) -> None:
-    """Copy `count` bytes to memory that does not overlap the source."""
-    f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr align {align} {target.name}, ptr align {align} {source.name}, {count}, i1 false)")
-
-
 def copy_block(
     f: Function, type_: str, target: Value, source: Value, loops: Sequence[Dims], first: tuple[Value, Value] | None = None
 ) -> None:
@@ -80,11 +75,11 @@ def copy_block(
         if not runs:
             f.store(f.load(type_, at, alignment(type_)), to, alignment(type_))
         elif depth or first is None:
-            copy_bytes(f, to, at, i64(sizes[-1] * size_of(type_)), alignment(type_))
+            f.memcpy(to, at, i64(sizes[-1] * size_of(type_)), alignment(type_))
         else:
             begin, end = first
             count = f.times(f.minus(end, begin), size_of(type_))
-            copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
+            f.memcpy(f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
 
     nest(f, sizes[:depth], copy_run, first if depth else None)
 
@@ -125,9 +120,7 @@ def flags(f: Function, lanes: int, start: Value, stride: int, size: int, count: 
 
 def first_lanes(f: Function, lanes: int, count: Value | None) -> Value:
     """Emit a mask of the first `count` lanes; of all if there is no count."""
-    if count is None:
-        return Value(vector_of("i1", lanes), "splat (i1 true)")
-    return f.compare("icmp slt", steps(lanes, 1), f.splat(narrow(f, count), lanes))
+    return everywhere(lanes) if count is None else lanes_below(f, count, lanes)
 
 
 def steps(lanes: int, stride: int) -> Value:
@@ -150,13 +143,9 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     lanes = lanes_of(where.mask.type)
     type_ = vector_of(element, lanes)
     if where.stride > _NEAR:
-        pointers = _addresses(f, element, where, lanes)
-        name = f"llvm.masked.gather.{overload(type_)}.v{lanes}p0"
-        return f.intrinsic(name, type_, pointers, Value("i32", str(align)), where.mask, Value(type_, "zeroinitializer"))
+        return gathered(f, type_, where.pointer, align, where.stride, where.mask)
     wide = vector_of(element, lanes * where.stride)
-    mask = _spread(f, where.mask, where.stride)
-    name = f"llvm.masked.load.{overload(wide)}.p0"
-    vector = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
+    vector = masked_load(f, wide, where.pointer, align, _spread(f, where.mask, where.stride))
     return vector if where.stride == 1 else Lanes(f, vector).shuffle(range(0, lanes * where.stride, where.stride)).value
 
 
@@ -167,11 +156,6 @@ def _spread(f: Function, x: Value, stride: int) -> Value:
     lanes = lanes_of(x.type)
     order = [k // stride if k % stride == 0 else lanes for k in range(lanes * stride)]
     return Lanes(f, x).shuffle(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
-
-
-def _addresses(f: Function, element: str, where: StridedLanes, lanes: int) -> Value:
-    offsets = f"<{lanes} x i64> <{', '.join(f'i64 {k * where.stride}' for k in range(lanes))}>"
-    return f.let(f"<{lanes} x ptr>", f"getelementptr {element}, {where.pointer}, {offsets}")
 
 
 # Blocks read or replaced at positions that are known when the program runs.
@@ -232,7 +216,7 @@ def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) 
             begin, end = task_range(f, number, operand.size, tasks)
             type_ = unit(operand.dtype.itemsize)
             count = f.times(f.minus(end, begin), operand.dtype.itemsize)
-            copy_bytes(f, f.at(target, type_, begin), f.at(source, type_, begin), count, min(8, operand.dtype.itemsize))
+            f.memcpy(f.at(target, type_, begin), f.at(source, type_, begin), count, min(8, operand.dtype.itemsize))
 
         f.branch(f.compare("icmp ne", source, target), copy)
 

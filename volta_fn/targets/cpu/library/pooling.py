@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -102,9 +101,8 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 
 # Reductions of windows: first down the rows, into a padded row, then along it.
 
-#: The most elements of a tile of a padded row, about.
-_TILE = 2048
-_MOST_BYTES = 1 << 15
+#: The most elements of a tile of a padded row, about, and its most bytes on the stack.
+_TILE, _MOST_BYTES = 2048, 1 << 15
 _VECTORS = 4
 _TASK = 1 << 14
 
@@ -124,6 +122,10 @@ class _Pool(NamedTuple):
         axis = self.windows.across
         return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
+    def room(self, lanes: int) -> int:
+        """Return the elements of a padded row that loads of strided numbers reach."""
+        return self.span + self.windows.across.stride * lanes
+
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         return combine(f, self.reduction, x, y)
 
@@ -140,7 +142,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
         return None
     lanes = lanes_for(dtype)
     pool = _Pool(windows, operand.dtype, dtype, reduction, _tile(windows.across, lanes))
-    if pool.span * dtype.itemsize > _MOST_BYTES:
+    if pool.room(lanes) * dtype.itemsize > _MOST_BYTES:
         windows = windows.upright()
         pool = _Pool(windows, operand.dtype, dtype, reduction, windows.across.positions)
     axis = windows.across
@@ -169,8 +171,7 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 
         nest(f, [windows.outer * windows.results], reduced, bounds)
         return
-    # Loads of strided numbers reach a little further than the windows.
-    padded = f.alloca(f"[{pool.dtype.itemsize} x i8]", pool.span + axis.stride * lanes)
+    padded = f.alloca(f"[{pool.dtype.itemsize} x i8]", pool.room(lanes))
     tiles = -(-axis.positions // pool.tile)
     if tiles == 1:
         _clear(f, pool, padded, lanes)
@@ -477,10 +478,13 @@ class WindowVector(NamedTuple):
 def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> WindowSelection | None:
     """Return the selection, if it is supported."""
     windows = windows_of(operand.shape, params)
-    fits = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
-    if math.prod(operand.shape) >= 1 << 31 or moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
+    windows = windows.upright() if windows.across.base > 1 else windows
+    selection = WindowSelection(windows, moved.dtype, operand.dtype, params["select"])
+    supported = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
+    if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not supported:
         return None
-    return WindowSelection(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
+    # Offsets in a plane, and elements along an axis that the lanes of windows meet, have 32 bits.
+    return selection if max(windows.elements, windows.reach + selection.lanes * windows.across.stride) < 1 << 31 else None
 
 
 def _start(f: Function, selection: WindowSelection, vector: WindowVector, tap: int) -> Value:

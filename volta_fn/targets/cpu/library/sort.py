@@ -14,7 +14,7 @@ from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
-from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
+from volta_fn.targets.cpu.library.movement import alignment, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
@@ -291,7 +291,7 @@ class _Alone:
 
     def _row(self, f: Function, pointers: list[Value], offset: Value) -> None:
         source, target = (f.at(pointer, self.element, offset) for pointer in pointers[:2])
-        copy_bytes(f, target, source, i64(self.rows.size * self.bytes), self.bytes)
+        f.memcpy(target, source, i64(self.rows.size * self.bytes), self.bytes)
         self._sorted(f, target, source, 1)
 
     def _sorted(self, f: Function, row: Value, source: Value, stride: int) -> None:

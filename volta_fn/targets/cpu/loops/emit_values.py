@@ -13,8 +13,8 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, PendingStores, Position
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
-from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
+from volta_fn.runtime.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, shuffled, splat, store
 
 Key = tuple[str, int]
 
@@ -161,10 +161,6 @@ class VectorScope(Scope[Value, Number]):
         if holds is None or holds.name == "true":
             if lanes > 1 and step == 1 and self.count is None and node_number in self.nest.streams:
                 fetch_ahead(f, pointer, _AHEAD)
-            if lanes > 1 and step == -1 and self.count is None:
-                return reversed_lanes(
-                    f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
-                )
             if lanes == 1:
                 return load(f, node.dtype, pointer, lanes)
             if step < 2 or node.mask:
@@ -276,7 +272,7 @@ class VectorScope(Scope[Value, Number]):
             assert self.vector_axis is not None
             store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.vector_axis.axis))
         else:
-            store(self.nest.f, first_lane(self.nest.f, self.value(value)), pointer)
+            store(self.nest.f, shuffled(self.nest.f, self.value(value), [0]), pointer)  # all lanes have the same number
 
     # hoisting
 
@@ -314,7 +310,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], node_number: int) -> None:
     read = [_joined(nest.f, [scope.spread(i) for scope in scopes]) for i in node.operands]
     full = apply(nest.f, node.op, read, node.dtype, dict(node.params))
     for k, scope in enumerate(scopes):
-        scope.values[node_number] = _shuffle(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
+        scope.values[node_number] = shuffled(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
@@ -326,24 +322,8 @@ def _joined(f: Function, numbers: Sequence[Number]) -> Number:
     return numbers[0]
 
 
-def _shuffle(f: Function, x: Number, lanes: Sequence[int]) -> Number:
-    return Number(x.dtype, tuple([f.shuffle(v, lanes) for v in x.components]))
-
-
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
     """Emit a prefetch of memory `distance` bytes ahead."""
     offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
-
-
-def first_lane(f: Function, x: Number) -> Number:
-    """Emit the first lane, where all have the same number."""
-    if x.lanes == 1:
-        return x
-    return Number(x.dtype, tuple([f.let(element_of(v.type), f"extractelement {v}, i64 0") for v in x.components]))
-
-
-def reversed_lanes(f: Function, x: Number) -> Number:
-    """Emit the lanes from last to first."""
-    return _shuffle(f, x, range(x.lanes)[::-1])

@@ -16,10 +16,10 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
 from volta_fn.core.primitive import reduction_of
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, lanes_of, least, rounded_down
+from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, lanes_of, least, rounded_down
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, position
-from volta_fn.targets.cpu.scalars.number import convert
+from volta_fn.targets.cpu.scalars.number import convert, lanes_below
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # Reductions in vectors, by the accumulators of `codegen.loops`.
@@ -68,25 +68,31 @@ class Accumulator(BaseAccumulator[State]):
         else:
             index = position(self.f, where, 0, self._at, lanes_of(state[0].type)).value
             f, (best, at, *nan) = self.f, state
-            better = self._is_better(x.value, best)
-            if not self.ordered:
-                earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
-                better = f.binary("or", better, f.binary("and", self._is_equal(x.value, best), earlier))
+            better = self._wins((x.value, index), (best, at))
             nan = [f.select(f.compare("fcmp uno", x.value, x.value), self._lesser(first, index), first) for first in nan]
             new = f.select(better, x.value, best), f.select(better, index, at), *nan
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
-        valid = mask_of(self.f, count, lanes)
+        valid = lanes_below(self.f, count, lanes)
         return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
 
     def merge(self, x: State, y: State) -> State:
-        """Emit the combination of two states; those of an index must come in order."""
+        """Emit the combination of two states, in the order of their elements."""
         if not self.node.is_index:
             return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
-        better = self._is_better(y[0], x[0])
+        better = self._wins((y[0], y[1]), (x[0], x[1]))
         both = [self.f.select(better, new, old) for new, old in zip(y[:2], x[:2], strict=True)]
         return *both, *map(self._lesser, x[2:], y[2:])
+
+    def _wins(self, new: tuple[Value, Value], old: tuple[Value, Value]) -> Value:
+        """Emit whether a number and its position replace those so far."""
+        f, (x, index), (best, at) = self.f, new, old
+        better = self._is_better(x, best)
+        if self.ordered:
+            return better
+        earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
+        return f.binary("or", better, f.binary("and", self._is_equal(x, best), earlier))
 
     def _lesser(self, x: Value, y: Value) -> Value:
         return combine(self.f, _LEAST, Number(self._at, (x,)), Number(self._at, (y,))).value
@@ -146,11 +152,6 @@ class Accumulator(BaseAccumulator[State]):
     def _is_better(self, x: Value, y: Value) -> Value:
         sign = "fcmp o" if self.dtype in dtypes.FLOATS else "icmp s" if self.dtype in dtypes.SIGNED else "icmp u"
         return self.f.compare(sign + ("gt" if self.node.reduction.step == "max" else "lt"), x, y)
-
-
-def mask_of(f: Function, count: Value, lanes: int) -> Value:
-    """Emit a mask of the first `count` lanes, as a vector of i1."""
-    return f.compare("icmp ult", counting(lanes), f.splat(count, lanes))
 
 
 # The passes over rows as loops.

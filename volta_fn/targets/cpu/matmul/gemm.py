@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions import Problem
+from volta_fn.compiler.contractions import Problem, contiguous_strides
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.matmul.blocking import (
     CHOSEN,
@@ -20,8 +20,6 @@ from volta_fn.targets.cpu.matmul.blocking import (
     Packing,
     choose_blocking,
     each,
-    flat_index,
-    indices_of,
     legal_blockings,
     parameters_of,
     range_of,
@@ -172,7 +170,7 @@ class Gemm:
     def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Emit the address of a panel of B that was packed ahead."""
         blocking = self.blocking
-        number = flat_index(f, (batch, blocking.batch), (block, blocking.blocks), (panel, blocking.column_panels))
+        number = f.dotted((batch, block, panel), contiguous_strides((blocking.batch, blocking.blocks, blocking.column_panels)))
         start = self._workspace_at(f, buffers, self.packed)
         return f.at(start, f"[{blocking.width * blocking.depth * self.work.itemsize} x i8]", number)
 
@@ -308,7 +306,7 @@ class Gemm:
     def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Emit the address of a panel of A that was packed ahead."""
         blocking = self.blocking
-        number = flat_index(f, (batch, blocking.batch), (block, blocking.blocks), (panel, blocking.row_panels))
+        number = f.dotted((batch, block, panel), contiguous_strides((blocking.batch, blocking.blocks, blocking.row_panels)))
         return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
 
     @property
@@ -333,7 +331,8 @@ class Gemm:
         scratch = _Scratch(column_block, rows, strip, initial)
 
         def task(number: Value) -> None:
-            batch, split, column, row = indices_of(f, number, blocking.batch, blocking.splits, blocking.column_tasks, blocking.row_tasks)
+            sizes = blocking.batch, blocking.splits, blocking.column_tasks, blocking.row_tasks
+            batch, split, column, row = f.coordinates(number, sizes)
             first_row, end_row = range_of(f, row, blocking.row_tasks, blocking.row_panels)
             first_column, end_column = range_of(f, column, blocking.column_tasks, blocking.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)

@@ -20,7 +20,6 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     compute_type,
     first_lanes,
     is_itself,
-    lanes_below,
     load,
     prefetch,
     read,
@@ -29,6 +28,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
 )
 from volta_fn.targets.cpu.matmul.packing import across_rows, joined
 from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point
+from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
 # single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it.

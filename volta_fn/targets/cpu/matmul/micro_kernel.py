@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.runtime.llvm.host import cache_for_host, host
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, counting, i64, lanes_of, least, shared_function, vector_of
-from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
-from volta_fn.targets.cpu.scalars.values import overload
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lanes_of, shared_function, vector_of
+from volta_fn.targets.cpu.scalars.number import bfloat16_bits, first_of, masked_load, masked_store
+from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 # The dtype in which a product computes, and conversions from and to others.
 #
@@ -144,8 +144,7 @@ def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes:
     if value.type == type_:
         return value
     if dtype == _BFLOAT16:
-        wide = f.cast("zext", value, vector_of("i32", lanes))
-        value = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
+        value = (Lanes(f, value).cast("zext", "i32") << 16).as_float().value
     if dtype.kind == "f" or dtype == _BFLOAT16:
         return f.cast("fpext", value, type_)
     to_float = work.type in ("float", "double")  # because of the other operand's dtype
@@ -170,7 +169,7 @@ def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: 
     """Convert numbers of the compute type to a dtype and store them under a mask."""
     type_ = vector_of(stored_as(dtype), lanes)
     if dtype == _BFLOAT16:
-        value = _bfloat16_bits(f, value, lanes)
+        value = bfloat16_bits(Lanes(f, f.cast("fptrunc", value, vector_of("float", lanes)))).cast("trunc", "i16").value
     elif value.type != type_:
         value = f.cast("fptrunc" if dtype.kind == "f" else "trunc", value, type_)
     if mask is None:
@@ -199,31 +198,8 @@ def first_lanes(count: int, lanes: int) -> Value | None:
     return None if count >= lanes else first_of(count, lanes)
 
 
-def lanes_below(f: Function, count: Value, lanes: int) -> Value:
-    """Emit the mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
-    capped = least(f, count, i64(lanes))
-    return f.compare("icmp slt", counting(lanes, "i32"), f.splat(f.cast("trunc", capped, "i32"), lanes))
-
-
 def _half(dtype: np.dtype) -> bool:
     return dtype == np.float16 or dtype == _BFLOAT16
-
-
-def _bfloat16_bits(f: Function, value: Value, lanes: int) -> Value:
-    """Emit the nearest bfloat16 numbers, ties to even, as integers; NaN stays NaN."""
-    words = vector_of("i32", lanes)
-
-    def number(n: int) -> Value:
-        return f.splat(Value("i32", str(n)), lanes)
-
-    if value.type != vector_of("float", lanes):
-        value = f.cast("fptrunc", value, vector_of("float", lanes))
-    bits = f.cast("bitcast", value, words)
-    odd = f.binary("and", f.binary("lshr", bits, number(16)), number(1))
-    rounded = f.binary("lshr", f.binary("add", f.binary("add", bits, number(0x7FFF)), odd), number(16))
-    quiet = f.binary("or", f.binary("lshr", bits, number(16)), number(0x40))
-    nan = f.compare("fcmp uno", value, value)
-    return f.cast("trunc", f.select(nan, quiet, rounded), vector_of("i16", lanes))
 
 
 # The micro-kernel: a register tile of C, summed over k.
@@ -328,7 +304,7 @@ def accumulate(
                 load(
                     f,
                     work.element,
-                    work.itemsize,
+                    work.itemsize // work.group,
                     _beyond(f, b_pointer, (step * b.inner + v * work.lanes) * work.itemsize),
                     work.lanes,
                     masks[v],

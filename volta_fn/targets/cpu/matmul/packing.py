@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.compiler.contractions import Operand
 from volta_fn.runtime.llvm.host import cache_for_host
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, greatest, i64, lanes_of, least, shared_function, vector_of
-from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, origin, range_of
 from volta_fn.targets.cpu.matmul.micro_kernel import (
     CACHE_LINE,
     ComputeType,
@@ -82,7 +82,7 @@ class PackTasks(NamedTuple):
 
     def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
         """Emit a task's product of the stack, block of k and range of panels."""
-        batch, block, group = indices_of(f, number, self.blocking.batch, self.blocking.blocks, self.groups)
+        batch, block, group = f.coordinates(number, (self.blocking.batch, self.blocking.blocks, self.groups))
         return batch, block, range_of(f, group, self.groups, self.panels)
 
 
@@ -131,7 +131,7 @@ class RowPacking(NamedTuple):
 
         ``span(batch, block)`` is the span of a block.
         """
-        batch, block, chunk_index = indices_of(f, number, self.blocking.batch, self.blocking.blocks, self.chunks)
+        batch, block, chunk_index = f.coordinates(number, (self.blocking.batch, self.blocking.blocks, self.chunks))
         block_span, k = span(batch, block), f.binary("mul", chunk_index, i64(self.run))
         rest = greatest(f, f.binary("sub", block_span.depth, k), i64(0))
         depth = least(f, rest, i64(self.run))

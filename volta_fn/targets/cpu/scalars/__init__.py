@@ -12,6 +12,7 @@ from volta_fn.targets.cpu.scalars.number import cost as cost
 from volta_fn.targets.cpu.scalars.number import horizontal as horizontal
 from volta_fn.targets.cpu.scalars.number import load as load
 from volta_fn.targets.cpu.scalars.number import position as position
+from volta_fn.targets.cpu.scalars.number import shuffled as shuffled
 from volta_fn.targets.cpu.scalars.number import splat as splat
 from volta_fn.targets.cpu.scalars.number import store as store
 from volta_fn.targets.cpu.scalars.number import supports as supports

@@ -220,8 +220,10 @@ def load(
     Of `count` (an i64) only so many lanes are read, at most all; the others are 0. `first` is added to the offset of each number. All
     offsets up to `last` must be readable, too: loads that differ in `first` alone then load the same vectors, and LLVM loads them once.
     """
-    type_ = stored_element(dtype)
-    size = dtype.itemsize
+    type_, size = stored_element(dtype), dtype.itemsize
+    if stride == -1 and count is None and lanes > 1:
+        last_pointer = f.let("ptr", f"getelementptr [{size} x i8], {pointer}, i64 {1 - lanes}")
+        return shuffled(f, load(f, dtype, last_pointer, lanes), range(lanes)[::-1])
     if dtype.kind != "c":
         numbers = _read(f, type_, pointer, lanes, count, _Stride(stride, first, last), size)
         return Number(dtype, (_from_memory(dtype, numbers).value,))
@@ -278,14 +280,10 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
         return Lanes(f, _masked(f, f.splat(_read_one(f, type_, pointer, some, align), lanes), count))
     if step == 1 and count is None:
         return Lanes(f, f.load(vector, pointer, align))
-    if step == -1 and count is None:
-        return Lanes(f, f.shuffle(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1]))
-    zero = Value(vector, "zeroinitializer")
-    width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
+    mask = _mask(f, lanes, count, type_)
     if step == 1:
         return Lanes(f, masked_load(f, vector, pointer, align, mask))
-    where = _addresses(f, type_, pointer, lanes, step)
-    return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
+    return Lanes(f, gathered(f, vector, pointer, align, step, mask))
 
 
 def _load_by_shuffles(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
@@ -312,13 +310,8 @@ def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: in
         return _if_any(f, count, lambda: f.store(x.value, pointer, align))
     if stride == 1 and count is None:
         return f.store(x.value, pointer, align)
-    width, mask = Value("i32", str(align)), _mask(f, lanes, count, element_of(x.type))
-    if stride == 1:
-        return masked_store(f, x.value, pointer, align, mask)
-    name = f"llvm.masked.scatter.{overload(x.type)}.v{lanes}p0"
-    where = _addresses(f, element_of(x.type), pointer, lanes, stride)
-    f.module.declare(name, f"declare void @{name}({x.type}, {where.type}, i32, {mask.type})")
-    return f.run(name, x.value, where, width, mask)
+    mask = _mask(f, lanes, count, element_of(x.type))
+    return masked_store(f, x.value, pointer, align, mask) if stride == 1 else scattered(f, x.value, pointer, align, stride, mask)
 
 
 def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Value) -> Value:
@@ -361,6 +354,17 @@ def first_of(count: int, lanes: int) -> Value:
     """Return the mask of the first `count` lanes."""
     bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
     return Value(vector_of("i1", lanes), f"<{bits}>")
+
+
+def lanes_below(f: Function, count: Value, lanes: int) -> Value:
+    """Return the mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
+    capped = text.least(f, count, i64(lanes))
+    return f.compare("icmp slt", text.counting(lanes, "i32"), f.splat(f.cast("trunc", capped, "i32"), lanes))
+
+
+def everywhere(lanes: int) -> Value:
+    """Return the mask of all lanes."""
+    return Value(vector_of("i1", lanes), "splat (i1 true)")
 
 
 def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
@@ -416,9 +420,23 @@ def _mask(f: Function, lanes: int, count: Value | None, type_: str) -> Value:
     return counting(f, integer, lanes).compare("ult", Lanes(f, f.splat(f.cast("trunc", count, integer), lanes))).value
 
 
-def _addresses(f: Function, type_: str, pointer: Value, lanes: int, stride: int) -> Value:
-    offsets = counting(f, "i64", lanes) * stride
-    return f.let(f"<{lanes} x ptr>", f"getelementptr inbounds {type_}, {pointer}, {offsets.value}")
+def _addresses(f: Function, vector: str, pointer: Value, stride: int) -> Value:
+    lanes = lanes_of(vector)
+    offsets = f"<{lanes} x i64> <{', '.join(f'i64 {k * stride}' for k in range(lanes))}>"
+    return f.let(f"<{lanes} x ptr>", f"getelementptr {element_of(vector)}, {pointer}, {offsets}")
+
+
+def gathered(f: Function, vector: str, pointer: Value, align: int, stride: int, mask: Value) -> Value:
+    """Load numbers with a stride, zero where the mask leaves lanes out."""
+    where, name = _addresses(f, vector, pointer, stride), f"llvm.masked.gather.{overload(vector)}.v{lanes_of(vector)}p0"
+    return f.intrinsic(name, vector, where, Value("i32", str(align)), mask, Value(vector, "zeroinitializer"))
+
+
+def scattered(f: Function, vector: Value, pointer: Value, align: int, stride: int, mask: Value) -> None:
+    """Store the lanes that the mask has with a stride."""
+    where, name = _addresses(f, vector.type, pointer, stride), f"llvm.masked.scatter.{overload(vector.type)}.v{lanes_of(vector.type)}p0"
+    f.module.declare(name, f"declare void @{name}({vector.type}, {where.type}, i32, {mask.type})")
+    f.run(name, vector, where, Value("i32", str(align)), mask)
 
 
 # Estimated costs of operations, for scheduling and recomputation.
@@ -579,12 +597,11 @@ def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
     """Combine the lanes, a power of two of them, by halves."""
     while x.lanes > 1:
         half = x.lanes // 2
-        x = combine(f, reduction, _lane_range(f, x, 0, half), _lane_range(f, x, half, half))
+        x = combine(f, reduction, shuffled(f, x, range(half)), shuffled(f, x, range(half, 2 * half)))
     return x
 
 
-def _lane_range(f: Function, x: Number, start: int, count: int) -> Number:
-    if count == 1:
-        element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.components]
-        return Number(x.dtype, tuple(element))
-    return Number(x.dtype, tuple([Lanes(f, p).shuffle(range(start, start + count)).value for p in x.components]))
+def shuffled(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
+    """Return lanes of numbers (and of others, numbered on) in an order."""
+    others = other.components if other else (None,) * len(x.components)
+    return Number(x.dtype, tuple([f.shuffle(p, order, o) for p, o in zip(x.components, others, strict=True)]))

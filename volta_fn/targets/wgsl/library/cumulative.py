@@ -423,7 +423,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabi
     count = windows.number
     if not count:
         return Routine(())
-    if not supports(reduction.step, (dtype, dtype), {}, capabilities) or _AT_ONCE * iterations_of(windows) > capabilities.iterations:
+    if not supports(reduction.step, (dtype, dtype), {}, capabilities) or not _can_walk(windows, capabilities):
         return None
     shader = Shader(capabilities, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
@@ -447,7 +447,12 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], c
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
     windows = windows_of(operand.shape, params)
-    return windows if _AT_ONCE * iterations_of(windows) <= capabilities.iterations else None
+    return windows if _can_walk(windows, capabilities) else None
+
+
+def _can_walk(windows: Windows, capabilities: TargetCapabilities) -> bool:
+    """Return True if a device may do the iterations, in indices of 32 bits."""
+    return _AT_ONCE * iterations_of(windows) <= capabilities.iterations and windows.reach < 1 << 31
 
 
 def _winner(shader: Shader, windows: Windows, operand: ShaderArray, select: str, number: str) -> str:
