@@ -271,6 +271,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
             wait = Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
             starts.setdefault(partial_sum.start, []).append(start)
             waits.setdefault(partial_sum.done, []).append(wait)
+            definitions.update(dict.fromkeys(outs, partial_sum.done))  # a sum of these starts after the equation that awaits them
         operands = {i for s in overlapped for i in s.operands}
         if operands:
             replacements[number] = _remaining_sum(eqn, [i for i in range(len(eqn.invars)) if i not in operands])
