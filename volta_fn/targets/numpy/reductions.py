@@ -91,7 +91,8 @@ def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
-    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size:
+    is_single = all(operand.shape[axis] == 1 for axis in axes)
+    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size and not is_single:
         last_kept = max([axis for axis in range(operand.ndim) if axis not in axes], default=-1)
         outer, inner = tuple([axis for axis in sorted(axes) if axis < last_kept]), tuple([axis for axis in axes if axis > last_kept])
         if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
