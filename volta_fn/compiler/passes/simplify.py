@@ -472,7 +472,7 @@ def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
 def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
     """Return True if `wide` has every value of `narrow`, NaN and both zeros included."""
     if narrow in dtypes.BOOL:
-        return True
+        return wide not in dtypes.STORAGE  # float8_e8m0fnu has no 0
     if narrow in dtypes.INTEGERS and wide in dtypes.INTEGERS:
         inner, outer = np.iinfo(narrow), np.iinfo(wide)
         return int(outer.min) <= int(inner.min) and int(inner.max) <= int(outer.max)
