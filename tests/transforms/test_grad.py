@@ -237,6 +237,16 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
     assert caught.value.location.function.endswith("test_leaked_tracers_name_function_creation_and_use")
 
 
+@pytest.mark.parametrize(("function", "shape"), [(lambda x: x, ()), (lambda x: x.reshape(()), (1,)), (lambda x: x.T[0, 0], (1, 1))])
+def test_gradients_may_be_deleted_and_donated(function: Any, shape: tuple[int, ...]) -> None:
+    x, donating = jnp.ones(shape), vf.jit(lambda g: 3 * g + 5, donate_argnums=0)
+    for _ in range(4):  # step by step, in NumPy, and as machine code
+        assert np.asarray(donating(vf.grad(function)(x))) == 8
+        vf.grad(function)(x).delete()
+        assert np.asarray(vf.grad(function)(x)) == 1
+    assert vf.grad(lambda x: x * x)(jnp.float32(5)) == 10
+
+
 def test_results_that_do_not_depend_on_the_input() -> None:
     assert float(vf.grad(lambda x: 3.0)(1.0)) == 0.0
     np.testing.assert_array_equal(vf.grad(lambda x: jnp.sum(jnp.ones(2)))(jnp.ones((2, 0))), np.zeros((2, 0)))
