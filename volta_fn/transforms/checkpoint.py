@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, has_effects, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -120,7 +120,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     count = out_unknown.count(False)
     known_outs, residuals = known_program.jaxpr.outvars[:count], known_program.jaxpr.outvars[count:]
     is_kept = [  # effects must not be repeated
-        e.primitive.effectful or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
+        has_effects(e) or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
         for e in known_program.eqns
     ]
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
