@@ -150,6 +150,9 @@ def test_static_arguments_keywords_and_trees() -> None:
     f = vf.checkpoint(lambda n, p, scale=1.0: p["x"] ** n * scale, static_argnums=(0,))
     assert float(vf.grad(lambda x: f(3, {"x": x}, scale=2.0))(2.0)) == 24.0
     assert float(vf.grad(lambda x: f(2, {"x": x}, scale=2.0))(2.0)) == 8.0
+    times = vf.checkpoint(lambda x, factors: x * factors[0], static_argnums=1)
+    values = [np.asarray(vf.value_and_grad(times)(1.0, (factor,))[0]) for factor in (0.0, -0.0, 0)]
+    assert [bool(np.signbit(v)) for v in values] == [False, True, False]
     assert float(vf.grad(lambda s: f(2, {"x": 3.0}, scale=s))(2.0)) == 9.0
     assert float(f(2, {"x": 3.0})) == 9.0
     last = vf.checkpoint(lambda x, n: x**n, static_argnums=-1)
