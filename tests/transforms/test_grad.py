@@ -119,6 +119,29 @@ def test_gradient_has_the_argument_s_dtype() -> None:
         assert not gradient.weak_type
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_weak_types_are_jax_s() -> None:
+    jax = pytest.importorskip("jax")
+    half = lambda m, x: x * m.numpy.float16(2)
+    calls: list[Any] = [
+        lambda m: m.grad(lambda x: half(m, x))(2.0),
+        lambda m: m.jit(m.grad(lambda x: half(m, x)))(2.0),
+        lambda m: m.grad(lambda x: half(m, x))(m.numpy.float32(2)),
+        lambda m: m.grad(lambda x: m.numpy.float32(1))(2.0),
+        lambda m: m.grad(lambda x: (x * m.numpy.ones(3)).sum())(2.0),
+        lambda m: m.jacrev(lambda x: half(m, x))(2.0),
+        lambda m: m.vjp(lambda x: half(m, x), 2.0)[1](m.numpy.float16(1))[0],
+        lambda m: m.vjp(lambda x: x * 2, m.numpy.float32(2))[1](1.0)[0],
+        lambda m: m.jvp(lambda x: x * 2, (m.numpy.float32(2),), (1.0,))[1],
+        lambda m: m.jvp(lambda x: x * 2, (2.0,), (1.0,))[1],
+        lambda m: m.linearize(lambda x: x * 2, m.numpy.float32(2))[1](1.0),
+        lambda m: m.linearize(lambda x: x * 2, 2.0)[1](1.0),
+    ]
+    for number, call in enumerate(calls):
+        ours, theirs = call(vf), call(jax)
+        assert (float(ours), ours.dtype, ours.weak_type) == (float(theirs), theirs.dtype, theirs.weak_type), number
+
+
 def test_aux_passes_through() -> None:
     def f(x: Any) -> Any:
         return jnp.sum(x**2), {"kept": x * 2, "name": "sum", "none": None, "count": 3}

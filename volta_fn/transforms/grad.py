@@ -399,15 +399,15 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
     """Return a tangent or cotangent as an array of its owner's type.
 
-    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. In messages, it is `what`,
-    and its owner is `owner`.
+    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. It is weak only if its owner
+    is. In messages, it is `what`, and its owner is `owner`.
     """
     array, dtype = as_value(value), aval.tangent_aval().dtype
     if array.shape != aval.shape:
         raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
     if array.dtype not in (dtype, aval.dtype) and not array.weak_type and not is_weak:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
-    return array if array.dtype == dtype else convert_element_type(array, dtype)
+    return array if array.dtype == dtype and array.weak_type <= aval.weak_type else convert_element_type(array, dtype)
 
 
 # Destinations of cotangents, which `VJP.with_refs` adds to references or drops.
@@ -704,8 +704,14 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
 def _argument_cotangents(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
     """Return the cotangents of the arguments' leaves as pytrees, float0 for integers."""
     remaining = iter(cotangents)
-    leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
+    leaves = [_cotangent_of(next(remaining), a) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
+
+
+def _cotangent_of(cotangent: Any, aval: ShapedArray) -> Array:
+    """Return a cotangent as an array that is weak if the argument is."""
+    array = instantiate(cotangent)
+    return convert_element_type(array, array.dtype, weak_type=True) if aval.weak_type else array
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
