@@ -119,9 +119,7 @@ def test_gradient_has_the_argument_s_dtype() -> None:
         assert not gradient.weak_type
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_weak_types_are_jax_s() -> None:
-    jax = pytest.importorskip("jax")
     half = lambda m, x: x * m.numpy.float16(2)
     calls: list[Any] = [
         lambda m: m.grad(lambda x: half(m, x))(2.0),

@@ -21,7 +21,7 @@ from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Ze
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.control_flow.scan import Combination
-from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
+from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, counts_of_windows, dilated, padtype_to_pads, without_cut
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast, linear_jvp, linear_primitive, no_tangents
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -187,14 +187,14 @@ def reduce_window(
     dilations = canonical_ints(window_dilation, value.ndim, "reduce_window: window_dilation")
     sizes, reach = [list(map(dilated, ns, by)) for ns, by in ((value.shape, bases), (taps, dilations))]
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
-    check_cut("reduce_window", value.shape, pads, bases)
+    (value, *others), (pads, *_) = zip(*[without_cut(v, tuple(range(v.ndim)), pads, bases) for v in values], strict=True)
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     if fast:
         out = bind(fast, value, **geometry)
         is_identity = _is(inits[0], reduction_of(fast.name).start(value.dtype))
         return tree.unflatten(structure, [out if is_identity else computation(out, inits[0])])
     combine = Combination("reduce_window", computation, structure)
-    outs = _folded(values, inits, combine, geometry)
+    outs = _folded([value, *others], inits, combine, geometry)
     return tree.unflatten(combine.structure, outs)
 
 
