@@ -199,9 +199,10 @@ def test_an_initial_value_under_a_trace() -> None:
     np.testing.assert_array_equal(result, [2, 2])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
 @pytest.mark.parametrize(("computation", "init"), [("max", -np.inf), ("min", np.inf), ("add", 0.0)])
-def test_an_initial_value_that_changes_nothing_is_left_out_under_a_trace(computation: str, init: float) -> None:
-    program = vf.make_jaxpr(lambda x: lax.reduce_window(x, init, getattr(lax, computation), (2,)))(np.zeros(5, np.float16))
+def test_an_initial_value_that_changes_nothing_is_left_out_under_a_trace(computation: str, init: float, dtype: Any) -> None:
+    program = vf.make_jaxpr(lambda x: lax.reduce_window(x, init, getattr(lax, computation), (2,)))(np.zeros(5, dtype))
     assert len(program.eqns) == 1
 
 

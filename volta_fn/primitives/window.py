@@ -215,8 +215,10 @@ def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
-        is_constant = isinstance(init, ConcreteArray) and number_of(init) is None  # and stays so when operations are traced
-        init = convert_element_type(np.asarray(init) if is_constant else init, operand.dtype)
+        if isinstance(init, ConcreteArray):  # which stays constant when operations are traced
+            number = number_of(init)
+            init_value = np.asarray(init if number is None else number)
+        init = convert_element_type(init_value, operand.dtype)
     if init.dtype != operand.dtype:
         raise DTypeError(
             f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "

@@ -121,3 +121,17 @@ def test_the_reduction_of_one_element_is_that_element(reduce, dtype):
     x = special(dtype)[:, None]  # -0.0 and, in complex numbers, infinities
     for function in (reduce, vf.jit(reduce, static_argnums=1)):
         np.testing.assert_array_equal(np.asarray(function(x, (1,))).view(np.uint8), x[:, 0].view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_sums_of_negative_zeros_begin_with_zero(dtype):
+    x = np.full((3, 100), -np.zeros((), dtype))
+    sums = [
+        lambda x: lax.cumsum(x, 0),
+        lambda x: lax.cumsum(x, 1, reverse=True),
+        lambda x: lax.reduce_window(x, x.dtype.type(0), lax.add, (1, 2)),
+        lambda x: lax.reduce_sum(x, (1,)),
+    ]
+    for function in sums:
+        for result in (function(x), vf.jit(function)(x)):
+            assert not np.asarray(result).copy().view(np.uint8).any()

@@ -41,6 +41,8 @@ def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> n
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     x = np.flip(operand, axis) if reverse else operand
     x = x.astype(wide, copy=False)
+    if ufunc is np.add and wide in dtypes.INEXACT:
+        x = x + wide.type(0)  # sums begin with 0, to which -0.0 adds nothing
     if math.prod(x.shape[axis + 1 :]) >= _ROW:
         # Accumulate rows across the axis, where NumPy would stride through memory.
         out = x.copy()
@@ -253,6 +255,8 @@ def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None
     for block in _blocks(operand.shape, out.shape, geometry):
         with Scratch() as scratch:
             out[block.positions] = _reduce(_values(operand, block), out[block.positions].shape, block, op, scratch)
+    if op == "sum" and out.dtype in dtypes.INEXACT:
+        out += out.dtype.type(0)  # as in cumulative sums
     return out
 
 
