@@ -135,7 +135,7 @@ COUNTING = [
     (lambda x: lax.fori_loop(0, 3, lambda i, x: (i + 1) * x, x), 6 * np.eye(3)),
     (lambda x: lax.fori_loop(0, 3, lambda i, c: c.at[i].add(i * x[2 - i]), jnp.zeros(3)), np.diag([0.0, 1, 2])[:, ::-1]),
     (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] * w), c[1] * c[0]), (0, x), 2.0 * jnp.ones(2))[1][1], 2 * np.eye(3)),
-    (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] + w * c[0] * x), None), (1, 0 * x), jnp.arange(3.0), reverse=True)[0][1], 4 * np.eye(3)),
+    (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] + w * c[0] * x), None), (1, 0 * x), jnp.arange(3.0))[0][1], 8 * np.eye(3)),
     (lambda x: lax.scan(lambda c, r: ((c[0] * 0.5, c[1] + r, c[2] + 1), c[0] * r), (1.0, 0.0, 0), x)[1], np.diag([1, 0.5, 0.25])),
 ]
 

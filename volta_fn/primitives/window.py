@@ -21,7 +21,15 @@ from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Ze
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.control_flow.scan import Combination
-from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, counts_of_windows, dilated, padtype_to_pads, without_cut
+from volta_fn.primitives.convolution import (
+    Ints,
+    canonical_ints,
+    canonical_padding,
+    counts_of_windows,
+    dilated,
+    padtype_to_pads,
+    without_cut,
+)
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast, linear_jvp, linear_primitive, no_tangents
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type

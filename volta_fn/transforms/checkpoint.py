@@ -121,8 +121,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     count = out_unknown.count(False)
     known_outs, residuals = known_program.jaxpr.outvars[:count], known_program.jaxpr.outvars[count:]
     is_kept = [  # effects must not be repeated
-        has_effects(e) or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
-        for e in known_program.eqns
+        has_effects(e) or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params)) for e in known_program.eqns
     ]
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))

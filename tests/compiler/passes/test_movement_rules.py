@@ -37,12 +37,10 @@ def test_broadcasts_combine() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.complex64])
 @pytest.mark.parametrize("name", ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min"])
-def test_reductions_over_unit_axes_are_reshapes(name: str, dtype: Any) -> None:
+def test_reductions_over_unit_axes_are_reshapes(name: str, dtype: type) -> None:
     x = special(dtype)[:, None]
     assert left(lambda x: getattr(lax, name)(x, (1,)), x) == ["reshape"]
     assert left(lambda x: getattr(lax, name)(x, (0,)), x) == [name]
-
-
 
 
 def test_what_moves_nothing_goes() -> None:

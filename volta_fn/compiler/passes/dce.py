@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, process_axes, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, process_axes, program_cache, reads_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
@@ -48,12 +48,6 @@ COLLECTIVES = frozenset(
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 
 
-def is_removable(eqn: Equation) -> bool:
-    """Return True if the equation may be removed when its results are unused."""
-    primitive = eqn.primitive
-    return not (primitive.effectful or (primitive.holds_programs and has_effects(eqn)))
-
-
 def is_pinned(primitive: Primitive) -> bool:
     """Return True if its equations may be neither moved nor merged."""
     return primitive.effectful or primitive in _PINNED
@@ -84,26 +78,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
 
     The program keeps all of its inputs.
     """
-    jaxpr = closed.jaxpr
-    outvars = jaxpr.outvars if used is None else select_marked(jaxpr.outvars, used)
-    live: set[Atom] = set(outvars)
-    eqns: list[Equation] = []
-    changed = len(outvars) != len(jaxpr.outvars)
-    for eqn in reversed(jaxpr.eqns):
-        needed = [v in live for v in eqn.outvars]
-        if not any(needed) and is_removable(eqn):
-            changed = True
-            continue
-        narrow = _NARROWING.get(eqn.primitive)
-        if narrow is not None:
-            original, eqn = eqn, _narrowed(eqn, narrow, tuple(needed))
-            changed = changed or eqn is not original
-        eqns.append(eqn)
-        live.update(eqn.invars)
-    pairs = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in live]
-    if not changed and len(pairs) == len(closed.consts):
-        return closed
-    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns[::-1]), [c for _, c in pairs])
+    return dce_jaxpr(closed, used, _narrowed)
 
 
 def select_marked(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
@@ -119,16 +94,14 @@ class NarrowedControlFlow(NamedTuple):
     params: dict[str, Any]
 
 
-def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], NarrowedControlFlow], used: Marks) -> Equation:
-    narrowed = narrow(eqn.params, used)
+def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
+    narrow = _NARROWING.get(eqn.primitive)
+    if narrow is None:
+        return eqn
+    narrowed = narrow(eqn.params, tuple(used))
     if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
         return eqn
     return eqn.replace(select_marked(eqn.invars, narrowed.operands), select_marked(eqn.outvars, narrowed.results), narrowed.params)
-
-
-def _reads(closed: ClosedJaxpr) -> Marks:
-    read = {v for e in closed.eqns for v in e.invars}.union(closed.jaxpr.outvars)
-    return tuple([v in read for v in closed.jaxpr.invars])
 
 
 def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
@@ -147,7 +120,7 @@ def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
 def _narrow_branches(first: ClosedJaxpr, others: tuple[ClosedJaxpr, ...], used: Marks) -> tuple[Marks, tuple[ClosedJaxpr, ...] | None]:
     branches = (first, *others)
     programs = [eliminate_dead_code(b, used) for b in branches]
-    reads = tuple([any(column) for column in zip(*map(_reads, programs), strict=True)])
+    reads = tuple([any(column) for column in zip(*map(reads_of, programs), strict=True)])
     programs = [_with_inputs(p, reads) for p in programs]
     same = all(p is b for p, b in zip(programs, branches, strict=True))
     return reads, None if same else tuple(programs)
@@ -168,11 +141,11 @@ def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -
 
     def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, (*carry, *ys))
-        reads = _reads(program)
+        reads = reads_of(program)
         return program, tuple([a or b for a, b in zip(carry, reads[consts : consts + count], strict=True)])
 
     program, carry = _fixed_point(used[:count], step)
-    reads = _reads(program)
+    reads = reads_of(program)
     operands = (*reads[:consts], *carry, *reads[consts + count :])
     return operands, (*carry, *ys), _with_inputs(program, operands)
 
@@ -192,14 +165,14 @@ def _narrow_while_programs(
     body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
 ) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
     condition = eliminate_dead_code(cond)
-    tested = _reads(condition)
+    tested = reads_of(condition)
 
     def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, carry)
-        return program, tuple([a or b for a, b in zip(carry, _reads(program)[second:], strict=True)])
+        return program, tuple([a or b for a, b in zip(carry, reads_of(program)[second:], strict=True)])
 
     program, carry = _fixed_point(tuple([a or b for a, b in zip(used, tested[first:], strict=True)]), step)
-    reads = _reads(program)[:second]
+    reads = reads_of(program)[:second]
     return (
         (*tested[:first], *reads, *carry), carry,
         _with_inputs(condition, (*tested[:first], *carry)), _with_inputs(program, (*reads, *carry)),

@@ -18,7 +18,7 @@ from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, 
 from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.devices.device import find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -655,8 +655,7 @@ def keep_negative_indices(
         eqns += (_rewritten(eqn, producers, elements) if eqn.primitive in primitives else None) or [eqn]
     if len(eqns) == len(closed.eqns):
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool) -> list[Equation] | None:
