@@ -32,7 +32,7 @@ from volta_fn.settings import current as settings
 
 
 class OtherContextError(Exception):
-    """A program is for another mesh or default device; calls of jitted functions handle it."""
+    """A program is for another mesh or default device; jitted functions handle it."""
 
 
 def mesh_key() -> tuple[Any, ...]:

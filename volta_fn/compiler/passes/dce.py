@@ -37,6 +37,7 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
+from volta_fn.transforms.differentiation import fixed_point, marked
 
 # Effects: whether a pass may remove, move or merge an equation.
 
@@ -81,11 +82,6 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
     return dce_jaxpr(closed, used, _narrowed)
 
 
-def select_marked(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
-    """Return the marked values."""
-    return [v for v, m in zip(values, marks, strict=True) if m]
-
-
 class NarrowedControlFlow(NamedTuple):
     """Parameters of control flow with fewer operands and results, and marks of these."""
 
@@ -101,13 +97,13 @@ def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
     narrowed = narrow(eqn.params, tuple(used))
     if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
         return eqn
-    return eqn.replace(select_marked(eqn.invars, narrowed.operands), select_marked(eqn.outvars, narrowed.results), narrowed.params)
+    return eqn.replace(marked(eqn.invars, narrowed.operands), marked(eqn.outvars, narrowed.results), narrowed.params)
 
 
 def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
     if all(marks):
         return closed
-    return closed.replace(invars=select_marked(closed.jaxpr.invars, marks))
+    return closed.replace(invars=marked(closed.jaxpr.invars, marks))
 
 
 def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
@@ -139,12 +135,11 @@ def _narrow_scan(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
 def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -> tuple[Marks, Marks, ClosedJaxpr]:
     ys = used[count:]
 
-    def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, (*carry, *ys))
-        reads = reads_of(program)
-        return program, tuple([a or b for a, b in zip(carry, reads[consts : consts + count], strict=True)])
+        return program, reads_of(program)[consts : consts + count]
 
-    program, carry = _fixed_point(used[:count], step)
+    program, carry = fixed_point(used[:count], step)
     reads = reads_of(program)
     operands = (*reads[:consts], *carry, *reads[consts + count :])
     return operands, (*carry, *ys), _with_inputs(program, operands)
@@ -167,25 +162,16 @@ def _narrow_while_programs(
     condition = eliminate_dead_code(cond)
     tested = reads_of(condition)
 
-    def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, carry)
-        return program, tuple([a or b for a, b in zip(carry, reads_of(program)[second:], strict=True)])
+        return program, reads_of(program)[second:]
 
-    program, carry = _fixed_point(tuple([a or b for a, b in zip(used, tested[first:], strict=True)]), step)
+    program, carry = fixed_point([a or b for a, b in zip(used, tested[first:], strict=True)], step)
     reads = reads_of(program)[:second]
     return (
-        (*tested[:first], *reads, *carry), carry,
+        (*tested[:first], *reads, *carry), tuple(carry),
         _with_inputs(condition, (*tested[:first], *carry)), _with_inputs(program, (*reads, *carry)),
     )  # fmt: skip
-
-
-def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]]) -> tuple[ClosedJaxpr, Marks]:
-    """Mark values of a carry as live until the live ones depend on no others."""
-    while True:
-        program, grown = step(carry)
-        if grown == carry:
-            return program, carry
-        carry = grown
 
 
 _NARROWING: dict[Primitive, Callable[[dict[str, Any], Marks], NarrowedControlFlow]] = {
