@@ -119,21 +119,17 @@ def test_gradient_has_the_argument_s_dtype() -> None:
         assert not gradient.weak_type
 
 
-def test_weak_types_are_jax_s() -> None:
-    half = lambda m, x: x * m.numpy.float16(2)
+def test_weak_types_of_tangents_and_cotangents_are_jax_s() -> None:
     calls: list[Any] = [
-        lambda m: m.grad(lambda x: half(m, x))(2.0),
-        lambda m: m.jit(m.grad(lambda x: half(m, x)))(2.0),
-        lambda m: m.grad(lambda x: half(m, x))(m.numpy.float32(2)),
-        lambda m: m.grad(lambda x: m.numpy.float32(1))(2.0),
-        lambda m: m.grad(lambda x: (x * m.numpy.ones(3)).sum())(2.0),
-        lambda m: m.jacrev(lambda x: half(m, x))(2.0),
-        lambda m: m.vjp(lambda x: half(m, x), 2.0)[1](m.numpy.float16(1))[0],
+        lambda m: m.grad(lambda x: x * m.numpy.float16(2))(m.numpy.float32(2)),
+        lambda m: m.grad(lambda x: x * 2)(2.0),
         lambda m: m.vjp(lambda x: x * 2, m.numpy.float32(2))[1](1.0)[0],
         lambda m: m.jvp(lambda x: x * 2, (m.numpy.float32(2),), (1.0,))[1],
         lambda m: m.jvp(lambda x: x * 2, (2.0,), (1.0,))[1],
         lambda m: m.linearize(lambda x: x * 2, m.numpy.float32(2))[1](1.0),
         lambda m: m.linearize(lambda x: x * 2, 2.0)[1](1.0),
+        lambda m: m.linear_transpose(lambda x: x * 2, 2.0)(1.0)[0],
+        lambda m: m.linear_transpose(lambda x: x * 2, m.numpy.float32(2))(1.0)[0],
     ]
     for number, call in enumerate(calls):
         ours, theirs = call(vf), call(jax)

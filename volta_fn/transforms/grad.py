@@ -704,14 +704,8 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
 def _argument_cotangents(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
     """Return the cotangents of the arguments' leaves as pytrees, float0 for integers."""
     remaining = iter(cotangents)
-    leaves = [_cotangent_of(next(remaining), a) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
+    leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
-
-
-def _cotangent_of(cotangent: Any, aval: ShapedArray) -> Array:
-    """Return a cotangent as an array that is weak if the argument is."""
-    array = instantiate(cotangent)
-    return convert_element_type(array, array.dtype, weak_type=True) if aval.weak_type else array
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
