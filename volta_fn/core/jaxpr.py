@@ -291,8 +291,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
 
 def has_effects(eqn: Equation) -> bool:
     """Return True if an equation must run even when its results are unused."""
-    primitive = eqn.primitive
-    return primitive.effectful or (primitive.holds_programs and any(has_effects(e) for sub in sub_jaxprs(eqn.params) for e in sub.eqns))
+    return eqn.primitive.effectful or any(has_effects(e) for sub in sub_jaxprs(eqn.params) for e in sub.eqns)
 
 
 @program_cache

@@ -29,7 +29,7 @@ from volta_fn.primitives.convolution import (
     dilated,
     padtype_to_pads,
     without_cut,
-)
+)  # fmt: skip
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast, linear_jvp, linear_primitive, no_tangents
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
