@@ -111,7 +111,8 @@ def test_x64_reaches_traced_functions_random_numbers_and_derivatives() -> None:
     with settings.enable_x64():
         assert f(1).dtype == vf.random.normal(vf.random.key(0)).dtype == vf.grad(lambda x: x**2)(3.0).dtype == np.float64
         assert dtypes.as_dtype(int) == np.int64
-    assert config.jax_enable_x64 is False and f(1).dtype == np.float32
+    assert not config.jax_enable_x64 and f(1).dtype == np.float32
+    assert jnp.asarray(np.ones(1)).dtype == np.float64  # as before
 
 
 def test_without_a_width_64_bits_stay_where_they_are_asked_for() -> None:

@@ -128,6 +128,14 @@ def test_static_values_of_different_types_differ() -> None:
     assert f(2, 1).dtype == jnp.int32
     assert f(2, 1.0).dtype == jnp.float32
     assert vf.jit(lambda flag, x: x if flag else -x, static_argnums=0)(False, 2.0) == -2.0
+    g = vf.jit(lambda x, n: x * n[0][0], static_argnums=1, static_argnames="n")
+    for scale in ([2], (2,)), ([2.5], (2.5,)), ([True], (True,)):
+        for _ in range(2):
+            assert g(jnp.arange(2), (scale[1],)).dtype == g(jnp.arange(2), n=(scale[1],)).dtype == (jnp.arange(2) * scale[0][0]).dtype
+    zero: Any
+    for zero in (0.0, -0.0, np.float32(0.0), np.float32(-0.0)):
+        for h in (vf.jit(lambda x, n: x * n, static_argnums=1), g):
+            assert np.signbit(np.asarray(h(jnp.float32(1), ((zero,),) if h is g else zero))) == np.signbit(zero)
 
 
 def test_decorator_with_options() -> None:

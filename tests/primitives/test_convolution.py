@@ -44,6 +44,7 @@ class TestErrors:
             lax.conv_general_dilated(x, w, (1, 1), "SAME", rhs_dilation=(0, 1))
         with pytest.raises(ShapeError, match="cuts more than the size 8"):
             lax.conv_general_dilated(x, w, (1, 1), [(-5, -4), (0, 0)])
+        assert not np.any(lax.conv_general_dilated(x, w, (1, 1), [(-9, 5), (0, 0)]))  # padding alone, as in JAX
 
     def test_words_for_padding(self) -> None:
         x, w = whole((1, 1, 8)), whole((1, 1, 3))

@@ -25,8 +25,6 @@ class TestErrors:
             lax.reduce_window(values(4, 4), 0.0, lax.add, (2,))
         with pytest.raises(ShapeError, match="window_dilation must be 2 integers of at least 1"):
             lax.reduce_window(values(4, 4), 0.0, lax.add, (2, 2), window_dilation=(1, 0))
-        with pytest.raises(ShapeError, match="cuts more than the size 4"):
-            lax.reduce_window(values(4, 4), 0.0, lax.add, (2, 2), padding=((-3, -2), (0, 0)))
         with pytest.raises(ArgumentError, match="padding='HALF'"):
             lax.reduce_window(values(4, 4), 0.0, lax.add, (2, 2), padding="HALF")
 
@@ -74,6 +72,31 @@ def test_values_are_those_of_jax(name: str) -> None:
     jax = pytest.importorskip("jax")
     x = values(2, 5, 6)
     np.testing.assert_array_equal(reduction(lax, name)(x), reduction(jax.lax, name)(x))
+
+
+@pytest.mark.parametrize("pads", [(-2, -2), (-4, 0), (0, -5), (-5, 3), (-5, 6), (6, -4), (-1, -1)])
+@pytest.mark.parametrize("name", ["add", "max", "any"])
+def test_padding_may_cut_more_than_there_is(name: str, pads: tuple[int, int]) -> None:
+    """As in JAX, which cannot compute all of these."""
+    x, (low, high) = values(3), pads
+    init, step = {"add": (0.0, lax.add), "max": (-np.inf, lax.max), "any": (1.0, lambda a, b: a * b + a)}[name]
+    for taps, stride, dilation, base in ((1, 1, 1, 1), (2, 2, 1, 1), (2, 1, 2, 1), (2, 1, 1, 2)):
+
+        def windows(x: Any, geometry: Any = ((taps,), (stride,), (pads,), (base,), (dilation,))) -> Any:
+            return lax.reduce_window(x, np.float32(init), step, *geometry)
+
+        room = 2 * base + 1 + low + high - (taps - 1) * dilation - 1
+        expected, uses = [], np.zeros(3, np.float32)
+        for window in range(room // stride + 1 if room >= 0 else 0):
+            total = np.float32(init)
+            for position in [window * stride + k * dilation - low for k in range(taps)]:
+                if position % base == 0 and 0 <= position // base < 3:
+                    total = np.asarray(step(total, x[position // base]))
+                    uses[position // base] += 1
+            expected.append(total)
+        np.testing.assert_array_equal(windows(x), np.array(expected, np.float32))
+        if name == "add":
+            np.testing.assert_array_equal(vf.jit(vf.grad(lambda x: windows(x).sum()))(x), uses)
 
 
 @pytest.mark.parametrize("name", ["same", "least", "sum-dilated"])
@@ -176,9 +199,10 @@ def test_an_initial_value_under_a_trace() -> None:
     np.testing.assert_array_equal(result, [2, 2])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
 @pytest.mark.parametrize(("computation", "init"), [("max", -np.inf), ("min", np.inf), ("add", 0.0)])
-def test_an_initial_value_that_changes_nothing_is_left_out_under_a_trace(computation: str, init: float) -> None:
-    program = vf.make_jaxpr(lambda x: lax.reduce_window(x, init, getattr(lax, computation), (2,)))(np.zeros(5, np.float16))
+def test_an_initial_value_that_changes_nothing_is_left_out_under_a_trace(computation: str, init: float, dtype: Any) -> None:
+    program = vf.make_jaxpr(lambda x: lax.reduce_window(x, init, getattr(lax, computation), (2,)))(np.zeros(5, dtype))
     assert len(program.eqns) == 1
 
 

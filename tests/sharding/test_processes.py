@@ -143,6 +143,19 @@ def test_sums_start_where_their_operands_are_computed(mesh: Any, compression: st
     assert overlap_sums(after) is after
 
 
+def test_a_sum_of_sums_starts_after_those_are_awaited(mesh: Any) -> None:
+    def step(x: Any, y: Any) -> Any:
+        once, squared = lax.psum(x, "data"), y @ y
+        return lax.psum(once, "data"), squared @ squared
+
+    ones = np.ones((300, 300), np.float32)
+    before = optimize(program(mesh, step, (P("data"), P()), (P(), P()), ones, ones))
+    after = overlap_sums(before)
+    order = [name for name in names(after) if name in ("dot_general", "psum_start", "psum_done")]
+    assert order == ["psum_start", "dot_general", "psum_done", "psum_start", "dot_general", "psum_done"]
+    vf.check_jaxpr(after)
+
+
 def test_sums_without_computation_to_hide_behind_stay_whole(mesh: Any) -> None:
     closed = optimize(program(mesh, lambda x: lax.psum([x, x + 1, x * 2], "data"), P("data"), P(), np.ones((100, 100), np.float32)))
     assert overlap_sums(closed) is closed

@@ -124,10 +124,35 @@ def test_effects_happen_once() -> None:
     assert seen == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda step, x: lax.scan(lambda c, _: (step(c), None), x, None, length=2)[0],
+        lambda step, x: lax.cond(x > 0, lambda x: step(step(x)), lambda x: x, x),
+        lambda step, x: vf.checkpoint(lambda x: step(step(x)))(x),
+    ],
+)
+def test_effects_in_control_flow_happen_once(loop: Any) -> None:
+    seen: list[float] = []
+
+    def step(x: Any) -> Any:
+        vf.debug.callback(lambda v: seen.append(float(v)), x)
+        return 2 * x
+
+    gradient = vf.grad(vf.checkpoint(lambda x: jnp.sin(loop(step, x))))
+    for transform in (gradient, vf.jit(gradient)):
+        seen.clear()
+        assert abs(float(transform(1.0)) - 4 * np.cos(4.0)) < 1e-6
+        assert seen == [1.0, 2.0]
+
+
 def test_static_arguments_keywords_and_trees() -> None:
     f = vf.checkpoint(lambda n, p, scale=1.0: p["x"] ** n * scale, static_argnums=(0,))
     assert float(vf.grad(lambda x: f(3, {"x": x}, scale=2.0))(2.0)) == 24.0
     assert float(vf.grad(lambda x: f(2, {"x": x}, scale=2.0))(2.0)) == 8.0
+    times = vf.checkpoint(lambda x, factors: x * factors[0], static_argnums=1)
+    values = [np.asarray(vf.value_and_grad(times)(1.0, (factor,))[0]) for factor in (0.0, -0.0, 0)]
+    assert [bool(np.signbit(v)) for v in values] == [False, True, False]
     assert float(vf.grad(lambda s: f(2, {"x": 3.0}, scale=s))(2.0)) == 9.0
     assert float(f(2, {"x": 3.0})) == 9.0
     last = vf.checkpoint(lambda x, n: x**n, static_argnums=-1)

@@ -119,6 +119,23 @@ def test_gradient_has_the_argument_s_dtype() -> None:
         assert not gradient.weak_type
 
 
+def test_weak_types_of_tangents_and_cotangents_are_jax_s() -> None:
+    calls: list[Any] = [
+        lambda m: m.grad(lambda x: x * m.numpy.float16(2))(m.numpy.float32(2)),
+        lambda m: m.grad(lambda x: x * 2)(2.0),
+        lambda m: m.vjp(lambda x: x * 2, m.numpy.float32(2))[1](1.0)[0],
+        lambda m: m.jvp(lambda x: x * 2, (m.numpy.float32(2),), (1.0,))[1],
+        lambda m: m.jvp(lambda x: x * 2, (2.0,), (1.0,))[1],
+        lambda m: m.linearize(lambda x: x * 2, m.numpy.float32(2))[1](1.0),
+        lambda m: m.linearize(lambda x: x * 2, 2.0)[1](1.0),
+        lambda m: m.linear_transpose(lambda x: x * 2, 2.0)(1.0)[0],
+        lambda m: m.linear_transpose(lambda x: x * 2, m.numpy.float32(2))(1.0)[0],
+    ]
+    for number, call in enumerate(calls):
+        ours, theirs = call(vf), call(jax)
+        assert (float(ours), ours.dtype, ours.weak_type) == (float(theirs), theirs.dtype, theirs.weak_type), number
+
+
 def test_aux_passes_through() -> None:
     def f(x: Any) -> Any:
         return jnp.sum(x**2), {"kept": x * 2, "name": "sum", "none": None, "count": 3}
@@ -235,6 +252,16 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
         leaks[0] + 1.0
     assert caught.value.location is not None
     assert caught.value.location.function.endswith("test_leaked_tracers_name_function_creation_and_use")
+
+
+@pytest.mark.parametrize(("function", "shape"), [(lambda x: x, ()), (lambda x: x.reshape(()), (1,)), (lambda x: x.T[0, 0], (1, 1))])
+def test_gradients_may_be_deleted_and_donated(function: Any, shape: tuple[int, ...]) -> None:
+    x, donating = jnp.ones(shape), vf.jit(lambda g: 3 * g + 5, donate_argnums=0)
+    for _ in range(4):  # step by step, in NumPy, and as machine code
+        assert np.asarray(donating(vf.grad(function)(x))) == 8
+        vf.grad(function)(x).delete()
+        assert np.asarray(vf.grad(function)(x)) == 1
+    assert vf.grad(lambda x: x * x)(jnp.float32(5)) == 10
 
 
 def test_results_that_do_not_depend_on_the_input() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import dtypes
+from volta_fn import dtypes, lax
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, TreeError
 
 X = np.array([[0.3, -0.7, 1.1], [0.5, 2.0, -1.0]])
@@ -128,6 +128,26 @@ def test_linear_transpose() -> None:
     for function in (jnp.sin, lambda x: x * x, lambda x: x / x, lambda x: jnp.sum(x) * x):
         with pytest.raises(GradientError, match="so it cannot be transposed|transpose rule"):
             vf.linear_transpose(function, jnp.ones(2))(jnp.ones(np.shape(function(jnp.ones(2)))))
+
+
+#: Linear functions with loops that carry a counter, and their matrices.
+COUNTING = [
+    (lambda x: lax.fori_loop(0, 3, lambda i, x: (i + 1) * x, x), 6 * np.eye(3)),
+    (lambda x: lax.fori_loop(0, 3, lambda i, c: c.at[i].add(i * x[2 - i]), jnp.zeros(3)), np.diag([0.0, 1, 2])[:, ::-1]),
+    (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] * w), c[1] * c[0]), (0, x), 2.0 * jnp.ones(2))[1][1], 2 * np.eye(3)),
+    (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] + w * c[0] * x), None), (1, 0 * x), jnp.arange(3.0))[0][1], 8 * np.eye(3)),
+    (lambda x: lax.scan(lambda c, r: ((c[0] * 0.5, c[1] + r, c[2] + 1), c[0] * r), (1.0, 0.0, 0), x)[1], np.diag([1, 0.5, 0.25])),
+]
+
+
+@pytest.mark.parametrize(("function", "matrix"), COUNTING)
+def test_linear_transpose_of_loops_that_count(function: Any, matrix: np.ndarray) -> None:
+    transposed = vf.linear_transpose(function, vf.ShapeDtypeStruct((3,), "float32"))
+    ct = np.array([1.0, -2.0, 5.0], np.float32)
+    np.testing.assert_array_equal(function(jnp.asarray(ct)), matrix @ ct)
+    for transform in (lambda f: f, vf.jit):
+        np.testing.assert_array_equal(transform(transposed)(ct)[0], matrix.T @ ct)
+    np.testing.assert_array_equal(vf.vmap(transposed)(np.eye(3, dtype=np.float32))[0], matrix)
 
 
 @pytest.mark.parametrize("jacobian", [vf.jacfwd, vf.jacrev])

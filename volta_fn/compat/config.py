@@ -14,11 +14,11 @@ from typing import Any
 
 from volta_fn import dtypes
 from volta_fn.core.aval import set_numpy_dtype_promotion
+from volta_fn.core.caches import clear_all
 from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_device, set_default_spec
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
-from volta_fn.jit.fused import forget_fused
 from volta_fn.primitives.contraction import check_precision
 from volta_fn.settings import VERIFY, current
 
@@ -30,9 +30,7 @@ def _plain(name: str) -> Callable[[Any], None]:
 
 def _forget() -> None:
     """Drop all programs that were traced or compiled under other settings."""
-    forget_kernels()
-    forget_fused()
-    clear_caches()
+    clear_all()
 
 
 def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
@@ -80,7 +78,7 @@ def _matmul_precision(value: Any) -> None:
 
 
 def _enable_x64(value: Any) -> None:
-    dtypes.set_width(64 if value else 32)
+    dtypes.set_width(None if value is None else 64 if value else 32)
     _forget()
 
 
@@ -184,6 +182,7 @@ IGNORED: dict[str, Any] = {
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(EFFECTIVE, False),
+    "jax_enable_x64": None,  # this package's own default dtypes
     "jax_numpy_rank_promotion": "allow",
     "jax_numpy_dtype_promotion": "standard",
     "jax_legacy_prng_key": "allow",

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf, prod
-from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Walk
+from volta_fn.compiler.contractions import Walk, contiguous_strides
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 
@@ -153,14 +151,9 @@ def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
     )
 
 
-def _strides(shape: Shape) -> list[int]:
-    """Return the strides of a contiguous array, in elements."""
-    return [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1] if shape else []
-
-
 def _rows(shape: Shape, dtype: np.dtype, axes: Axes, shared: int = 1) -> Rows:
     """Return the matrices of an array, each serving `shared` consecutive heads."""
-    steps = _strides(shape)
+    steps = contiguous_strides(shape)
     sizes, strides = [shape[a] for a in axes.heads], [steps[a] for a in axes.heads]
     if shared > 1:
         sizes, strides = [*sizes, shared], [*strides, 0]
@@ -170,5 +163,5 @@ def _rows(shape: Shape, dtype: np.dtype, axes: Axes, shared: int = 1) -> Rows:
 def _logit_walk(aval: ShapedArray, heads: Shape) -> LogitWalk:
     """Return an array whose shape broadcasts to (heads, queries, keys)."""
     padded = (1,) * (len(heads) + 2 - aval.ndim) + aval.shape
-    *stack, query, key = [0 if size == 1 else step for size, step in zip(padded, _strides(padded), strict=True)]
+    *stack, query, key = [0 if size == 1 else step for size, step in zip(padded, contiguous_strides(padded), strict=True)]
     return LogitWalk(aval.dtype, aval.size, Walk(heads, tuple(stack)), query, key)

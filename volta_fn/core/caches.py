@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 # Tables of weak references, whose callbacks run no Python code.
 #
 # They replace the collections of `weakref`, and `weakref.finalize`. Those call Python functions when an object is collected: a signal
@@ -141,6 +143,22 @@ class LruCache(Generic[V]):
             self._values.clear()
 
 
+# Keys.
+
+
+def exact(value: Any) -> Any:
+    """Return a value as a key, in which 1, 1.0 and True differ, and 0.0 and -0.0.
+
+    >>> exact((1, 0.0)) == exact((1, -0.0)), exact((1, 2)) == exact((1, 2.0)), exact((1, 2)) == exact((1, 2))
+    (False, False, True)
+    """
+    if isinstance(value, tuple):
+        if all(type(entry) is int for entry in value):  # almost all
+            return type(value), value
+        return (type(value), *map(exact, value))
+    return type(value), repr(value) if isinstance(value, (float, complex, np.generic)) else value
+
+
 # Caches of calls: from the types of arguments to what runs a call, in tables.
 #
 # Jitted functions, primitives, marked functions (`jit/fused.py`) and eager gradients (`transforms/eager.py`) each have a `CallCache`. Its
@@ -220,8 +238,8 @@ class CallCache:
 _CACHES: WeakIdentityDict[CallCache, str] = WeakIdentityDict()
 
 
-def clear_all(kind: str) -> None:
-    """Empty all caches of a kind."""
+def clear_all(kind: str | None = None) -> None:
+    """Empty all caches, or those of a kind."""
     for cache in _CACHES:
-        if _CACHES.get(cache) == kind:
+        if kind is None or _CACHES.get(cache) == kind:
             cache.clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Mapping, Sequence
+from operator import is_
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
@@ -290,14 +291,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
 
 def has_effects(eqn: Equation) -> bool:
     """Return True if an equation must run even when its results are unused."""
-    pending = [eqn]
-    while pending:
-        current = pending.pop()
-        if current.primitive.effectful:
-            return True
-        for sub in sub_jaxprs(current.params):
-            pending.extend(e for e in sub.eqns if e.primitive.effectful or sub_jaxprs(e.params))
-    return False
+    return eqn.primitive.effectful or any(has_effects(e) for sub in sub_jaxprs(eqn.params) for e in sub.eqns)
 
 
 @program_cache
@@ -478,28 +472,42 @@ def _check_read(bound: set[Var], atom: Atom, where: str) -> None:
 # Dead-code elimination: drop equations whose results are unused.
 
 
-def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Drop dead equations, constants, and outputs unmarked in `used_outputs`."""
+def dce_jaxpr(
+    closed: ClosedJaxpr,
+    used_outputs: Sequence[bool] | None = None,
+    narrowed: Callable[[Equation, list[bool]], Equation] = lambda eqn, used: eqn,
+) -> ClosedJaxpr:
+    """Drop dead equations, constants, and outputs unmarked in `used_outputs`.
+
+    `narrowed` returns a live equation without the results that are not used. The program is the same object if nothing is dropped.
+    """
     jaxpr = closed.jaxpr
     outvars = jaxpr.outvars if used_outputs is None else [v for v, u in zip(jaxpr.outvars, used_outputs, strict=True) if u]
-    live: set[Var] = {v for v in outvars if type(v) is Var}
-    live_eqns: list[Equation] = []
+    live: set[Atom] = set(outvars)
+    eqns: list[Equation] = []
     for eqn in reversed(jaxpr.eqns):
-        if any(v in live for v in eqn.outvars) or has_effects(eqn):
-            live_eqns.append(eqn)
-            live.update(v for v in eqn.invars if type(v) is Var)
-    live_eqns.reverse()
+        used = [v in live for v in eqn.outvars]
+        if any(used) or has_effects(eqn):
+            eqns.append(narrowed(eqn, used))
+            live.update(eqns[-1].invars)
+    eqns.reverse()
     pairs = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in live]
-    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, live_eqns), [c for _, c in pairs])
+    is_complete = (len(outvars), len(eqns), len(pairs)) == (len(jaxpr.outvars), len(jaxpr.eqns), len(closed.consts))
+    if is_complete and all(map(is_, eqns, jaxpr.eqns)):
+        return closed
+    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns), [c for _, c in pairs])
+
+
+def reads_of(closed: ClosedJaxpr) -> tuple[bool, ...]:
+    """Mark the inputs that a program's equations or outputs read."""
+    read = {v for e in closed.eqns for v in e.invars}.union(closed.outvars)
+    return tuple([v in read for v in closed.invars])
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """Drop the inputs that are `candidates` and unused; mark those that remain."""
-    jaxpr = closed.jaxpr
-    used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
-    used.update(v for v in jaxpr.outvars if type(v) is not Literal)
-    remains = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
-    return closed.replace(invars=[v for v, r in zip(jaxpr.invars, remains, strict=True) if r]), remains
+    remains = [not c or is_read for c, is_read in zip(candidates, reads_of(closed), strict=True)]
+    return closed.replace(invars=[v for v, r in zip(closed.invars, remains, strict=True) if r]), remains
 
 
 # Inlining: calls are replaced by the bodies of the functions that they call.

@@ -30,7 +30,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, brief, conversion, library_name
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.caches import CallCache, clear_all
+from volta_fn.core.caches import CallCache, clear_all, exact
 from volta_fn.core.devices.device import Device, current_default_device, limit_memory
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name, wraps
@@ -72,7 +72,7 @@ class ArgumentsKey(NamedTuple):
 
     #: The structure of the dynamic arguments.
     in_tree: Any
-    #: The name or position, type and value of each static argument.
+    #: The name or position, the `exact` value and the value of each static argument.
     static_args: tuple[Any, ...]
     static_kwargs: tuple[Any, ...]
 
@@ -146,13 +146,8 @@ class Request:
         return tuple(flags)
 
 
-#: Types of numbers with signed zeros: 0.0 and -0.0 are equal, but different constants. Keys have zeros of these types as texts.
-_SIGNED = (float, complex)
-
-
-def _key_entry(value: Any) -> Any:
-    """Return the entry of a key for a static value."""
-    return value if value or type(value) not in _SIGNED else repr(value)
+#: Types of values that are entries of keys with their type; others are made `exact`.
+_PLAIN = frozenset({bool, int, str, type(None)})
 
 
 @functools.cache
@@ -160,20 +155,21 @@ def key_function(static: frozenset[int], count: int, attribute: str) -> Callable
     """Generate the function that makes the key of a call with `count` arguments.
 
     The key has the types and values of the static arguments, and an attribute of the others (None stays None). The code has no
-    loop and no call, since every call of a jitted function with static arguments makes such a key.
+    loop, since every call of a jitted function with static arguments makes such a key.
     """
     names = [f"a{i}" for i in range(count)]
     entries = [
-        f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{attribute}"
+        f"(type({a}), {a}) if type({a}) in plain else exact({a})" if i in static else f"None if {a} is None else {a}.{attribute}"
         for i, a in enumerate(names)
     ]
-    key_of: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
+    names_in_code = {"plain": _PLAIN, "exact": exact}
+    key_of: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", names_in_code)
     return key_of
 
 
 def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the types and values of a call's static arguments, as a key."""
-    return tuple([(type(a), _key_entry(a)) for i, a in enumerate(args) if i in static])
+    return tuple([exact(a) for i, a in enumerate(args) if i in static])
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -203,7 +199,7 @@ def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, .
             hash(value)
         except TypeError:
             raise UnhashableStaticError(f"static argument {name!r} of {function_name(fun)} is {_unhashable(name, value)}") from None
-    return tuple([(name, type(v), _key_entry(v)) for name, v in values.items()])
+    return tuple([(name, exact(v), v) for name, v in values.items()])
 
 
 def _unhashable(name: Any, value: Any) -> str:

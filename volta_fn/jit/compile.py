@@ -19,7 +19,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.arrays.memory import Donations, pair_by_path, usable
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.devices.device import Device, Executable
+from volta_fn.core.devices.device import Device, Executable, current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, leaf_structure, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, current_trace, read_mesh
@@ -31,8 +31,8 @@ from volta_fn.settings import current as settings
 # Traced programs: a function's program for one set of types.
 
 
-class OtherMeshError(Exception):
-    """A program is for another mesh; calls of jitted functions handle it."""
+class OtherContextError(Exception):
+    """A program is for another mesh or default device; jitted functions handle it."""
 
 
 def mesh_key() -> tuple[Any, ...]:
@@ -75,17 +75,21 @@ class TracedProgram:
         pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if any(donated) else ()
         self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
 
-    def guarded_by_mesh(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-        """Return what later calls run: `run`, unless the program is for another mesh."""
-        if not self.mesh:
+    def guarded(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+        """Return what later calls run: `run`, unless the program is for another context.
+
+        That is another mesh or, of a program without arguments, another default device.
+        """
+        device = None if self.jaxpr.in_avals else current_default_device()
+        if not self.mesh and device is None:
             return run
 
-        def run_under_mesh(values: Sequence[Any]) -> Any:
-            if mesh_key() != self.mesh:
-                raise OtherMeshError
+        def run_in_context(values: Sequence[Any]) -> Any:
+            if (self.mesh and mesh_key() != self.mesh) or device not in (None, current_default_device()):
+                raise OtherContextError
             return run(values)
 
-        return run_under_mesh
+        return run_in_context
 
 
 class _Pause:

@@ -19,7 +19,7 @@ from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable,
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
+from volta_fn.jit.compile import OtherContextError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
 from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -209,7 +209,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             if call is not None:
                 run, arrays = call
                 return run(arrays)
-        except OtherMeshError:
+        except OtherContextError:
             pass  # traced again
         return self._call_by_request(args, kwargs)
 
@@ -326,7 +326,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             run = compiled_once(traced, device)
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
-        self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
+        self._cache.store_by_types(request, values, traced.guarded(run))
         return run(values)
 
     def _bind(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.caches import CallCache, clear_all
+from volta_fn.core.caches import CallCache
 from volta_fn.core.devices.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name, leaf_structure
@@ -163,11 +163,6 @@ def _fused(function: F, grows: bool) -> F:
 
     form: Any = call
     return form
-
-
-def forget_fused() -> None:
-    """Drop the programs of all marked functions, which settings change."""
-    clear_all("marked functions")
 
 
 def _is_large(args: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, VoltaError
 from volta_fn.primitives.contraction import bilinear_jvp, check_precision, dot_general, in_kind_of, product_dtype, rounding
 from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, moveaxis, reshape, rev, transpose
-from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice
+from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice, slice_in_dim
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
 
@@ -111,11 +111,18 @@ def canonical_padding(padding: Sequence[tuple[int, int]], count: int, argument: 
     return pairs  # type: ignore[return-value]  # every pair has two elements, as just checked
 
 
-def check_cut(name: str, shape: Ints, padding: Padding, base_dilation: Ints) -> None:
-    """Raise `ShapeError` if negative padding cuts more than there is."""
-    for axis, (size, pads, base) in enumerate(zip(shape, padding, base_dilation, strict=True)):
-        if not is_symbolic((size, *pads)) and dilated(size, base) + min(pads[0], 0) + min(pads[1], 0) < 0:
-            raise ShapeError(f"{name}: the negative padding {pads} cuts more than the size {size} of spatial dimension {axis}; cut less")
+def without_cut(operand: Array, axes: Ints, padding: Padding, base_dilation: Ints) -> tuple[Array, Padding]:
+    """Drop the elements along axes where negative padding cuts all and more.
+
+    The other end's padding may make such an axis longer again, by elements of padding. Returns the operand, and padding that cuts no more
+    than there is.
+    """
+    pads = list(padding)
+    for number, (axis, (low, high), base) in enumerate(zip(axes, padding, base_dilation, strict=True)):
+        size = operand.shape[axis]
+        if not is_symbolic((size, low, high)) and (length := dilated(size, base)) + min(low, 0) + min(high, 0) < 0:
+            operand, pads[number] = slice_in_dim(operand, 0, 0, axis=axis), (max(length + low + high, 0), 0)
+    return operand, tuple(pads)
 
 
 # Convolution: `conv_general_dilated`.
@@ -435,7 +442,12 @@ def conv_general_dilated(
         )
     reach = tuple(map(dilated, taps, dilations))
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), rank, "conv_general_dilated: padding")
-    check_cut("conv_general_dilated", sizes, pads, bases)
+    for axis, (size, base, cut) in enumerate(zip(sizes, bases, pads, strict=True)):
+        if not is_symbolic((size, *cut)) and dilated(size, base) + sum(cut) < 0:
+            raise ShapeError(
+                f"conv_general_dilated: the negative padding {cut} cuts more than the size {size} of spatial dimension {axis}; cut less"
+            )
+    x, pads = without_cut(x, numbers.lhs_spec[2:], pads, bases)
     if precision is None:
         precision = settings.matmul_precision
     else:

@@ -109,6 +109,8 @@ def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
     def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
         if 0 in [operand.shape[a] for a in axes]:
             return np.full(_reduced_shape(operand, axes), combination.start(operand.dtype))
+        if all(operand.shape[a] == 1 for a in axes):  # NumPy would add -0.0 to 0.0, and multiply an infinite complex number by 1
+            return operand.reshape(_reduced_shape(operand, axes)).copy()
         step: Any = PRIMITIVES[combination.step].evaluate
         wide = operand.astype(combination.accumulator(operand.dtype), copy=False)
         if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not combination.rounds):

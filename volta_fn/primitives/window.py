@@ -21,7 +21,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.primitives.control_flow.scan import Combination
-from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
+from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, counts_of_windows, dilated, padtype_to_pads, without_cut
 from volta_fn.primitives.data_movement.movement import (
     batch_in_front,
     broadcast,
@@ -199,14 +199,14 @@ def reduce_window(
     dilations = canonical_ints(window_dilation, value.ndim, "reduce_window: window_dilation")
     sizes, reach = [list(map(dilated, ns, by)) for ns, by in ((value.shape, bases), (taps, dilations))]
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
-    check_cut("reduce_window", value.shape, pads, bases)
+    (value, *others), (pads, *_) = zip(*[without_cut(v, tuple(range(v.ndim)), pads, bases) for v in values], strict=True)
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     if fast:
         out = bind(fast, value, **geometry)
         is_identity = _is_constant(inits[0], reduction_of(fast.name).start(value.dtype))
         return tree.unflatten(structure, [out if is_identity else computation(out, inits[0])])
     combine = Combination("reduce_window", computation, structure)
-    outs = _folded(values, inits, combine, geometry)
+    outs = _folded([value, *others], inits, combine, geometry)
     return tree.unflatten(combine.structure, outs)
 
 
@@ -227,8 +227,10 @@ def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
-        is_constant = isinstance(init, ConcreteArray) and number_of(init) is None  # and stays so when operations are traced
-        init = convert_element_type(np.asarray(init) if is_constant else init, operand.dtype)
+        if isinstance(init, ConcreteArray):  # which stays constant when operations are traced
+            number = number_of(init)
+            init_value = np.asarray(init if number is None else number)
+        init = convert_element_type(init_value, operand.dtype)
     if init.dtype != operand.dtype:
         raise DTypeError(
             f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
+from volta_fn.core.caches import exact
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, has_effects, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.transforms.custom_call import Programs, static_key
+from volta_fn.transforms.custom_call import Programs
 from volta_fn.transforms.differentiation import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr
 from volta_fn.transforms.rules.calls import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 
@@ -70,7 +71,7 @@ def checkpoint(
             merged = dict(zip(dynamic, positional, strict=True))
             return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named, **fixed)
 
-        key = in_tree, tuple(fixed), static_key([*[args[i] for i in static], *fixed.values()])
+        key = in_tree, tuple(fixed), exact((*[args[i] for i in static], *fixed.values()))
         traced, operands = programs.trace(call, values, key)
         outs = bind(checkpoint_p, *operands, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
@@ -120,8 +121,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     count = out_unknown.count(False)
     known_outs, residuals = known_program.jaxpr.outvars[:count], known_program.jaxpr.outvars[count:]
     is_kept = [  # effects must not be repeated
-        e.primitive.effectful or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
-        for e in known_program.eqns
+        has_effects(e) or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params)) for e in known_program.eqns
     ]
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))

@@ -16,6 +16,8 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import CallCache, exact
+from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
@@ -28,7 +30,7 @@ from volta_fn.core.staging import (
     output_arrays,
     trace_with_wide_inputs,
 )
-from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
+from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, mesh_reads, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
@@ -51,7 +53,8 @@ from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
 # Calls of functions with rules by users: arguments, tracing, checks, batching.
 
-_CACHE_LIMIT = 512
+#: The programs kept per function before all are dropped.
+_MOST_PROGRAMS = 512
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ class Programs:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = function_name(function)
-        self._traced: dict[Any, TracedCall] = {}
+        self._cache = CallCache("jit", ["programs"], _MOST_PROGRAMS)
 
     def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> tuple[TracedCall, list[Array]]:
         """Trace `call` for these arrays; return the program and its operands.
@@ -106,10 +109,11 @@ class Programs:
 
     def _trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
         avals = tuple([v.aval for v in values])
-        full_key = None if key is None else _hashable((key, avals, axis_environment()))
-        cached = self._traced.get(full_key) if full_key is not None else None
+        full_key = None if key is None else _hashable((key, avals, axis_environment(), current_default_device()))
+        cached: TracedCall | None = self._cache.table("programs").get(full_key) if full_key is not None else None
         if cached is not None:
             return cached
+        reads = mesh_reads.count
         out_tree: Any = None
 
         def flat(*leaves: Array) -> list[Array]:
@@ -120,10 +124,8 @@ class Programs:
         closed, wide_inputs = trace_with_wide_inputs(flat, avals, self.name)
         program, captured = hoist_tracers(closed)
         traced = TracedCall(program, out_tree, captured, wide_inputs=wide_inputs)
-        if full_key is not None and not captured:
-            if len(self._traced) >= _CACHE_LIMIT:
-                self._traced.clear()
-            self._traced[full_key] = traced
+        if full_key is not None and not captured and mesh_reads.count == reads:  # it does not belong to one call, or to the current mesh
+            self._cache.add("programs", full_key, traced)
         return traced
 
 
@@ -133,11 +135,6 @@ def _hashable(key: Any) -> Any:
     except TypeError:
         return None
     return key
-
-
-def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Make values entries of a cache key, where 1, 1.0 and True differ."""
-    return tuple([(type(v), v) for v in values])
 
 
 class Arguments(NamedTuple):
@@ -326,7 +323,7 @@ class CustomFunction(RuledFunction):
         key = None
         if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
             fixed = [*arguments.fixed_leaves, *integers.items()]
-            key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(fixed))
+            key = (in_tree, arguments.positions, arguments.fixed_tree, exact(tuple(fixed)))
         return self.programs.trace(call, values, key)
 
 

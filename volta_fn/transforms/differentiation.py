@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
@@ -532,7 +532,7 @@ def gradient_flat(
 
 
 @lru_cache(maxsize=64)
-def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
+def _unit_cotangent(aval: ShapedArray, device: Device) -> ConcreteArray:
     """Return the initial cotangent of a gradient: one."""
     # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
@@ -541,4 +541,5 @@ def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
 def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
     """Return the gradient of the first result, whose linear program is cut to it."""
     program, out_nonzero = linearization.cut(1)
-    return pull_back(program, [_unit_cotangent(linearization.outs[0].aval, device)] if out_nonzero[0] else [])
+    # An alias, since it may be a gradient itself, which the user may delete or donate.
+    return pull_back(program, [alias(_unit_cotangent(linearization.outs[0].aval, device))] if out_nonzero[0] else [])

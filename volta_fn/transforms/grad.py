@@ -399,15 +399,15 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
     """Return a tangent or cotangent as an array of its owner's type.
 
-    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. In messages, it is `what`,
-    and its owner is `owner`.
+    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. It is weak only if its owner
+    is. In messages, it is `what`, and its owner is `owner`.
     """
     array, dtype = as_value(value), aval.tangent_aval().dtype
     if array.shape != aval.shape:
         raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
     if array.dtype not in (dtype, aval.dtype) and not array.weak_type and not is_weak:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
-    return array if array.dtype == dtype else convert_element_type(array, dtype)
+    return array if array.dtype == dtype and array.weak_type <= aval.weak_type else convert_element_type(array, dtype)
 
 
 # Destinations of cotangents, which `VJP.with_refs` adds to references or drops.

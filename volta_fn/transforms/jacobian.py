@@ -180,7 +180,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     check_callable(fun, "linear_transpose")
     check_no_axes(reduce_axes, "linear_transpose")
     leaves, in_tree = tree.flatten((primals, {}))
-    avals = [aval_of(x).strip_weak_type() for x in leaves]
+    avals = [aval_of(x) for x in leaves]
     flat = FlatFunction(fun, in_tree)
     closed = trace_to_jaxpr(flat, avals, function_name(fun))
     return Transposed(in_tree, flat.out_tree, closed)

@@ -36,6 +36,7 @@ LOSSY = [
     (np.float32, np.int32),
     (np.uint64, np.int64),
     (np.complex64, np.float32),
+    (np.bool_, ml_dtypes.float8_e8m0fnu),  # which has no 0
 ]
 
 

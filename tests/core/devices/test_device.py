@@ -79,6 +79,13 @@ def test_default_device_is_scoped_to_block_and_thread(second: Device) -> None:
     assert jnp.ones(2).device is second
 
 
+def test_programs_without_arguments_run_on_the_default_device(second: Device) -> None:
+    f, g = vf.jit(lambda: 2 * jnp.ones(3)), vf.jit(lambda n: jnp.full(3, n), static_argnums=0)
+    for device in (CPU, second) * 3:
+        with vf.default_device(device):
+            assert f().device is g(2.0).device is device
+
+
 def test_a_named_default_device_is_found_at_its_first_use(second: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_default_spec", None)
     module.set_default_spec("other")

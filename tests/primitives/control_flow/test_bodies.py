@@ -17,6 +17,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
+from volta_fn.compat import config
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow import bodies
@@ -122,13 +123,34 @@ def test_functions_and_their_programs_die() -> None:
 
     once(0)
     gc.collect()
-    functions = len(bodies._cache.by_function)
+    functions = len(bodies._caches)
     programs = sum(type(o) is ClosedJaxpr for o in gc.get_objects())
     steps = [once(i) for i in range(20)]
     gc.collect()
     assert all(step() is None for step in steps)
-    assert len(bodies._cache.by_function) <= functions
+    assert len(bodies._caches) <= functions
     assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs
+
+
+@pytest.mark.wide
+def test_other_settings_are_seen() -> None:
+    def step(carry: Any, _: Any) -> Any:
+        return carry @ carry, jnp.zeros(2)
+
+    functions: list[Any] = [lambda x: lax.scan(step, x, None, length=1), vf.checkpoint(lambda x: step(x, None))]
+    x = jnp.eye(2)
+
+    def precision(function: Any) -> Any:
+        (call,) = vf.make_jaxpr(function)(x).eqns
+        return next(e.params.get("precision") for e in call.params["jaxpr"].eqns if e.primitive.name == "dot_general")
+
+    for function in functions:
+        assert precision(function) is None
+        with config.default_matmul_precision("tensorfloat32"):
+            assert precision(function) == "tensorfloat32"
+        assert precision(function) is None
+        with config.enable_x64(True):
+            assert function(x)[1].dtype == np.float64 == vf.jit(function)(x)[1].dtype
 
 
 @pytest.mark.wide
@@ -138,7 +160,7 @@ def test_programs_per_function_are_bounded() -> None:
 
     for n in range(bodies._PROGRAMS + 5):
         lax.scan(step, np.zeros(n), XS)
-    assert len(bodies._cache.by_function.get(step)) <= bodies._PROGRAMS
+    assert len(bodies._caches.get(step).table("bodies")) <= bodies._PROGRAMS
 
 
 def test_functions_are_bounded() -> None:
@@ -150,7 +172,7 @@ def test_functions_are_bounded() -> None:
 
         bodies.trace_body(step, (0.0,), [vf.device_put(1.0).aval])
         alive.append(step)
-    assert len(bodies._cache.by_function) <= bodies._FUNCTIONS
+    assert len(bodies._caches) <= bodies._FUNCTIONS
 
 
 def test_threads_share_bodies() -> None:

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import volta_fn as vf
+from tests.compiler.passes.common import special
+from volta_fn import lax
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import evaluation_rules
 from volta_fn.primitives.reduction import reduce_sum_p
@@ -110,3 +113,25 @@ def test_sums_of_many_rows_do_not_add_up_rounding_errors(shape, axes):
     got = TYPED[reduce_sum_p](ShapedArray(x.shape, x.dtype), axes=axes)(x)
     np.testing.assert_allclose(got, x.astype(np.float64).sum(axes), rtol=4e-7)
     assert got.dtype == x.dtype
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64, np.int8])
+@pytest.mark.parametrize("reduce", [lax.reduce_sum, lax.reduce_prod, lax.reduce_max, lax.reduce_min])
+def test_the_reduction_of_one_element_is_that_element(reduce, dtype):
+    x = special(dtype)[:, None]  # -0.0 and, in complex numbers, infinities
+    for function in (reduce, vf.jit(reduce, static_argnums=1)):
+        np.testing.assert_array_equal(np.asarray(function(x, (1,))).view(np.uint8), x[:, 0].view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_sums_of_negative_zeros_begin_with_zero(dtype):
+    x = np.full((3, 100), -np.zeros((), dtype))
+    sums = [
+        lambda x: lax.cumsum(x, 0),
+        lambda x: lax.cumsum(x, 1, reverse=True),
+        lambda x: lax.reduce_window(x, x.dtype.type(0), lax.add, (1, 2)),
+        lambda x: lax.reduce_sum(x, (1,)),
+    ]
+    for function in sums:
+        for result in (function(x), vf.jit(function)(x)):
+            assert not np.asarray(result).copy().view(np.uint8).any()

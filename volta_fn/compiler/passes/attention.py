@@ -18,7 +18,7 @@ from volta_fn.compiler.ir.program import DefUse, simplify_nested
 from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, inline_calls
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, inline_calls
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, Window, attention_p
 from volta_fn.primitives.contraction import dot_general_p
@@ -512,8 +512,7 @@ def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxp
     for eqn in inlined.eqns:
         fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), _form_of_call(eqn))
         eqns += _routine(eqn) if fits else [eqn]
-    jaxpr = inlined.jaxpr
-    return _lay_out(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), inlined.consts))
+    return _lay_out(inlined.replace(eqns=eqns))
 
 
 def _operand_avals(eqn: Equation) -> tuple[ShapedArray, ...]:
@@ -557,14 +556,12 @@ def _lay_out(closed: ClosedJaxpr) -> ClosedJaxpr:
     if not any(eqn.primitive in (attention_routine_p, attention_gradient_routine_p) for eqn in closed.eqns):
         return closed
     eqns: list[Equation] = []
-    jaxpr = closed.jaxpr
     for eqn in closed.eqns:
         if eqn.primitive in (attention_routine_p, attention_gradient_routine_p):
-            program = Lookup(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts))
-            eqns += _laid_out(program, eqn)
+            eqns += _laid_out(Lookup(closed.replace(eqns=eqns)), eqn)
         else:
             eqns.append(eqn)
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:

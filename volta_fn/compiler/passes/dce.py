@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, process_axes, program_cache, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, process_axes, program_cache, reads_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
@@ -37,6 +37,7 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
+from volta_fn.transforms.differentiation import fixed_point, marked
 
 # Effects: whether a pass may remove, move or merge an equation.
 
@@ -46,12 +47,6 @@ COLLECTIVES = frozenset(
 )
 #: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
 _PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
-
-
-def is_removable(eqn: Equation) -> bool:
-    """Return True if the equation may be removed when its results are unused."""
-    primitive = eqn.primitive
-    return not (primitive.effectful or (primitive.holds_programs and has_effects(eqn)))
 
 
 def is_pinned(primitive: Primitive) -> bool:
@@ -84,31 +79,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
 
     The program keeps all of its inputs.
     """
-    jaxpr = closed.jaxpr
-    outvars = jaxpr.outvars if used is None else select_marked(jaxpr.outvars, used)
-    live: set[Atom] = set(outvars)
-    eqns: list[Equation] = []
-    changed = len(outvars) != len(jaxpr.outvars)
-    for eqn in reversed(jaxpr.eqns):
-        needed = [v in live for v in eqn.outvars]
-        if not any(needed) and is_removable(eqn):
-            changed = True
-            continue
-        narrow = _NARROWING.get(eqn.primitive)
-        if narrow is not None:
-            original, eqn = eqn, _narrowed(eqn, narrow, tuple(needed))
-            changed = changed or eqn is not original
-        eqns.append(eqn)
-        live.update(eqn.invars)
-    pairs = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in live]
-    if not changed and len(pairs) == len(closed.consts):
-        return closed
-    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns[::-1]), [c for _, c in pairs])
-
-
-def select_marked(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
-    """Return the marked values."""
-    return [v for v, m in zip(values, marks, strict=True) if m]
+    return dce_jaxpr(closed, used, _narrowed)
 
 
 class NarrowedControlFlow(NamedTuple):
@@ -119,22 +90,20 @@ class NarrowedControlFlow(NamedTuple):
     params: dict[str, Any]
 
 
-def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], NarrowedControlFlow], used: Marks) -> Equation:
-    narrowed = narrow(eqn.params, used)
+def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
+    narrow = _NARROWING.get(eqn.primitive)
+    if narrow is None:
+        return eqn
+    narrowed = narrow(eqn.params, tuple(used))
     if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
         return eqn
-    return eqn.replace(select_marked(eqn.invars, narrowed.operands), select_marked(eqn.outvars, narrowed.results), narrowed.params)
-
-
-def _reads(closed: ClosedJaxpr) -> Marks:
-    read = {v for e in closed.eqns for v in e.invars}.union(closed.jaxpr.outvars)
-    return tuple([v in read for v in closed.jaxpr.invars])
+    return eqn.replace(marked(eqn.invars, narrowed.operands), marked(eqn.outvars, narrowed.results), narrowed.params)
 
 
 def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
     if all(marks):
         return closed
-    return closed.replace(invars=select_marked(closed.jaxpr.invars, marks))
+    return closed.replace(invars=marked(closed.jaxpr.invars, marks))
 
 
 def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
@@ -147,7 +116,7 @@ def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
 def _narrow_branches(first: ClosedJaxpr, others: tuple[ClosedJaxpr, ...], used: Marks) -> tuple[Marks, tuple[ClosedJaxpr, ...] | None]:
     branches = (first, *others)
     programs = [eliminate_dead_code(b, used) for b in branches]
-    reads = tuple([any(column) for column in zip(*map(_reads, programs), strict=True)])
+    reads = tuple([any(column) for column in zip(*map(reads_of, programs), strict=True)])
     programs = [_with_inputs(p, reads) for p in programs]
     same = all(p is b for p, b in zip(programs, branches, strict=True))
     return reads, None if same else tuple(programs)
@@ -166,13 +135,12 @@ def _narrow_scan(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
 def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -> tuple[Marks, Marks, ClosedJaxpr]:
     ys = used[count:]
 
-    def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, (*carry, *ys))
-        reads = _reads(program)
-        return program, tuple([a or b for a, b in zip(carry, reads[consts : consts + count], strict=True)])
+        return program, reads_of(program)[consts : consts + count]
 
-    program, carry = _fixed_point(used[:count], step)
-    reads = _reads(program)
+    program, carry = fixed_point(used[:count], step)
+    reads = reads_of(program)
     operands = (*reads[:consts], *carry, *reads[consts + count :])
     return operands, (*carry, *ys), _with_inputs(program, operands)
 
@@ -192,27 +160,18 @@ def _narrow_while_programs(
     body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
 ) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
     condition = eliminate_dead_code(cond)
-    tested = _reads(condition)
+    tested = reads_of(condition)
 
-    def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
         program = eliminate_dead_code(body, carry)
-        return program, tuple([a or b for a, b in zip(carry, _reads(program)[second:], strict=True)])
+        return program, reads_of(program)[second:]
 
-    program, carry = _fixed_point(tuple([a or b for a, b in zip(used, tested[first:], strict=True)]), step)
-    reads = _reads(program)[:second]
+    program, carry = fixed_point([a or b for a, b in zip(used, tested[first:], strict=True)], step)
+    reads = reads_of(program)[:second]
     return (
-        (*tested[:first], *reads, *carry), carry,
+        (*tested[:first], *reads, *carry), tuple(carry),
         _with_inputs(condition, (*tested[:first], *carry)), _with_inputs(program, (*reads, *carry)),
     )  # fmt: skip
-
-
-def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]]) -> tuple[ClosedJaxpr, Marks]:
-    """Mark values of a carry as live until the live ones depend on no others."""
-    while True:
-        program, grown = step(carry)
-        if grown == carry:
-            return program, carry
-        carry = grown
 
 
 _NARROWING: dict[Primitive, Callable[[dict[str, Any], Marks], NarrowedControlFlow]] = {
@@ -271,6 +230,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
             wait = Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
             starts.setdefault(partial_sum.start, []).append(start)
             waits.setdefault(partial_sum.done, []).append(wait)
+            definitions.update(dict.fromkeys(outs, partial_sum.done))  # a sum of these starts after the equation that awaits them
         operands = {i for s in overlapped for i in s.operands}
         if operands:
             replacements[number] = _remaining_sum(eqn, [i for i in range(len(eqn.invars)) if i not in operands])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, 
 from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.devices.device import find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -171,6 +172,25 @@ wrapped_gather_p = Primitive("wrapped_gather", gather_p.abstract, evaluate=_wrap
 wrapped_scatter_add_p = Primitive("wrapped_scatter_add", scatter_add_p.abstract, evaluate=_wrapped_scatter_add, listed=False)
 
 
+# Equations as calls of functions of arrays, which take the operands and the parameters.
+
+
+def _with_calls(closed: ClosedJaxpr, primitive: Primitive, evaluation: Callable[[Equation], Callable[..., Array] | None]) -> ClosedJaxpr:
+    """Replace a primitive's equations by calls of functions that compute the same.
+
+    `evaluation` returns the function of an equation, or None if that stays.
+    """
+
+    def replaced(eqn: Equation) -> list[Equation]:
+        function = evaluation(eqn) if eqn.primitive is primitive else None
+        if function is None:
+            return [eqn]
+        program = trace_to_jaxpr(lambda *operands: [function(*operands, **eqn.params)], [v.aval for v in eqn.invars], primitive.name)
+        return [Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, primitive.name), eqn.position)]
+
+    return with_each_replaced(closed, replaced)
+
+
 # Fourier transforms as products with small matrices.
 #
 # For targets that have no routine of their own for them. A row of n = f·g elements is a matrix of f rows and g columns. Its transform
@@ -185,12 +205,7 @@ DIRECT = 64
 
 def expand_fourier_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand a program's Fourier transforms to products."""
-    return with_each_replaced(closed, lambda eqn: [_as_call(eqn) if eqn.primitive is fft_p else eqn])
-
-
-def _as_call(eqn: Equation) -> Equation:
-    program = trace_to_jaxpr(lambda x: [by_products(x, **eqn.params)], [v.aval for v in eqn.invars], "fft")
-    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "fft"), eqn.position)
+    return _with_calls(closed, fft_p, lambda eqn: by_products)
 
 
 def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
@@ -284,17 +299,12 @@ def expand_cholesky(closed: ClosedJaxpr, panel_width: Callable[[ShapedArray], in
 
     `panel_width` returns the columns of the panels of a matrix, or None if it is not to be expanded.
     """
-    if all(eqn.primitive is not cholesky_p for eqn in closed.eqns):
-        return closed
-    eqns = [_by_panels_as_call(eqn, panel_width(eqn.invars[0].aval)) if eqn.primitive is cholesky_p else eqn for eqn in closed.eqns]
-    return closed.replace(eqns=eqns)
 
+    def evaluation(eqn: Equation) -> Callable[..., Array] | None:
+        width = panel_width(eqn.invars[0].aval)
+        return None if width is None else partial(by_panels, width=width)
 
-def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
-    if width is None:
-        return eqn
-    program = trace_to_jaxpr(lambda x: [by_panels(x, width)], [v.aval for v in eqn.invars], "cholesky")
-    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "cholesky"), eqn.position)
+    return _with_calls(closed, cholesky_p, evaluation)
 
 
 def by_panels(x: Array, width: int) -> Array:
@@ -327,17 +337,7 @@ def expand_quantized_products(
 
     Those for which the target has a routine stay. Matrices of at most `block_numbers` are one block.
     """
-    chosen = [eqn.primitive is quantized_dot_p and not has_routine(eqn) for eqn in closed.eqns]
-    if not any(chosen):
-        return closed
-    eqns = [_by_blocks_as_call(eqn, block_numbers) if expands else eqn for eqn, expands in zip(closed.eqns, chosen, strict=True)]
-    return closed.replace(eqns=eqns)
-
-
-def _by_blocks_as_call(eqn: Equation, most: int) -> Equation:
-    avals = [v.aval for v in eqn.invars]
-    program = trace_to_jaxpr(lambda *operands: [expanded(*operands, **eqn.params, most=most)], avals, "quantized_dot")
-    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "quantized_dot"), eqn.position)
+    return _with_calls(closed, quantized_dot_p, lambda eqn: None if has_routine(eqn) else partial(expanded, most=block_numbers))
 
 
 # Ragged products as loops over blocks of rows.
@@ -345,14 +345,7 @@ def _by_blocks_as_call(eqn: Equation, most: int) -> Equation:
 
 def expand_ragged_products(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand ragged products to blocks of rows with the matrix of their group."""
-    if all(eqn.primitive is not ragged_dot_p for eqn in closed.eqns):
-        return closed
-    return closed.replace(eqns=[_ragged_as_call(eqn) if eqn.primitive is ragged_dot_p else eqn for eqn in closed.eqns])
-
-
-def _ragged_as_call(eqn: Equation) -> Equation:
-    program = trace_to_jaxpr(lambda *operands: [ragged.expanded(*operands, **eqn.params)], [v.aval for v in eqn.invars], "ragged_dot")
-    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "ragged_dot"), eqn.position)
+    return _with_calls(closed, ragged_dot_p, lambda eqn: ragged.expanded)
 
 
 # Gathers and scatters of one element per row as comparisons.
@@ -650,13 +643,7 @@ def keep_negative_indices(
     With `elements` those of single elements do so, too.
     """
     producers = {v: eqn for eqn in closed.eqns for v in eqn.outvars}
-    eqns: list[Equation] = []
-    for eqn in closed.eqns:
-        eqns += (_rewritten(eqn, producers, elements) if eqn.primitive in primitives else None) or [eqn]
-    if len(eqns) == len(closed.eqns):
-        return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return with_each_replaced(closed, lambda eqn: (_rewritten(eqn, producers, elements) if eqn.primitive in primitives else None) or [eqn])
 
 
 def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool) -> list[Equation] | None:

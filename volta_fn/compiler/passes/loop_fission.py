@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product, is_view
 from volta_fn.compiler.ir.program import DefUse, with_each_replaced
-from volta_fn.compiler.passes.dce import is_removable
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, has_effects, program_cache
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -125,14 +124,14 @@ class ScanView:
         """Return the variables that outputs and effects need, without some equations."""
         live, excluded = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
-            if eqn not in excluded and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
+            if eqn not in excluded and (has_effects(eqn) or any(v in live for v in eqn.outvars)):
                 live.update(eqn.invars)
         return live
 
     def drop_dead(self) -> None:
         """Drop equations that nothing depends on; their operands may have been moved."""
         live = self.live(self.outputs)
-        self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
+        self.eqns = [e for e in self.eqns if has_effects(e) or any(v in live for v in e.outvars)]
 
     def joined(self) -> Equation:
         """Return the equation of the scan in its current state."""

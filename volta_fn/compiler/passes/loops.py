@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.ir.program import with_each_replaced
-from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
+from volta_fn.compiler.passes.dce import is_movable, terminates
 from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
+from volta_fn.transforms.differentiation import marked
 
 # Conditionals known in advance.
 
@@ -255,8 +256,8 @@ def _simplify_while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[first + second :]
     invariant = _invariant(body, second, start)
     variant = [not mark for mark in invariant]
-    cond_consts = [*eqn.invars[:first], *select_marked(start, invariant)]
-    body_consts = [*eqn.invars[first : first + second], *select_marked(start, invariant)]
+    cond_consts = [*eqn.invars[:first], *marked(start, invariant)]
+    body_consts = [*eqn.invars[first : first + second], *marked(start, invariant)]
     cond_operands, body_operands = _distinct(cond_consts), _distinct(body_consts)
     if not any(invariant) and len(cond_operands) == first and len(body_operands) == second:
         return [eqn]
@@ -264,7 +265,7 @@ def _simplify_while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     body_program = _regrouped(body, second, tuple(invariant), _Operands(body_consts), tuple(variant))
     renamed.update((v, x) for v, x, is_invariant in zip(eqn.outvars, start, invariant, strict=True) if is_invariant)
     new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(cond_operands), "body_nconsts": len(body_operands)}
-    return [eqn.replace([*cond_operands, *body_operands, *select_marked(start, variant)], select_marked(eqn.outvars, variant), new)]
+    return [eqn.replace([*cond_operands, *body_operands, *marked(start, variant)], marked(eqn.outvars, variant), new)]
 
 
 @program_cache
@@ -272,10 +273,10 @@ def _regrouped(
     closed: ClosedJaxpr, consts: int, invariant: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]
 ) -> ClosedJaxpr:
     """Return a loop's program with values of its carry as consts, and some outputs."""
-    invars, outvars = closed.jaxpr.invars, select_marked(closed.jaxpr.outvars, outputs)
+    invars, outvars = closed.jaxpr.invars, marked(closed.jaxpr.outvars, outputs)
     carry, rest = invars[consts : consts + len(invariant)], invars[consts + len(invariant) :]
-    variant = [*select_marked(carry, [not mark for mark in invariant]), *rest]
-    return _substitute_inputs(closed, [([*invars[:consts], *select_marked(carry, invariant)], operands.atoms), (variant, variant)], outvars)
+    variant = [*marked(carry, [not mark for mark in invariant]), *rest]
+    return _substitute_inputs(closed, [([*invars[:consts], *marked(carry, invariant)], operands.atoms), (variant, variant)], outvars)
 
 
 def _simplify_scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
@@ -284,7 +285,7 @@ def _simplify_scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[consts : consts + count]
     invariant = _invariant(body, consts, start)
     variant = [not mark for mark in invariant]
-    operands = [*eqn.invars[:consts], *select_marked(start, invariant)]
+    operands = [*eqn.invars[:consts], *marked(start, invariant)]
     distinct = _distinct(operands)
     trivial = _trivial_outputs(eqn, invariant)
     computed = [p is None for p in trivial]
@@ -293,8 +294,8 @@ def _simplify_scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     program = _regrouped(body, consts, tuple(invariant), _Operands(operands), (*variant, *computed))
     renamed.update((v, x) for v, x, is_invariant in zip(eqn.outvars, start, invariant, strict=False) if is_invariant)
     new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(variant)}
-    invars = [*distinct, *select_marked(start, variant), *eqn.invars[consts + count :]]
-    loop = eqn.replace(invars, [*select_marked(eqn.outvars[:count], variant), *select_marked(eqn.outvars[count:], computed)], new)
+    invars = [*distinct, *marked(start, variant), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*marked(eqn.outvars[:count], variant), *marked(eqn.outvars[count:], computed)], new)
     return [loop, *_trivial_equations(eqn, trivial, renamed)]
 
 

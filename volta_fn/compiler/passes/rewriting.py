@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn.compiler.ir.program import DefUse
 from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
+from volta_fn.core.caches import exact
 from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, primitives_of
 from volta_fn.core.primitive import PRIMITIVES, Primitive
@@ -148,14 +149,4 @@ def literal_key(atom: Atom) -> Any:
 
 def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
     """Return parameters as a key, which tells 1 from True and 0.0 from -0.0."""
-    return (*params, *map(_exact, params.values()))
-
-
-def _exact(value: Any) -> Any:
-    if isinstance(value, tuple):
-        if all(type(v) is int for v in value):  # almost all
-            return type(value), value
-        return (type(value), *map(_exact, value))
-    if isinstance(value, (float, complex, np.generic)):
-        return type(value), repr(value)
-    return type(value), value
+    return (*params, *map(exact, params.values()))

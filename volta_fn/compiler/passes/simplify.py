@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
-from volta_fn.core.primitive import Primitive, evaluation_of
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import EVAL
 from volta_fn.errors import BroadcastError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
@@ -288,21 +287,9 @@ def reduction_rules(primitive: Primitive) -> Sequence[Rule]:
 
 
 def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a reduction over unit axes, where it leaves each element as it is."""
-    # A float sum gives 0.0 for -0.0, a complex product NaN for infinities.
+    """Drop a reduction over unit axes: one element's reduction is that element."""
     (x,) = eqn.invars
-    if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) or not _keeps_elements(eqn.primitive, x.aval.dtype):
-        return None
-    return _reshaped(program, eqn, x)
-
-
-@cache
-def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
-    """Return True if a reduction of one element is that element, even of -0.0."""
-    evaluate = evaluation_of(primitive)
-    if dtype in dtypes.COMPLEX or evaluate is None:
-        return False
-    return dtype not in dtypes.FLOATS or bool(np.signbit(evaluate(np.asarray([-0.0], dtype), axes=(0,))))
+    return None if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) else _reshaped(program, eqn, x)
 
 
 @rule(MOVEMENT_RULES, "rev")
@@ -485,7 +472,7 @@ def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
 def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
     """Return True if `wide` has every value of `narrow`, NaN and both zeros included."""
     if narrow in dtypes.BOOL:
-        return True
+        return wide not in dtypes.STORAGE  # float8_e8m0fnu has no 0
     if narrow in dtypes.INTEGERS and wide in dtypes.INTEGERS:
         inner, outer = np.iinfo(narrow), np.iinfo(wide)
         return int(outer.min) <= int(inner.min) and int(inner.max) <= int(outer.max)

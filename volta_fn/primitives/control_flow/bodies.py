@@ -6,7 +6,6 @@ Traced to sub-programs, or called by Python under `disable_jit`.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
@@ -14,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.caches import WeakIdentityDict
+from volta_fn.core.caches import CallCache, WeakIdentityDict
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
-from volta_fn.core.trace import axis_environment
+from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import ArgumentTypeError, ConcretizationError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate
@@ -88,7 +87,7 @@ def _location(path: tree.KeyPath, hidden: int) -> str:
 # Bodies: users' functions, traced to the sub-programs of control flow.
 #
 # A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
-# again. A program that captured tracers belongs to one call and is never kept.
+# again, until `clear_caches`. A program that captured tracers belongs to one call and is never kept.
 
 #: Functions whose programs are kept, and programs kept per function, before all are dropped.
 _FUNCTIONS, _PROGRAMS = 512, 64
@@ -137,9 +136,10 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     in_tree = tree.structure((tuple(args), {}))
     owner = function.owner if isinstance(function, AdaptedFunction) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
-    cached = _cache.find(owner, key)
+    cached = _find(owner, key)
     if cached is not None:
         return cached
+    reads = mesh_reads.count
     flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree)
     try:
@@ -153,7 +153,9 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
         raise
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, wide_inputs)
-    return body if captured else _cache.store(owner, key, body)
+    if not captured and mesh_reads.count == reads:  # else it belongs to one call, or to the current mesh
+        _store(owner, key, body)
+    return body
 
 
 class _CacheEntry(NamedTuple):
@@ -163,45 +165,30 @@ class _CacheEntry(NamedTuple):
     seen: list[Any]
 
 
-class _BodyCache:
-    """A cache of programs by function, for as long as the function lives.
-
-    A function that sees other closed-over or global values is traced again.
-    """
-
-    def __init__(self) -> None:
-        self.by_function: WeakIdentityDict[FunctionType, dict[Any, _CacheEntry]] = WeakIdentityDict()
-        self.lock = threading.Lock()
-
-    def find(self, function: Any, key: Any) -> Body | None:
-        """Return the program cached under a key, if it is still valid."""
-        # Only plain functions have one: other callables may change unseen.
-        if type(function) is not FunctionType:
-            return None
-        with self.lock:
-            entry = (self.by_function.get(function) or {}).get(key)
-        if entry is None or not _all_identical(entry.seen, _referenced_values(function, entry.names)):
-            return None
-        return entry.body
-
-    def store(self, function: Any, key: Any, body: Body) -> Body:
-        if type(function) is FunctionType:
-            names = tuple(set(_names(function.__code__)))
-            entry = _CacheEntry(body, names, _referenced_values(function, names))
-            with self.lock:
-                programs = self.by_function.get(function)
-                if programs is None:
-                    if len(self.by_function) >= _FUNCTIONS:
-                        self.by_function.clear()
-                    programs = {}
-                    self.by_function.set(function, programs)
-                if len(programs) >= _PROGRAMS:
-                    programs.clear()
-                programs[key] = entry
-        return body
+#: The programs of functions, for as long as these live. A function that sees other closed-over or global values is traced again.
+_caches: WeakIdentityDict[FunctionType, CallCache] = WeakIdentityDict()
 
 
-_cache = _BodyCache()
+def _find(function: Any, key: Any) -> Body | None:
+    """Return the program cached under a key, if it is still valid."""
+    # Only plain functions have one: other callables may change unseen.
+    cache = _caches.get(function) if type(function) is FunctionType else None
+    entry = None if cache is None else cache.table("bodies").get(key)
+    return entry.body if entry is not None and _all_identical(entry.seen, _referenced_values(function, entry.names)) else None
+
+
+def _store(function: Any, key: Any, body: Body) -> None:
+    if type(function) is not FunctionType:
+        return
+    cache = _caches.get(function)
+    if cache is None:
+        if len(_caches) >= _FUNCTIONS:
+            _caches.clear()
+        cache = CallCache("jit", ["bodies"], _PROGRAMS)
+        _caches.set(function, cache)
+    names = tuple(set(_names(function.__code__)))
+    cache.reserve(1)
+    cache.table("bodies")[key] = _CacheEntry(body, names, _referenced_values(function, names))
 
 
 def _names(code: CodeType) -> Iterator[str]:

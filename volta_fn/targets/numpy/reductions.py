@@ -41,6 +41,8 @@ def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> n
     wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     x = np.flip(operand, axis) if reverse else operand
     x = x.astype(wide, copy=False)
+    if ufunc is np.add and wide in dtypes.INEXACT:
+        x = x + wide.type(0)  # sums begin with 0, to which -0.0 adds nothing
     if math.prod(x.shape[axis + 1 :]) >= _ROW:
         # Accumulate rows across the axis, where NumPy would stride through memory.
         out = x.copy()
@@ -91,7 +93,8 @@ def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
-    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size:
+    is_single = all(operand.shape[axis] == 1 for axis in axes)
+    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size and not is_single:
         last_kept = max([axis for axis in range(operand.ndim) if axis not in axes], default=-1)
         outer, inner = tuple([axis for axis in sorted(axes) if axis < last_kept]), tuple([axis for axis in axes if axis > last_kept])
         if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
@@ -252,6 +255,8 @@ def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None
     for block in _blocks(operand.shape, out.shape, geometry):
         with Scratch() as scratch:
             out[block.positions] = _reduce(_values(operand, block), out[block.positions].shape, block, op, scratch)
+    if op == "sum" and out.dtype in dtypes.INEXACT:
+        out += out.dtype.type(0)  # as in cumulative sums
     return out
 
 

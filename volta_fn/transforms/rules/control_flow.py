@@ -125,20 +125,31 @@ class _Split(NamedTuple):
 
 @partial_eval_rules.register(scan_p)
 def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    is_unknown = _Operands.of(tuple([trace.is_unknown(a) for a in args]), params)
-    split = _split_body(params["jaxpr"], params["num_carry"], is_unknown)
+    split, flat, operands, unknown_params = _run_known_loop(args, [trace.is_unknown(a) for a in args], params)
+    return tuple(merge(split.out_unknown, trace.record(scan_p, operands, unknown_params), flat))
+
+
+def _run_known_loop(
+    args: Sequence[Any], is_unknown: Sequence[bool], params: dict[str, Any]
+) -> tuple[_Split, Sequence[Array], list[Any], dict[str, Any]]:
+    """Run the known loop of a scan.
+
+    Returns the split, the known outputs, and the operands and parameters of the unknown loop.
+    """
+    unknown = _Operands.of(tuple(is_unknown), params)
+    split = _split_body(params["jaxpr"], params["num_carry"], unknown)
     values = _Operands.of(args, params)
-    consts, rows = marked(values.consts, is_unknown.consts, False), marked(values.rows, is_unknown.rows, False)
+    consts, rows = marked(values.consts, unknown.consts, False), marked(values.rows, unknown.rows, False)
     flat: Sequence[Array] = ()
     if split.known_body.out_avals or any(map(has_effects, split.known_body.eqns)):
         flat = _bind_scan(params, split.known_body, consts, marked(values.carry, split.carry_unknown, False), rows)
-    stacked = iter(flat[split.out_unknown.count(False) :])
+    known_count = split.out_unknown.count(False)
+    stacked = iter(flat[known_count:])
     residuals = [next(stacked) if i is None else rows[i] for i in split.residual_rows]
-    unknown_consts = [*eval_jaxpr(split.invariants, *consts), *marked(values.consts, is_unknown.consts)]
+    unknown_consts = [*eval_jaxpr(split.invariants, *consts), *marked(values.consts, unknown.consts)]
     unknown_carry = marked(values.carry, split.carry_unknown)
-    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, is_unknown.rows)]
-    recorded = trace.record(scan_p, operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry)))
-    return tuple(merge(split.out_unknown, recorded, flat))
+    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, unknown.rows)]
+    return split, flat[:known_count], operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry))
 
 
 @program_cache
@@ -185,6 +196,19 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
 
 @transpose_rules.register(scan_p)
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    if all(v.aval.is_differentiable for v in _Operands.of(params["jaxpr"].invars, params).carry):
+        return _transposed_loop(cotangents, args, params)
+    # The carry holds a counter, say: what depends on no linear operand is computed first, by a loop of its own.
+    is_linear = linear_marks(args)
+    split, _, operands, linear_params = _run_known_loop(args, is_linear, params)
+    results = _Operands.of(_transposed_loop(marked(cotangents, split.out_unknown), operands, linear_params), linear_params)
+    linear = _Operands.of(is_linear, params)
+    residuals = len(results.consts) - sum(linear.consts), len(results.rows) - sum(linear.rows)
+    cotangents_in_order = iter([*results.consts[residuals[0] :], *results.carry, *results.rows[residuals[1] :]])
+    return [next(cotangents_in_order) if mark else None for mark in (*linear.consts, *split.carry_unknown, *linear.rows)]
+
+
+def _transposed_loop(cotangents: Sequence[Any], args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
     linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
@@ -221,9 +245,6 @@ class _Backward(NamedTuple):
 def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _Backward:
     count = len(linear.carry)
     avals = _Operands.split(closed.in_avals, len(linear.consts), count)
-    for aval in avals.carry:
-        if aval.tangent_aval().dtype != aval.dtype:
-            raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
     transposed, marks = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
     has_cotangent = _Operands.split(marks, sum(linear.consts), count)  # of the linear operands
     sums = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
