@@ -21,7 +21,15 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.primitives.control_flow.scan import Combination
-from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, counts_of_windows, dilated, padtype_to_pads, without_cut
+from volta_fn.primitives.convolution import (
+    Ints,
+    canonical_ints,
+    canonical_padding,
+    counts_of_windows,
+    dilated,
+    padtype_to_pads,
+    without_cut,
+)
 from volta_fn.primitives.data_movement.movement import (
     batch_in_front,
     broadcast,
