@@ -387,7 +387,7 @@ def _over_axis(f: Function, axis: Axis, position: str, carried: None, body: Call
         if axis.inside:
             return body(element, None)
         divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
-        with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
+        with f.block(f"if ({element} < {max((axis.size - 1) * axis.base + 1, 0)}u{divisible})"):
             return body(quotient(element, axis.base), None)
 
 
