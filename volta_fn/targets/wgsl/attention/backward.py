@@ -24,6 +24,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     Patch,
     bounded,
     component,
+    crossings,
     logit_arrays,
     logits,
     seen,
@@ -76,7 +77,7 @@ class _Writer:
         self.chunks = chunks(a, self.schedule, capabilities)
         self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
         #: Whether later blocks of keys of a chunk are seen by queries that do not see its first one.
-        self.zeroes = not a.may_be_blind and a.window.before is not None
+        self.zeroes = a.window.before is not None
 
     def statistics(self) -> Dispatch:
         """Write each query's `_Statistics`."""
@@ -151,6 +152,9 @@ class _Writer:
         q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
         arrays = logit_arrays(b, head)
         start, end = b.seen_range(begin, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
+        if b.may_hide_weights:
+            blind = b.any(self._find_blind(b, head, start, end))
+            start, end = f.let("u32", f"select({start}, 0u, {blind})"), f.let("u32", f"select({end}, {a.queries}u, {blind})")
         for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
         b.load(for_weights, begin, start)
         with f.loop(end, start, s.columns) as query:
@@ -173,6 +177,15 @@ class _Writer:
             contribution = b.zeros(s.vectors(a.q.width), down)
             b.add_products(contribution, slopes, k, begin, keys, transposed=True)
             self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
+
+    def _find_blind(self, b: AttentionShader, head: str, start: str, end: str) -> str:
+        """Emit a search, divided among invocations, for a query outside of a range that weighs hidden keys."""
+        f = b.f
+        blind = f.var("bool", "false")
+        with f.loop(self.a.queries, "local", self.schedule.invocations) as query:
+            largest = self._load_statistics(b, head, [query])[query].maximum
+            f.emit(f"{blind} = {blind} || (({query} < {start} || {query} >= {end}) && {b.is_blind(largest)});")
+        return blind
 
     def _accumulate(
         self, b: AttentionShader, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]
@@ -208,7 +221,7 @@ class _Writer:
     def _first_query(self, chunk: int) -> int:
         """Return the first query to whose gradient a chunk contributes."""
         a, s = self.a, self.schedule
-        if self.zeroes or a.may_be_blind or a.window.after is None:
+        if self.zeroes or a.window.after is None:
             return 0
         return max(chunk * s.rows - a.window.after, 0) // s.columns * s.columns
 
@@ -264,13 +277,15 @@ def _bends(a: Attention, f: Function, products: Patch) -> Patch:
 
 
 def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
-    """Replace the weights by the cotangents of logits."""
-    for r, c in product(range(len(weights)), range(len(position.columns))):
-        x, (query, key) = component(weights, r, c), position.at(r, c)
-        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta})"
-        if b.a.may_be_blind:
-            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
-        b.f.emit(f"{x} = {slope};")
+    """Replace the weights by the cotangents of logits, which are 0 where a query does not see a key."""
+    f, a = b.f, b.a
+    elements = [(component(weights, r, c), r, c) for r, c in product(range(len(weights)), range(len(position.columns)))]
+    for x, r, c in elements:
+        f.emit(f"{x} *= {component(products, r, c)} - {statistics[position.at(r, c)[0]].delta};")
+    if a.may_be_blind:
+        with f.block("" if a.masks else f"if ({' || '.join(crossings(b, position))})"):
+            for x, r, c in elements:
+                f.emit(f"{x} = select(0.0f, {x}, {seen(b, *position.at(r, c), position.arrays)});")
     return weights
 
 

@@ -82,6 +82,9 @@ class Matrix(NamedTuple):
 #: No more than any finite logit, including those of keys that are not seen; a logit of -inf still differs from it by -inf.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
+#: How much greater than the logits of hidden keys a query's largest one is if their weights are 0.
+HIDDEN = 110.0
+
 
 class LogitArray(NamedTuple):
     """A mask or bias of one head, and its strides by query and key."""
@@ -145,11 +148,7 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
     ragged = all_rows % s.rows, all_columns % s.columns
     conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
     conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
-    queries, keys = (s.rows, s.columns) if position.by_queries else (s.columns, s.rows)
-    if a.window.after is not None:
-        conditions.append(f"i32({position.key}) + {keys - 1 - a.window.after} > i32({position.query})")
-    if a.window.before is not None:
-        conditions.append(f"i32({position.key}) + {a.window.before} < i32({position.query}) + {queries - 1}")
+    conditions += crossings(b, position)
     if not conditions and not position.arrays:
         return patch
     with f.block("" if position.arrays else f"if ({' || '.join(conditions)})"):
@@ -165,6 +164,18 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
             if exists:
                 f.emit(f"{x} = select({literal('f32', -np.inf)}, {x}, {' && '.join(exists)});")
     return patch
+
+
+def crossings(b: AttentionShader, position: BlockPosition) -> list[str]:
+    """Return the conditions, one of which holds if the window hides keys of a block from queries of it."""
+    window, rows, columns = b.a.window, b.schedule.rows, b.schedule.columns
+    queries, keys = (rows, columns) if position.by_queries else (columns, rows)
+    conditions = []
+    if window.after is not None:
+        conditions.append(f"i32({position.key}) + {keys - 1 - window.after} > i32({position.query})")
+    if window.before is not None:
+        conditions.append(f"i32({position.key}) + {window.before} < i32({position.query}) + {queries - 1}")
+    return conditions
 
 
 def _scaled(f: Function, a: Attention, products: str) -> str:
@@ -294,18 +305,46 @@ class AttentionShader:
         return [self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for j in range(s.across) for e in range(4)]
 
     def seen_range(self, begin: str, size: int, window: Window, count: int, step: int) -> tuple[str, str]:
-        """Return the range that a block from `begin` on sees.
+        """Return the range that a block from `begin` on sees by the window.
 
-        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed. If a query may be
-        blind, they are all.
+        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed.
         """
-        f, a = self.f, self.a
+        f = self.f
         start, end = "0u", f"{count}u"
-        if not a.may_be_blind and window.before is not None:
-            start = f.let("u32", f"({begin} - min({begin}, {window.before}u)) / {step}u * {step}u")
-        if not a.may_be_blind and window.after is not None:
-            end = f.let("u32", f"min({begin} + {size + window.after}u, {count}u)")
+        if window.before is not None:
+            start = f.let("u32", f"{self._moved(begin, -window.before)} / {step}u * {step}u")
+        if window.after is not None:
+            end = f.let("u32", f"min({self._moved(f'({begin} + {size}u)', window.after)}, {count}u)")
         return start, end
+
+    @staticmethod
+    def _moved(x: str, by: int) -> str:
+        """Return x + by, or 0 if that is less, as an expression."""
+        return f"({x} + {by}u)" if by >= 0 else f"({x} - min({x}, {-by}u))"
+
+    @property
+    def may_hide_weights(self) -> bool:
+        """Whether hidden keys may have weights in blocks that the window hides."""
+        return self.a.may_be_blind and self.a.window != Window()
+
+    def is_blind(self, maximum: str) -> str:
+        """Return the condition that hidden keys may have weights besides a query's largest logit."""
+        return f"{maximum} <= {literal('f32', self.a.unseen + HIDDEN)}"
+
+    def any(self, condition: str) -> str:
+        """Emit whether a condition holds for an invocation of the workgroup, which is the same for all of them."""
+        f = self.f
+        f.workgroup("votes", "atomic<u32>")
+        f.workgroup("outcome", "u32")
+        for statement in (
+            "if (local == 0u) { atomicStore(&votes, 0u); }",
+            BARRIER,
+            f"if ({condition}) {{ atomicStore(&votes, 1u); }}",
+            BARRIER,
+            "if (local == 0u) { outcome = atomicLoad(&votes); }",
+        ):
+            f.emit(statement)
+        return f.let("bool", "workgroupUniformLoad(&outcome) == 1u")
 
     def features(self, vectors: int) -> list[str]:
         """Return the index of the first feature of each vector of a row of an invocation."""
