@@ -177,9 +177,13 @@ class Integers:
             inside = f.let("bool", f"{high} == 0u && {low} <= {limit}u")
             return f.let("u32", f"select({outer}, min({low}, {limit}u), {high} == 0u)"), inside
         x = self.array.load(index).text
-        if self.added:
+        signed = self.signed and self.added < 1 << 31
+        if self.added and signed:
             x = f.let("i32", f"select({x}, {x} + {self.added}i, {x} < 0i)")
-        if self.signed:
+        elif self.added:  # no position is negative
+            x = f.let("u32", f"bitcast<u32>({x}) + select(0u, {self.added}u, {x} < 0i)")
+        if signed:
+            limit = min(limit, (1 << 31) - 1)
             return f.let("u32", f"u32(clamp({x}, 0i, {limit}i))"), f.let("bool", f"bitcast<u32>({x}) <= {limit}u")
         return f.let("u32", f"min({x}, {limit}u)"), f.let("bool", f"{x} <= {limit}u")
 

@@ -150,7 +150,7 @@ def blocked_svd(a: ShapedArray, wide: int, capabilities: TargetCapabilities) -> 
         apply_products(square, blocks, capabilities, problem.x, (problem.q, m, wide) if wide else None, both=False),
     )
     dispatches = (
-        scale_dispatch(a, blocks, capabilities, "1"),
+        scale_dispatch(a, blocks, capabilities),
         _load(problem, blocks, capabilities),
         *[_renumbered(dispatch, numbers) for dispatch in triangular.dispatches],
         _turned(problem, capabilities),
