@@ -156,9 +156,6 @@ class _Narrow:
 # 1. In a convolution a block has all taps, and the results are tiled. In a gradient by the weights the results are few: there a tile
 # has them all, and the taps are divided into blocks, over which sums run.
 
-#: Invocations of a workgroup.
-
-
 #: Taps, or results, along both axes, and the numbers of points that serve them.
 _POINTS = {(3, 3): (4, 6), (5, 5): (6,)}
 

@@ -227,9 +227,6 @@ class _RowScan:
             body(shader.let("u32", scan.offset(row, i)))
 
 
-# stretches
-
-
 # tiles
 
 

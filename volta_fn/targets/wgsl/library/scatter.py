@@ -168,7 +168,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
 # kept: in the chunk's *tail* if more rows follow in the next chunk, else, or if the slot covers the chunk, in its *head*. Then tails
 # are combined with the heads that follow them.
 
-_INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
+_OPERAND, _INDICES, _UPDATES, _RESULT, _SPACES = range(5)
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
@@ -445,9 +445,6 @@ class _Walk:
 # rows of a slot: every invocation searches a few rows; more are sorted by their slots. Many sorted rows are combined in chunks. float16 and
 # bfloat16 are combined in float32, and rounded once.
 
-OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
-
-
 _GROUP = 256
 
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
@@ -473,7 +470,7 @@ def scatter(
     dtype = wide_dtype(operand.dtype)
     if combines and not supports(combines.step, (dtype, dtype), {}, capabilities):
         return None
-    copied = copy(Shader(capabilities, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    copied = copy(Shader(capabilities, INVOCATIONS), _OPERAND, _RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
         return Routine((copied,))
     rows = rows_of(avals, params, wraps)
@@ -510,11 +507,11 @@ def _replace(
     unit, block = in_units(itemsize, rows.block, rows.distances)
     moved = rows.scaled(itemsize, unit, block)
     shader = Shader(capabilities, INVOCATIONS)
-    source = unit_array(shader, UPDATES, unit, updates.size * itemsize)
-    target = shader.buffer(RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
-    indices = moved.indices(shader, INDICES)
+    source = unit_array(shader, _UPDATES, unit, updates.size * itemsize)
+    target = shader.buffer(_RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
+    indices = moved.indices(shader, _INDICES)
     many = not alone and rows.number > _FEW
-    last = shader.buffer(SPACES, _UINT32) if many else None
+    last = shader.buffer(_SPACES, _UINT32) if many else None
 
     def write(index: str) -> None:
         number = shader.let("u32", quotient(index, moved.elements))
@@ -533,14 +530,14 @@ def _replace(
     if not many:
         return dispatches, ()
     clear = Shader(capabilities, INVOCATIONS)
-    cleared = fill(clear, clear.buffer(SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
+    cleared = fill(clear, clear.buffer(_SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
     return [cleared, _find_last(rows, capabilities), *dispatches], (4 * rows.slots,)
 
 
 def _find_last(rows: ScatterRows, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds each slot's last row, by its number plus one."""
     shader = Shader(capabilities, INVOCATIONS)
-    last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
+    last, indices = shader.atomics(_SPACES, _UINT32), rows.indices(shader, _INDICES)
 
     def mark(number: str) -> None:
         row = rows.row(shader, indices, number)
@@ -553,8 +550,8 @@ def _find_last(rows: ScatterRows, capabilities: TargetCapabilities) -> Dispatch:
 def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that combines integers, in any order."""
     shader = Shader(capabilities, INVOCATIONS)
-    dtype = avals[OPERAND].dtype
-    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    dtype = avals[_OPERAND].dtype
+    target, source, indices = shader.atomics(_RESULT, dtype), shader.buffer(_UPDATES, dtype), rows.indices(shader, _INDICES)
 
     def write(index: str) -> None:
         row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
@@ -569,8 +566,8 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
 def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the same for many rows and few elements, combined by workgroups first."""
     shader = Shader(capabilities, _GROUP)
-    dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
-    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    dtype, size = avals[_OPERAND].dtype, avals[_OPERAND].size
+    target, source, indices = shader.atomics(_RESULT, dtype), shader.buffer(_UPDATES, dtype), rows.indices(shader, _INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
     shader.workgroup("partials", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
@@ -593,9 +590,9 @@ def _combine_few(
 ) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
     shader = Shader(capabilities, INVOCATIONS)
-    stored = avals[OPERAND].dtype
+    stored = avals[_OPERAND].dtype
     dtype = wide_dtype(stored)
-    target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)
+    target, source, indices = shader.buffer(_RESULT, stored, written=True), shader.buffer(_UPDATES, stored), rows.indices(shader, _INDICES)
 
     def write(index: str) -> None:
         number = shader.let("u32", quotient(index, rows.elements))

@@ -191,7 +191,7 @@ class Elements:
         """
         f, map_ = self.f, self.map
         if isinstance(inner, int):
-            inner_digits = _digits(inner, map_.inner.sizes)
+            inner_digits = [int(digit) for digit in np.unravel_index(inner, map_.inner.sizes)]
             steps = [sum(d * s for d, s in zip(inner_digits, walk, strict=True)) for walk in self._walks]
             address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
         else:
@@ -222,14 +222,6 @@ def loaded(f: Shader, work: Working, array: ShaderArray, address: str, condition
         return work.convert_operand(f, array.load(address)), condition
     four = [work.convert_operand(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
     return f"{work.vector}({', '.join(four)})", condition
-
-
-def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
-    remainders: list[int] = []
-    for size in reversed(sizes[1:]):
-        number, digit = divmod(number, size)
-        remainders.append(digit)
-    return [*([number] if sizes else []), *reversed(remainders)]
 
 
 # Define epilogues, which compute results from sums and store them.
