@@ -30,7 +30,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     seen,
 )
 from volta_fn.targets.wgsl.attention.problem import backward_schedule, chunks
-from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
+from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.shader import Function
@@ -90,9 +90,9 @@ class _Writer:
         count = a.stack * a.queries
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {count}u)"):
-            head, query = digits(f, number, (a.stack, a.queries))
+            head, query = f.digits(number, (a.stack, a.queries))
             starts = [
-                f.let("u32", f"{strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                f.let("u32", f"{strided_offset(f, f.digits(head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
                 for rows in (a.out, self.cotangent)
             ]
             sum_ = f.var("f32", "0.0f")
@@ -114,7 +114,7 @@ class _Writer:
         a = self.a
         b = AttentionShader(a, self.schedule, self.capabilities, transposed=True)
         f, s = b.f, b.schedule
-        chunk, group = digits(f, f.group, (self.chunks, a.groups))
+        chunk, group = f.digits(f.group, (self.chunks, a.groups))
         first = f.let("u32", f"{group} * {a.shared}u")
         k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
         to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
@@ -207,16 +207,17 @@ class _Writer:
         a = self.a
         f = Shader(self.capabilities, _INVOCATIONS)
         partial = f.buffer(self.work, FLOAT, False, self.floats)
-        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-        with f.block(f"if ({number} < {self.partial}u)"):
-            head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
+
+        def add(number: str) -> None:
+            head, row, vector = f.digits(number, (a.stack, a.queries, self.vectors))
             sum_ = f.var("vec4<f32>", "vec4<f32>()")
             for chunk in range(self.chunks):
                 first = self._first_query(chunk)
                 with f.block(f"if ({row} >= {first}u)" if first else ""):
                     f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
-        return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+        return f.for_each(self.partial, add)
 
     def _first_query(self, chunk: int) -> int:
         """Return the first query to whose gradient a chunk contributes."""

@@ -14,12 +14,12 @@ from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.call import Window
 from volta_fn.targets.wgsl.attention.problem import AttentionSchedule, PaddedRows
-from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset, times
+from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.routine import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.scalars.operations import apply
-from volta_fn.targets.wgsl.shader import Function
+from volta_fn.targets.wgsl.shader import Function, times
 
 # Load and store rows of operands and results, in vectors of four elements.
 
@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
         """Return the rows of a head in the buffer `number`."""
         array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
-        return cls(f, array, rows, strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
+        return cls(f, array, rows, strided_offset(f, f.digits(head, rows.heads.sizes), rows.heads.strides))
 
     def vector(self, row: str, column: str, block: int, depth: int) -> str:
         """Load four neighbours in a row as a vector, with zeros beyond the matrix.
@@ -106,7 +106,7 @@ def logit_arrays(b: AttentionShader, head: str) -> list[LogitArray]:
     arrays = []
     for k, walk in enumerate([*([] if b.a.bias is None else [b.a.bias]), *b.a.masks]):
         array = b.f.buffer(3 + k, walk.dtype)
-        base = strided_offset(b.f, digits(b.f, head, walk.heads.sizes), walk.heads.strides)
+        base = strided_offset(b.f, b.f.digits(head, walk.heads.sizes), walk.heads.strides)
         arrays.append(LogitArray(array, base, walk.query, walk.key))
     return arrays
 

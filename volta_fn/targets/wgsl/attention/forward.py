@@ -23,7 +23,6 @@ from volta_fn.targets.wgsl.attention.blocks import (
     sum_of,
 )
 from volta_fn.targets.wgsl.attention.problem import forward_schedule
-from volta_fn.targets.wgsl.matmul.results import digits
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.shader import Function
@@ -38,7 +37,7 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
-    position, head = digits(f, f.group, (tiles, a.stack))
+    position, head = f.digits(f.group, (tiles, a.stack))
     tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
     q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = Matrix.of(f, first, a.out, head, written=True)

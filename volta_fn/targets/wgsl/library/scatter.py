@@ -21,7 +21,6 @@ from volta_fn.targets.wgsl.library.movement import (
     Integers,
     copy,
     fill,
-    for_each,
     in_units,
     load_unit,
     start_of,
@@ -328,12 +327,12 @@ class _Segments:
                     self._store(shader, partials, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
             return None
 
-        return for_each(shader, rows.number * rows.elements, reduce)
+        return shader.for_each(rows.number * rows.elements, reduce)
 
     def walk_chunks(self) -> Dispatch:
         """Return `combine_chunks` for long rows: an invocation walks along a chunk."""
         shader = Shader(self.capabilities, INVOCATIONS)
-        return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
+        return shader.for_each(self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """Return the dispatch that combines tails with the heads that follow them."""
@@ -363,7 +362,7 @@ class _Segments:
                 self._combine_run(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), target_offset)), totals)
 
-        return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
+        return shader.for_each((self.chunks - 1) * rows.elements, reduce)
 
 
 class _Walk:
@@ -488,14 +487,16 @@ def scatter(
     return Routine((copied, *dispatches), spaces)
 
 
-def _is_overwritten(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    """Emit whether a later valid row than `number` has the same target."""
-    is_overwritten = shader.var("bool", "false")
-    with shader.loop(rows.number, f"{number} + 1u") as other:
+def _meets(shader: Shader, rows: ScatterRows, target: str, indices: Integers, end: str | int, start: str | int = 0) -> str:
+    """Emit whether a valid row from `start` to `end` has a target.
+
+    The offset of an invalid row is clamped into the array, but does not count.
+    """
+    meets = shader.var("bool", "false")
+    with shader.loop(end, start) as other:
         row = rows.row(shader, indices, other)
-        valid = f" && {row.valid}" if row.valid else ""
-        shader.emit(f"{is_overwritten} = {is_overwritten} || ({row.target} == {target}{valid});")
-    return is_overwritten
+        shader.emit(f"{meets} = {meets} || ({row.target} == {target}{f' && {row.valid}' if row.valid else ''});")
+    return meets
 
 
 def _replace(
@@ -520,13 +521,13 @@ def _replace(
         if last:
             conditions.append(f"{last.load(quotient(row.target, moved.spacing)).text} == {number} + 1u")
         elif not alone:
-            conditions.append(f"!{_is_overwritten(shader, moved, number, row.target, indices)}")
+            conditions.append(f"!{_meets(shader, moved, row.target, indices, moved.number, f'{number} + 1u')}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             source_offset, target_offset = moved.within(shader, remainder(index, moved.elements))
             value = load_unit(source, unit, shader.let("u32", plus(row.source, source_offset)))
             store_unit(target, unit, shader.let("u32", plus(row.target, target_offset)), value)
 
-    dispatches = [for_each(shader, moved.number * moved.elements, write)]
+    dispatches = [shader.for_each(moved.number * moved.elements, write)]
     if not many:
         return dispatches, ()
     clear = Shader(capabilities, INVOCATIONS)
@@ -544,7 +545,7 @@ def _find_last(rows: ScatterRows, capabilities: TargetCapabilities) -> Dispatch:
         with shader.block(f"if ({row.valid or 'true'})"):
             shader.emit(f"atomicMax(&{last.name}[{quotient(row.target, rows.spacing)}], {number} + 1u);")
 
-    return for_each(shader, rows.number, mark)
+    return shader.for_each(rows.number, mark)
 
 
 def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
@@ -560,7 +561,7 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
             value = source.load(shader.let("u32", plus(row.source, source_offset)))
             shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, target_offset)}], {value.text});")
 
-    return for_each(shader, rows.number * rows.elements, write)
+    return shader.for_each(rows.number * rows.elements, write)
 
 
 def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
@@ -599,13 +600,7 @@ def _combine_few(
         row = rows.row(shader, indices, number)
         conditions = [row.valid] if row.valid else []
         if not alone:
-            earlier = shader.var("bool", "false")
-            with shader.loop(number) as other:
-                before = rows.row(shader, indices, other)
-                # The offset of an invalid row is clamped into the array, but does not count.
-                valid = f" && {before.valid}" if before.valid else ""
-                shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
-            conditions.append(f"!{earlier}")
+            conditions.append(f"!{_meets(shader, rows, row.target, indices, number)}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
             at = shader.let("u32", plus(row.target, target_offset))
@@ -624,4 +619,4 @@ def _combine_few(
                         add(later.source)
             target.store(at, convert(shader, total, stored))
 
-    return for_each(shader, rows.number * rows.elements, write)
+    return shader.for_each(rows.number * rows.elements, write)

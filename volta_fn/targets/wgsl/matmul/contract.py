@@ -42,7 +42,6 @@ from volta_fn.targets.wgsl.matmul.results import (
     ResultStore,
     SumIndex,
     Working,
-    digits,
     rounded,
     sum_dispatch,
     working,
@@ -413,7 +412,7 @@ class KernelEpilogue:
         def store(at: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
             for names, index in ((product.batch, at.stack), (product.rows, at.row)):
-                axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
+                axes |= {a: (text,) for a, text in zip(names, f.digits(index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
             here.values[self.total] = tuple([work.convert_sum(f, x, c.target.dtype) for x in sums])

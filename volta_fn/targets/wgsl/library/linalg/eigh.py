@@ -36,13 +36,13 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     lanes,
     over_elements,
     real_part,
-    rotate,
     rotated,
     scaled,
     state_size,
     swept,
     tile_rotations,
     together,
+    turned,
     workers,
     written,
 )
@@ -350,6 +350,7 @@ def _sweep(x: str, v: str, n: int, lanes: int) -> str:
     """Return statements that rotate rows and columns of `x`, once for each pair."""
     # That makes `x` more diagonal; `v` is the product of all rotations. Neighbouring invocations have neighbouring columns.
     pairs = (n + 1) // 2
+    p, q = (f"{x}[base + at.{c} * {n}u + i % {n}u]" for c in "xy")
     return f"""
   var left = R(0);
   let k = local % {pairs}u;
@@ -369,7 +370,9 @@ def _sweep(x: str, v: str, n: int, lanes: int) -> str:
       let k = i / {n}u;
       let at = pair(step, k);
       if (at.y < {n}u) {{
-        {rotate(x, f"base + at.x * {n}u + i % {n}u", f"base + at.y * {n}u + i % {n}u", conjugated=True)}
+        let s = conjugate(sines[k]);
+        let t = conjugate(halves[k]);
+        {turned(p, q, p, q)}
       }}
     }}
     sync();

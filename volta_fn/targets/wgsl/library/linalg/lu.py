@@ -30,8 +30,6 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
-# LU factors by blocks of columns, with pivots from all rows.
-#
 # One workgroup factors a block's columns. Each of its invocations holds a row in registers. Exchanging rows moves no numbers: it changes
 # the indices of the rows that two invocations hold.
 
