@@ -82,10 +82,7 @@ class _Product:
     def four(self, row: str, position: str) -> str:
         """Emit four numbers of a row of x, from a position that is a multiple of 4 on."""
         index = self.f.let("u32", f"{row} * {self.layout.size // 4}u + {position} / 4u")
-        return self.f.let("vec4<f32>", f"vec4<f32>({', '.join(self._as_float(x) for x in self.x.load4(index))})")
-
-    def _as_float(self, x: Number) -> str:
-        return x.text if x.type == "f32" else convert(self.f, x, _FLOAT).text
+        return self.f.let("vec4<f32>", f"vec4<f32>({', '.join(convert(self.f, x, _FLOAT).text for x in self.x.load4(index))})")
 
     def weights(self, row: str, word: str) -> list[tuple[str, str]]:
         """Emit a word's weights: positions in the row, each with a vector of four."""
@@ -98,7 +95,7 @@ class _Product:
         else:
             places, codes = [f.let("u32", f"{word} * 4u")], [[self._byte(bits, byte) for byte in range(4)]]
         group = f.let("u32", f"{row} * {layout.groups}u + {places[0]} / {layout.group_size}u")
-        scale, *offset = [f.let("f32", self._as_float(array.load(group))) for array in self.by_group]
+        scale, *offset = [f.let("f32", convert(f, array.load(group), _FLOAT).text) for array in self.by_group]
         vectors = [f"vec4<f32>({', '.join(map(self._value, four))}) * {scale}" for four in codes]
         return [(place, f.let("vec4<f32>", " + ".join([vector, *offset]))) for place, vector in zip(places, vectors, strict=True)]
 

@@ -87,9 +87,8 @@ class _Writer:
         step = 4 if all(rows.by_vectors for _, rows in pair) else 1
         x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
         statistics, result = f.buffer(self.number_of_statistics, FLOAT), f.buffer(self.work, FLOAT, True, self.floats)
-        count = a.stack * a.queries
-        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-        with f.block(f"if ({number} < {count}u)"):
+
+        def write(number: str) -> None:
             head, query = f.digits(number, (a.stack, a.queries))
             starts = [
                 f.let("u32", f"{strided_offset(f, f.digits(head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
@@ -104,7 +103,8 @@ class _Writer:
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
-        return f.dispatch(-(-count // _INVOCATIONS))
+
+        return f.for_each(a.stack * a.queries, write)
 
     def by_keys(self) -> Dispatch:
         """Write the gradients of K and V, and partial gradients of Q.
@@ -179,7 +179,7 @@ class _Writer:
             self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
 
     def _find_blind(self, b: AttentionShader, head: str, start: str, end: str) -> str:
-        """Emit a search, divided among invocations, for a query outside of a range that weighs hidden keys."""
+        """Emit a search for a query that weighs hidden keys, outside of a range."""
         f = b.f
         blind = f.var("bool", "false")
         with f.loop(self.a.queries, "local", self.schedule.invocations) as query:
@@ -278,7 +278,7 @@ def _bends(a: Attention, f: Function, products: Patch) -> Patch:
 
 
 def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
-    """Replace the weights by the cotangents of logits, which are 0 where a query does not see a key."""
+    """Replace the weights by the cotangents of logits, 0 for hidden keys."""
     f, a = b.f, b.a
     elements = [(component(weights, r, c), r, c) for r, c in product(range(len(weights)), range(len(position.columns)))]
     for x, r, c in elements:

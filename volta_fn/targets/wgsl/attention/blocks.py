@@ -167,7 +167,7 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
 
 
 def crossings(b: AttentionShader, position: BlockPosition) -> list[str]:
-    """Return the conditions, one of which holds if the window hides keys of a block from queries of it."""
+    """Return conditions, of which one holds if the window hides keys in a block."""
     window, rows, columns = b.a.window, b.schedule.rows, b.schedule.columns
     queries, keys = (rows, columns) if position.by_queries else (columns, rows)
     conditions = []
@@ -328,22 +328,17 @@ class AttentionShader:
         return self.a.may_be_blind and self.a.window != Window()
 
     def is_blind(self, maximum: str) -> str:
-        """Return the condition that hidden keys may have weights besides a query's largest logit."""
+        """Return the condition that hidden keys may have weights beside a maximum."""
         return f"{maximum} <= {literal('f32', self.a.unseen + HIDDEN)}"
 
     def any(self, condition: str) -> str:
-        """Emit whether a condition holds for an invocation of the workgroup, which is the same for all of them."""
+        """Emit whether a condition holds for some invocation: all get the same answer."""
         f = self.f
         f.workgroup("votes", "atomic<u32>")
         f.workgroup("outcome", "u32")
-        for statement in (
-            "if (local == 0u) { atomicStore(&votes, 0u); }",
-            BARRIER,
-            f"if ({condition}) {{ atomicStore(&votes, 1u); }}",
-            BARRIER,
-            "if (local == 0u) { outcome = atomicLoad(&votes); }",
-        ):
-            f.emit(statement)
+        f.emit(f"if (local == 0u) {{ atomicStore(&votes, 0u); }} {BARRIER}")
+        f.emit(f"if ({condition}) {{ atomicStore(&votes, 1u); }} {BARRIER}")
+        f.emit("if (local == 0u) { outcome = atomicLoad(&votes); }")
         return f.let("bool", "workgroupUniformLoad(&outcome) == 1u")
 
     def features(self, vectors: int) -> list[str]:

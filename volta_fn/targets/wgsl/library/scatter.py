@@ -436,8 +436,6 @@ class _Walk:
                 s._store(shader, self.partials, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
 
 
-# Scatters: updates combined into the operand in the order of the indices.
-#
 # Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
 # one slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in
 # any order, atomically; many that go to few elements are combined in the memory of workgroups first. Otherwise one invocation combines all

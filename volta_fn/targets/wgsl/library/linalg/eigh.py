@@ -77,7 +77,7 @@ def _invocations(n: int) -> int:
 
 
 def _entry(source: str, base: str, n: int, *, lower: bool) -> str:
-    """Return statements that make `value` the entry at `row` and `column` of a Hermitian matrix, of which one triangle is stored."""
+    """Return statements that read an entry of a Hermitian matrix by one triangle."""
     return f"""let here = {"row >= column" if lower else "row <= column"};
 value = {source}[{base} + select(column * {n}u + row, row * {n}u + column, here)];
 if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}"""
@@ -274,8 +274,6 @@ if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }
     )
     return element_dispatch(shader, blocks.batch, n * n)
 
-
-# Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method.
 
 #: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and the state of the sweeps.
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)

@@ -367,8 +367,6 @@ if (e < {n * n}u) {{
     return element_dispatch(shader, batch, m * wide)
 
 
-# Singular values and vectors, by rotations of columns (Hestenes' method).
-#
 # Of wide matrices the adjoint is factored. Left vectors of singular values that are zero are computed by the Gram-Schmidt process, which
 # begins with the unit vector that is furthest from the span of the others.
 
