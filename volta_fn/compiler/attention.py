@@ -102,12 +102,10 @@ class Attention:
     def may_be_blind(self) -> bool:
         """Whether hidden keys may have weights.
 
-        They have where a query sees none, which then weights all equally, and where a bias takes the logits of all visible keys below
-        `unseen`, as one of -inf does.
+        They have where all logits that a query sees are less than `unseen`: where it sees no key, which then weights all equally, where a
+        bias takes them there, as one of -inf does, and where products overflow.
         """
-        if self.unseen == -inf or (not self.masks and self.window == Window()):
-            return False
-        return bool(self.masks) or self.bias is not None or not sees_some(self.window, self.queries, self.keys)
+        return self.unseen != -inf and (bool(self.masks) or self.window != Window())
 
     @property
     def operands(self) -> int:

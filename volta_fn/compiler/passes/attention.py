@@ -222,8 +222,8 @@ class Logits(NamedTuple):
 
 def logits_of(program: Lookup, x: Var) -> Logits | None:
     """Return a variable as logits, if it may be logits."""
-    unseen, window = _LEAST_LOGIT, Window()
-    fill = unseen
+    unseen = fill = _LEAST_LOGIT
+    window = Window()
     masks: tuple[Atom, ...] = ()
     value: Atom = x
     chosen = program.producer(value, "select_n")
@@ -242,8 +242,8 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
     for products, bias in [(value, None)] if addition is None else [addition.invars, addition.invars[::-1]]:
         product, scale, softcap = _unbounded(program, products)
         if product_of(program, product) is not None and (bias is None or _may_be_bias(products, bias, x)):
-            # A bias may take logits below what products do not reach.
-            return Logits(product, scale, softcap, bias, window, masks, unseen if bias is None else fill)
+            # A bias may take logits below the least to be expected. Of those of -inf, which products may overflow to, weights are NaN.
+            return Logits(product, scale, softcap, bias, window, masks, unseen if bias is None and np.isfinite(fill) else fill)
     return None
 
 

@@ -18,13 +18,14 @@ from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Resul
 from volta_fn.compiler.correlations import Correlation, correlations, of_correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS
 from volta_fn.targets.wgsl.matmul.contract import choose, contract, oriented
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Working, digits, rounded, strided_offset, times, total, working
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Working, rounded, strided_offset, total, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
+from volta_fn.targets.wgsl.shader import times
 
 # Convolutions with few outputs: loaded elements serve several results.
 #
@@ -78,9 +79,9 @@ class _Narrow:
         strips = -(-down.positions // self.below)
         count = c.images * strips * across.positions
         each = -(-count // _INVOCATIONS)
-        group, number = digits(f, f.group, (c.groups, each))
+        group, number = f.digits(f.group, (c.groups, each))
         index = f.let("u32", f"{number} * {_INVOCATIONS}u + local")
-        image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.positions))
+        image, strip, column = f.digits(f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.positions))
         first = f.let("u32", times(strip, self.below))
         start = strided_offset(f, [group, image], c.x.strides[:2], c.x.offset)
         self._locate_rows(first)
@@ -131,7 +132,7 @@ class _Narrow:
         c, f, work = self.c, self.f, self.work
         sizes = self.channels, c.axes[1].taps, c.axes[0].taps
         with f.loop(self.channels * c.taps, "local", _INVOCATIONS) as number:
-            further, j, k = digits(f, number, sizes)
+            further, j, k = f.digits(number, sizes)
             # Beyond the last channel: the last one.
             existing = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
             at = strided_offset(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
@@ -155,9 +156,6 @@ class _Narrow:
 # With n points along an axis, squares of n by n elements of x (*tiles*) and of r by r taps (*blocks*) give m by m results, m = n - r +
 # 1. In a convolution a block has all taps, and the results are tiled. In a gradient by the weights the results are few: there a tile
 # has them all, and the taps are divided into blocks, over which sums run.
-
-#: Invocations of a workgroup.
-
 
 #: Taps, or results, along both axes, and the numbers of points that serve them.
 _POINTS = {(3, 3): (4, 6), (5, 5): (6,)}
@@ -325,10 +323,7 @@ class _Writer:
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
         """Write a shader with an invocation for each index of an array of these sizes."""
-        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-        with f.block(f"if ({number} < {prod(sizes)}u)"):
-            write(f, digits(f, number, sizes))
-        return f.dispatch(-(-prod(sizes) // _INVOCATIONS))
+        return f.for_each(prod(sizes), lambda number: write(f, f.digits(number, sizes)))
 
     def taps(self, dtype: np.dtype) -> Dispatch:
         """Transform w to the points.
@@ -341,7 +336,7 @@ class _Writer:
 
         def write(f: Shader, index: list[str]) -> None:
             group, term, output = index if tiling.by_outputs else (index[0], index[2], index[1])
-            channel, *corner = digits(f, term, tiling.blocks)
+            channel, *corner = f.digits(term, tiling.blocks)
             start = strided_offset(f, [group, output, channel], c.w.strides[:3], c.w.offset)
             square = _Square(f, c.w.strides[3:], [axis.taps for axis in c.axes])
             for number, axis in zip(corner, c.axes, strict=True):
@@ -365,7 +360,7 @@ class _Writer:
 
         def write(f: Shader, index: list[str]) -> None:
             group, term, tile = index if tiling.by_tiles[0] else (index[0], index[2], index[1])
-            (image, *corner), (channel, *further) = digits(f, tile, tiling.tiles), digits(f, term, tiling.blocks)
+            (image, *corner), (channel, *further) = f.digits(tile, tiling.tiles), f.digits(term, tiling.blocks)
             start = strided_offset(f, [group, image, channel], c.x.strides[:3], c.x.offset)
             square = _Square(f, c.x.strides[3:], [axis.size for axis in c.axes])
             for number, block, axis in zip(corner, further, c.axes, strict=True):
@@ -394,7 +389,7 @@ class _Writer:
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
             rows = [inverse_transform(a, row, m) for row in read]
             columns = [inverse_transform(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
-            image, *corner = digits(f, tile, tiling.tiles)
+            image, *corner = f.digits(tile, tiling.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = strided_offset(f, [group, image, output, *first], c.y.strides, c.y.offset)
             for i in range(m):
@@ -487,7 +482,7 @@ def zeros(dtype: np.dtype, size: int, capabilities: TargetCapabilities) -> Dispa
     """Write zeros to all results."""
     shader, words = Shader(capabilities, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
-    return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
+    return shader.for_each(-(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
 
 def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[IndexedContraction, BufferNumbers]]:

@@ -6,8 +6,7 @@ their sums. With more, a workgroup computes a tile of results, for which it conv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,10 +82,7 @@ class _Product:
     def four(self, row: str, position: str) -> str:
         """Emit four numbers of a row of x, from a position that is a multiple of 4 on."""
         index = self.f.let("u32", f"{row} * {self.layout.size // 4}u + {position} / 4u")
-        return self.f.let("vec4<f32>", f"vec4<f32>({', '.join(self._as_float(x) for x in self.x.load4(index))})")
-
-    def _as_float(self, x: Number) -> str:
-        return x.text if x.type == "f32" else convert(self.f, x, _FLOAT).text
+        return self.f.let("vec4<f32>", f"vec4<f32>({', '.join(convert(self.f, x, _FLOAT).text for x in self.x.load4(index))})")
 
     def weights(self, row: str, word: str) -> list[tuple[str, str]]:
         """Emit a word's weights: positions in the row, each with a vector of four."""
@@ -99,7 +95,7 @@ class _Product:
         else:
             places, codes = [f.let("u32", f"{word} * 4u")], [[self._byte(bits, byte) for byte in range(4)]]
         group = f.let("u32", f"{row} * {layout.groups}u + {places[0]} / {layout.group_size}u")
-        scale, *offset = [f.let("f32", self._as_float(array.load(group))) for array in self.by_group]
+        scale, *offset = [f.let("f32", convert(f, array.load(group), _FLOAT).text) for array in self.by_group]
         vectors = [f"vec4<f32>({', '.join(map(self._value, four))}) * {scale}" for four in codes]
         return [(place, f.let("vec4<f32>", " + ".join([vector, *offset]))) for place, vector in zip(places, vectors, strict=True)]
 
@@ -172,7 +168,7 @@ class _Product:
         y, x = f.let("u32", f"{f.local} / {per_side}u * {_EACH}u"), f.let("u32", f"{f.local} % {per_side}u * {_EACH}u")
         sums = [[f.var("f32", "0.0f") for _ in range(_EACH)] for _ in range(_EACH)]
         with f.loop(self.layout.size, 0, _TILE) as start:
-            with self._share(_TILE * _TILE // 4) as number:
+            with f.loop(_TILE * _TILE // 4, f.local, _INVOCATIONS) as number:
                 # Terms are the slower axis in workgroup memory, so that neighbours read neighbouring numbers.
                 row, position = f.let("u32", f"{number} % {_TILE}u"), f.let("u32", f"{number} / {_TILE}u * 4u")
                 term = f.let("u32", f"{start} + {position}")
@@ -180,7 +176,7 @@ class _Product:
                 with f.block(f"if ({term} < {self.layout.size}u)"):
                     four = self.four(f.let("u32", f"{example} * {self.rows}u + {inside}"), term)
                     self._put(left, row, position, four)
-            with self._share(_TILE * _TILE // self.per_word) as number:
+            with f.loop(_TILE * _TILE // self.per_word, f.local, _INVOCATIONS) as number:
                 output, word = f.let("u32", f"{number} % {_TILE}u"), f.let("u32", f"{number} / {_TILE}u")
                 inside = f.let("u32", f"{example} * {self.outputs}u + min({first_output} + {output}, {self.outputs - 1}u)")
                 at = f.let("u32", f"{start} / {self.per_word}u + {word}")
@@ -200,12 +196,6 @@ class _Product:
                 place = f.let("u32", f"({example} * {self.rows}u + {row}) * {self.outputs}u + {output}")
                 self.store(place, sums[i][j])
         return Routine((f.dispatch(self.stack * down * across, self.result_count * self.layout.size),))
-
-    @contextmanager
-    def _share(self, count: int) -> Iterator[str]:
-        """Share out the numbers from 0 up to `count` to the invocations."""
-        with self.f.loop(count, self.f.local, _INVOCATIONS) as number:
-            yield number
 
     def _put(self, tile: str, column: str, term: str, four: str) -> None:
         for k, component in enumerate("xyzw"):

@@ -376,6 +376,13 @@ class Shader(Function):
             self.builtin(name)
         self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
 
+    def for_each(self, count: int, body: Callable[[str], None], work: int = 0) -> Dispatch:
+        """Return the dispatch with an invocation for each number below `count`."""
+        number = self.let("u32", f"{self.group} * {self.invocations}u + {self.local}")
+        with self.block(f"if ({number} < {count}u)"):
+            body(number)
+        return self.dispatch(-(-count // self.invocations), work)
+
     def dispatch(self, groups: int, work: int = 0) -> Dispatch:
         """Return the dispatch of `groups` workgroups.
 

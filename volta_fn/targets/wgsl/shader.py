@@ -253,8 +253,8 @@ class IndexText(IndexArithmetic[str]):
     """Index arithmetic printed as expressions."""
 
     def index(self, number: int) -> str:
-        """Return a literal."""
-        return f"{number}u"
+        """Return a literal, modulo 2**32."""
+        return f"{number % 2**32}u"
 
     def known(self, x: str) -> int | None:
         """Return 0 for its literal; all others are left to the compilers of shaders."""
@@ -342,6 +342,21 @@ class Function(IndexText):
     def named_index(self, x: str) -> str:
         """Return a name for an index; of a name or a literal, itself."""
         return self.named("u32", x)
+
+    def digits(self, index: str, sizes: Sequence[int]) -> list[str]:
+        """Split an index into its digits for an array of these sizes.
+
+        The first digit is not reduced.
+        """
+        digits: list[str] = []
+        for size in reversed(sizes[1:]):
+            if index == "0u" or size == 1:
+                digits.append("0u")
+                continue
+            quotient = self.let("u32", f"{index} / {size}u")
+            digits.append(self.let("u32", f"{index} - {quotient} * {size}u"))
+            index = quotient
+        return [*([index] if sizes else []), *reversed(digits)]
 
     def var(self, type_: str, expression: str) -> str:
         """Declare a variable with its initial value in the current block."""

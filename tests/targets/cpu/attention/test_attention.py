@@ -175,6 +175,33 @@ def test_gradients_where_hidden_keys_have_weights(number: float) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+@pytest.mark.parametrize("window", [{"is_causal": True}, {"local_window_size": (20, 30)}])
+def test_products_that_overflow(window: dict[str, Any]) -> None:
+    """Queries all of whose visible logits are -inf weigh hidden keys, as in JAX."""
+    q, k, v = (np.array(x) for x in operands(1, 300, 300, 2, 1, 20))
+    q[0, [5, 150]], k[0, :200] = 3e19, -3e19
+    out, pull = vf.vjp(vf.jit(lambda *a: nn.dot_product_attention(*a, **window)), q, k, v)
+    np.testing.assert_allclose(out, definition(q, k, v, **window), rtol=0, atol=5e-6)
+    ahead = np.arange(300) - np.arange(300)[:, None]
+    mask = ahead <= 0 if "is_causal" in window else (ahead >= -20) & (ahead <= 30)
+    cotangent = RNG.standard_normal(q.shape).astype(np.float32)
+    for x, y in [*zip(pull(cotangent), torch_gradients([q, k, v], cotangent, np.zeros(1), mask, None), strict=False)][1:]:
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def test_rows_of_minus_infinity_are_nan() -> None:
+    """Of a mask by -inf, under which no key remains where products overflow."""
+    q, k, v = (np.array(x) for x in operands(1, 60, 60, 1, 1, 8))
+    q[0, 5], k[0, :9] = 3e19, -3e19
+
+    def by_hand(q: Any, k: Any, v: Any) -> Any:
+        seen = vnp.arange(60)[None, :] <= vnp.arange(60)[:, None]
+        return vnp.einsum("bhts,bshd->bthd", nn.softmax(vnp.where(seen, vnp.einsum("bthd,bshd->bhts", q, k), -vnp.inf)), v)
+
+    assert is_routine(vf.jit(by_hand).lower(q, k, v))
+    assert np.isnan(np.asarray(vf.jit(by_hand)(q, k, v))).any((0, 2, 3)).nonzero()[0].tolist() == [5]
+
+
 @pytest.mark.parametrize(("keys", "itemsize"), [(48, 4), (80, 4), (112, 4), (24, 8), (40, 8)])
 def test_reads_nothing_beyond_masks_and_biases(keys: int, itemsize: int) -> None:
     """With keys that fill vectors, but not pairs of them."""

@@ -258,6 +258,56 @@ def test_options_agree_with_the_cpu(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(y, x, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_products_that_overflow(is_causal: bool) -> None:
+    """Queries all of whose visible logits are -inf weigh hidden keys in all blocks, as in JAX."""
+    rng = np.random.default_rng(0)
+    q, k, v, d = (rng.standard_normal((1, 1, 140, 16), np.float32) for _ in range(4))
+    q[..., [5, 70], :], k[..., :75, :] = 3e19, -3e19
+    window = CAUSAL if is_causal else Window(20, 30)
+    ahead = np.arange(140) - np.arange(140)[:, None]
+    seen = ahead <= 0 if is_causal else (ahead >= -20) & (ahead <= 30)
+    form = Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 0.25, LEAST, window)
+    avals = (ShapedArray(q.shape, q.dtype),) * 3
+    routine = attention(avals, {"form": form._replace(cotangent=None)}, capabilities())
+    out, statistics = run_routine(routine, [q, k, v], [(q.shape, np.float32), ((1, 140, 2), np.float32)])
+    routine = attention_gradient((*avals, avals[0], ShapedArray((1, 140, 2), q.dtype), avals[0]), {"form": form}, capabilities())
+    _, to_k, to_v = run_routine(routine, [q, k, v, out, statistics, d], [(q.shape, np.float32)] * 3)
+    result, _, for_k, for_v = expected(*(x.astype(np.float64) for x in (q, k, v, d)), seen, 0.25)
+    for x, y in ((out, result), (to_k, for_k), (to_v, for_v)):
+        assert np.abs(x - y).max() <= 1e-5 * max(np.abs(y).max(), 1)
+
+
+#: What else a query sees, and the blocks of 32 queries by 64 keys that 256 queries visit; and that the gradient visits, of 64 by 64.
+VISITS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "causal": ({}, (20, 10)),
+    "bias": ({"bias": np.random.default_rng(1).standard_normal((1, 1, 256, 256), np.float32)}, (20, 10)),
+    "bias, window": ({"bias": np.zeros(256, np.float32), "local_window_size": (40, 0)}, (14, 7)),
+    "blind to 40 keys": ({"bias": np.where(np.arange(256) < 40, -np.inf, 0).astype(np.float32)}, (26, 16)),
+    "mask": ({"mask": np.arange(256) >= 40}, (26, 16)),
+}
+
+
+@pytest.mark.parametrize("name", VISITS)
+def test_blocks_that_the_window_hides(name: str) -> None:
+    """They are visited only where a query weighs hidden keys: elsewhere NaN in them does not matter."""
+    options, visits = VISITS[name]
+    q, k, v = (np.random.default_rng(0).standard_normal((1, 256, 1, 16), np.float32) for _ in range(3))
+
+    def attend(*arrays: Any) -> Any:
+        return vf.nn.dot_product_attention(*arrays, is_causal=True, **options)
+
+    run, pull = vf.jit(attend), vf.jit(lambda v, d: vf.vjp(lambda v: attend(q, k, v), v)[1](d)[0])
+    counts = np.zeros(2, np.int64)
+    with vf.default_device(GPU):
+        for first in range(0, 256, 64):
+            bad, slopes = v.copy(), np.ones_like(q)
+            bad[:, first : first + 64] = slopes[:, first : first + 64] = np.nan
+            results = (np.isnan(np.asarray(x)).any((0, 2, 3)) for x in (run(q, k, bad), pull(v, slopes)))
+            counts += [x.reshape(-1, size).any(1).sum() for x, size in zip(results, (32, 64), strict=True)]
+    assert tuple(counts) == visits
+
+
 def test_a_window_takes_no_array_of_all_weights() -> None:
     rows = vf.ShapeDtypeStruct((1, 4096, 4, 64), "float32")
 

@@ -39,6 +39,12 @@ def test_nan_stays() -> None:
     check("cummin", [x], {"axis": 0, "reverse": True})
 
 
+@pytest.mark.parametrize("base", [1, 2, 3])
+def test_windows_of_an_axis_without_elements(base: int) -> None:
+    params = {"window_dimensions": (2,), "window_strides": (1,), "padding": ((3, 3),), "base_dilation": (base,), "window_dilation": (1,)}
+    check("reduce_window_sum", [np.zeros(0, np.float32)], params)
+
+
 def test_products_overflow_one_by_one() -> None:
     x = np.repeat(np.array([1e-30, 1e30], np.float32), 600)
     check("cumprod", [x], {"axis": 0, "reverse": False})

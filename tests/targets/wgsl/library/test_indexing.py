@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import reference
 from tests.targets.wgsl.library.checking import check, least_capabilities, results
-from volta_fn.primitives.data_movement.gather import GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.targets.wgsl.library.movement import gather
 
 
 @given(gathers())
@@ -20,6 +24,21 @@ from volta_fn.primitives.data_movement.gather import GatherScatterMode, ScatterD
 def test_gathers(case: tuple[np.ndarray, np.ndarray, dict[str, Any]]) -> None:
     x, indices, params = case
     check("gather", [x, indices], params | {"fill_value": None})
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("size", [(1 << 31) + 16, (1 << 31) - 1])
+def test_positions_in_the_longest_arrays(size: int, wraps: bool) -> None:
+    """Where an array has more elements than an int32 can number, no literal of one exceeds its range."""
+    avals = ShapedArray((size,), np.dtype(np.int8)), ShapedArray((5, 1), np.dtype(np.int32))
+    numbers = GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
+    params = {"dimension_numbers": numbers, "slice_sizes": (1,), "mode": GatherScatterMode.CLIP, "fill_value": None}
+    routine = gather(avals, params, TargetCapabilities(), wraps=wraps)
+    assert routine is not None
+    last = size - 1 if wraps else min(size, 1 << 31) - 1  # that a position reaches
+    (dispatch,) = routine.dispatches
+    assert all(int(number) < 1 << 31 for number in re.findall(r"\b(\d+)i\b", dispatch.source))
+    assert re.search(rf"\b{last}[iu]\b", dispatch.source)
 
 
 @given(gathers(), st.sampled_from(COMBINED))

@@ -96,6 +96,7 @@ BAD = [
     {"band": 0},
     {"pad": -1},
     {"unroll": -1},
+    {"unroll": 3},
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +14,12 @@ import scipy.signal
 import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
+from volta_fn.compiler.emission import Block, Slot
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.devices.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.wgsl.plans import writer
+from volta_fn.targets.wgsl.plans.commands import put_row, range_of, take_row
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)
@@ -102,6 +107,20 @@ def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.Monkey
         with pytest.raises(vf.errors.OutOfMemoryError, match=r"1001 elements is more than .* number, 1000; split it"):
             vf.jit(lambda x: x * 3 - 1)(x)
         assert int(vf.jit(lambda x: (x[:, None] * x[None]).max())(jnp.arange(97))) == 96 * 96
+        pairs = jnp.ones(600, "complex64")  # 1200 words, which shaders of equations may number
+        assert vf.jit(lambda x: x * 2)(pairs)[0] == 2
+        with pytest.raises(vf.errors.OutOfMemoryError, match="1200 elements is more than"):
+            vf.jit(jnp.sort)(pairs)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 10, 240_004])
+def test_rows_of_the_largest_arrays_are_at_offsets_of_32_bits(size: int) -> None:
+    """Also where the bytes of an array are more than 32 bits can number."""
+    itemsize = math.gcd(size, 4)
+    row, rows, index = (range_of(Slot(Block(None)), n) for n in (size, 4 * size, 4))
+    for run in (take_row(row, rows, index, size, TargetCapabilities()), put_row(rows, row, index, size, TargetCapabilities())):
+        (factor,) = map(int, re.findall(r"index\[0\] \* (\d+)u", run.source))
+        assert factor * (writer.ELEMENTS * itemsize // size + 1) < 1 << 32
 
 
 @pytest.mark.parametrize("groups", [65535, 40])

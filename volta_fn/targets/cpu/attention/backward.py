@@ -340,14 +340,31 @@ class _Writer:
                 slope = (Lanes(f, f.load(work.vector, address, work.itemsize)) - delta) * weight
                 if a.softcap and of_products:
                     slope = slope * Lanes(f, f.load(work.vector, f.at(scratch.bends, work.type, offset), work.itemsize))
-                if a.may_be_blind and (seen := block.visible(f, row, column)) is not None:
-                    slope = Lanes(f, seen).select(slope, 0.0)
                 f.store(slope.value, address, work.itemsize)
                 return values
 
             block.each_vector(f, row, [], vector)
 
         f.loop(i64(0), i64(b.queries), 1, [], row_of, nonempty=True)
+        if a.may_be_blind:
+            f.branch(block.hides(f), lambda: self._hide(f, scratch, block))
+
+    def _hide(self, f: Function, scratch: _Scratch, block: LogitBlock) -> None:
+        """Set the cotangents of logits of hidden keys, which may have weights, to 0."""
+        work = self.b.work
+
+        def row_of(row: Value, _: list[Value]) -> None:
+            def vector(offset: Value, column: Value, values: list[Value]) -> list[Value]:
+                address = f.at(scratch.slopes, work.type, offset)
+                seen = block.visible(f, row, column)
+                assert seen is not None
+                slope = Lanes(f, seen).select(Lanes(f, f.load(work.vector, address, work.itemsize)), 0.0)
+                f.store(slope.value, address, work.itemsize)
+                return values
+
+            block.each_vector(f, row, [], vector)
+
+        f.loop(i64(0), i64(self.b.queries), 1, [], row_of, nonempty=True)
 
     def _sum_task(self, f: Function, pointers: list[Value], task: Value) -> None:
         """Emit the sum of the partial gradients of some queries, times the scale."""

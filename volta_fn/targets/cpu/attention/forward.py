@@ -9,7 +9,6 @@ Weights are rounded to bfloat16 for the second product.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 from volta_fn.compiler.attention import Attention
@@ -118,11 +117,13 @@ def forward(a: Attention) -> Routine:
         bases = k.base(f, b, pointers[workspace], group), v.base(f, b, pointers[workspace], group)
         extra = logit_arrays(f, a, pointers, head)
         block = LogitBlock(a, b, *extra, first, i64(0), i64(0))
-        attend = partial(_attend, f, block, state, (k, v), bases)
-        if a.may_be_blind:
-            f.branch(attend(skips=True), lambda: [attend(skips=False)][:0])
-        else:
-            attend(skips=True)
+
+        def attend(turn: Value, goes_on: list[Value]) -> list[Value]:
+            is_first = f.compare("icmp eq", turn, i64(0))
+            return f.branch(goes_on[0], lambda: [_attend(f, block, state, (k, v), bases, is_first)], lambda: [Value("i1", "false")])
+
+        # A second time over all keys, if hidden ones count for a query.
+        f.loop(i64(0), i64(2 if a.may_be_blind else 1), 1, [Value("i1", "true")], attend, nonempty=True)
         _store(f, block, state, pointers[out : out + 2], head)
 
     writer.launch(a.stack * blocks, a.products / b.work.lanes * STEP, task)
@@ -130,7 +131,7 @@ def forward(a: Attention) -> Routine:
 
 
 def _attend(
-    f: Function, block: LogitBlock, state: _State, packed: tuple[Packed, Packed], bases: tuple[Value, Value], *, skips: bool
+    f: Function, block: LogitBlock, state: _State, packed: tuple[Packed, Packed], bases: tuple[Value, Value], skips: Value
 ) -> Value:
     """Emit the sums of a block of queries over keys.
 
@@ -142,10 +143,11 @@ def _attend(
     lowest = largest_number(b.work, -1.0)  # from which a logit of -inf still differs by -inf
     f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: f.store(lowest, f.at(state.largest, b.work.type, row), b.work.itemsize))
     begin, end = i64(0), i64(a.keys)
-    if skips and a.window.before is not None:
-        begin = f.times(f.quotient(least(f, greatest(f, f.plus(block.query, i64(-a.window.before)), i64(0)), end), b.panel), b.panel)
-    if skips and a.window.after is not None:
-        end = least(f, f.plus(block.query, i64(b.queries + a.window.after)), end)
+    if a.window.before is not None:
+        first = f.times(f.quotient(least(f, greatest(f, f.plus(block.query, i64(-a.window.before)), i64(0)), end), b.panel), b.panel)
+        begin = f.select(skips, first, begin)
+    if a.window.after is not None:
+        end = f.select(skips, least(f, f.plus(block.query, i64(b.queries + a.window.after)), end), end)
 
     def keys_from(key: Value, _: list[Value]) -> None:
         here = block._replace(key=key, width=least(f, f.minus(end, key), i64(b.keys)))
@@ -161,14 +163,13 @@ def _attend(
             depth = rounded_up(f, here.width, b.work.group)
             multiply(f, b, Left(state.logits, b.pitch, 1), right, depth, Product(state.sums, b.padded(a.v.width), rows), add=True)
 
-        if skips and a.masks:
-            f.branch(here.is_seen(f), accumulate)
+        if a.masks:
+            seen = f.branch(skips, lambda: [here.is_seen(f)], lambda: [Value("i1", "true")])
+            f.branch(seen[0], accumulate)
         else:
             accumulate()
 
     f.loop(begin, end, b.keys, [], keys_from)
-    if not skips:
-        return Value("i1", "false")
     rows = least(f, i64(b.queries), f.minus(i64(a.queries), block.query))
 
     def check(row: Value, carried: list[Value]) -> list[Value]:

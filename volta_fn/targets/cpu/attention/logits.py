@@ -102,9 +102,18 @@ class LogitBlock(NamedTuple):
         a, b = self.a, self.b
         if self.bias is not None or self.masks or a.softcap:
             return _TRUE
-        conditions = [] if a.keys % b.panel == 0 else [f.compare("icmp sgt", f.plus(self.key, i64(b.panel - 1), self.width), i64(a.keys))]
-        last_key = f.plus(self.key, f.times(self.panels(f), b.panel))
+        ragged = a.keys % b.panel > 0
+        is_ragged = f.compare("icmp sgt", f.plus(self.key, i64(b.panel - 1), self.width), i64(a.keys)) if ragged else _FALSE
+        return f.binary("or", is_ragged, self.hides(f))
+
+    def hides(self, f: Function) -> Value:
+        """Emit whether queries of the block may not see keys of it."""
+        a, b = self.a, self.b
+        if self.masks:
+            return _TRUE
+        conditions = []
         if a.window.after is not None:
+            last_key = f.plus(self.key, f.times(self.panels(f), b.panel))
             conditions.append(f.compare("icmp sgt", last_key, f.plus(self.query, i64(a.window.after + 1))))
         if a.window.before is not None:
             conditions.append(f.compare("icmp slt", f.plus(self.key, i64(a.window.before)), f.plus(self.query, i64(b.queries - 1))))

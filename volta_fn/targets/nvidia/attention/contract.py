@@ -60,8 +60,9 @@ _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
     """Return whether matrix units serve these operands.
 
-    Without a bias and masks every query sees a key, so that keys hidden from it have no weight and blocks may leave them out. Scales are
-    positive and normal, so that the logit of such a key is still minus infinity as an exponent.
+    Without a bias and masks every query sees a key, so that keys hidden from it have no weight and blocks may leave them out. (Where
+    products of bfloat16 overflow to -inf, rows are as under a mask of -inf, not of the least logit.) Scales are positive and normal, so
+    that the logit of such a key is still minus infinity as an exponent.
     """
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     plain = form.operands == 3 and not form.softcap and form.window in (Window(), CAUSAL)

@@ -24,12 +24,13 @@ from volta_fn.targets.wgsl.attention.blocks import (
     Patch,
     bounded,
     component,
+    crossings,
     logit_arrays,
     logits,
     seen,
 )
 from volta_fn.targets.wgsl.attention.problem import backward_schedule, chunks
-from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset
+from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.shader import Function
@@ -76,7 +77,7 @@ class _Writer:
         self.chunks = chunks(a, self.schedule, capabilities)
         self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
         #: Whether later blocks of keys of a chunk are seen by queries that do not see its first one.
-        self.zeroes = not a.may_be_blind and a.window.before is not None
+        self.zeroes = a.window.before is not None
 
     def statistics(self) -> Dispatch:
         """Write each query's `_Statistics`."""
@@ -86,12 +87,11 @@ class _Writer:
         step = 4 if all(rows.by_vectors for _, rows in pair) else 1
         x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
         statistics, result = f.buffer(self.number_of_statistics, FLOAT), f.buffer(self.work, FLOAT, True, self.floats)
-        count = a.stack * a.queries
-        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-        with f.block(f"if ({number} < {count}u)"):
-            head, query = digits(f, number, (a.stack, a.queries))
+
+        def write(number: str) -> None:
+            head, query = f.digits(number, (a.stack, a.queries))
             starts = [
-                f.let("u32", f"{strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                f.let("u32", f"{strided_offset(f, f.digits(head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
                 for rows in (a.out, self.cotangent)
             ]
             sum_ = f.var("f32", "0.0f")
@@ -103,7 +103,8 @@ class _Writer:
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
-        return f.dispatch(-(-count // _INVOCATIONS))
+
+        return f.for_each(a.stack * a.queries, write)
 
     def by_keys(self) -> Dispatch:
         """Write the gradients of K and V, and partial gradients of Q.
@@ -113,7 +114,7 @@ class _Writer:
         a = self.a
         b = AttentionShader(a, self.schedule, self.capabilities, transposed=True)
         f, s = b.f, b.schedule
-        chunk, group = digits(f, f.group, (self.chunks, a.groups))
+        chunk, group = f.digits(f.group, (self.chunks, a.groups))
         first = f.let("u32", f"{group} * {a.shared}u")
         k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
         to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
@@ -151,6 +152,9 @@ class _Writer:
         q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
         arrays = logit_arrays(b, head)
         start, end = b.seen_range(begin, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
+        if b.may_hide_weights:
+            blind = b.any(self._find_blind(b, head, start, end))
+            start, end = f.let("u32", f"select({start}, 0u, {blind})"), f.let("u32", f"select({end}, {a.queries}u, {blind})")
         for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
         b.load(for_weights, begin, start)
         with f.loop(end, start, s.columns) as query:
@@ -174,6 +178,15 @@ class _Writer:
             b.add_products(contribution, slopes, k, begin, keys, transposed=True)
             self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
 
+    def _find_blind(self, b: AttentionShader, head: str, start: str, end: str) -> str:
+        """Emit a search for a query that weighs hidden keys, outside of a range."""
+        f = b.f
+        blind = f.var("bool", "false")
+        with f.loop(self.a.queries, "local", self.schedule.invocations) as query:
+            largest = self._load_statistics(b, head, [query])[query].maximum
+            f.emit(f"{blind} = {blind} || (({query} < {start} || {query} >= {end}) && {b.is_blind(largest)});")
+        return blind
+
     def _accumulate(
         self, b: AttentionShader, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]
     ) -> None:
@@ -194,21 +207,22 @@ class _Writer:
         a = self.a
         f = Shader(self.capabilities, _INVOCATIONS)
         partial = f.buffer(self.work, FLOAT, False, self.floats)
-        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-        with f.block(f"if ({number} < {self.partial}u)"):
-            head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
+
+        def add(number: str) -> None:
+            head, row, vector = f.digits(number, (a.stack, a.queries, self.vectors))
             sum_ = f.var("vec4<f32>", "vec4<f32>()")
             for chunk in range(self.chunks):
                 first = self._first_query(chunk)
                 with f.block(f"if ({row} >= {first}u)" if first else ""):
                     f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
-        return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+        return f.for_each(self.partial, add)
 
     def _first_query(self, chunk: int) -> int:
         """Return the first query to whose gradient a chunk contributes."""
         a, s = self.a, self.schedule
-        if self.zeroes or a.may_be_blind or a.window.after is None:
+        if self.zeroes or a.window.after is None:
             return 0
         return max(chunk * s.rows - a.window.after, 0) // s.columns * s.columns
 
@@ -264,13 +278,15 @@ def _bends(a: Attention, f: Function, products: Patch) -> Patch:
 
 
 def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
-    """Replace the weights by the cotangents of logits."""
-    for r, c in product(range(len(weights)), range(len(position.columns))):
-        x, (query, key) = component(weights, r, c), position.at(r, c)
-        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta})"
-        if b.a.may_be_blind:
-            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.arrays)})"
-        b.f.emit(f"{x} = {slope};")
+    """Replace the weights by the cotangents of logits, 0 for hidden keys."""
+    f, a = b.f, b.a
+    elements = [(component(weights, r, c), r, c) for r, c in product(range(len(weights)), range(len(position.columns)))]
+    for x, r, c in elements:
+        f.emit(f"{x} *= {component(products, r, c)} - {statistics[position.at(r, c)[0]].delta};")
+    if a.may_be_blind:
+        with f.block("" if a.masks else f"if ({' || '.join(crossings(b, position))})"):
+            for x, r, c in elements:
+                f.emit(f"{x} = select(0.0f, {x}, {seen(b, *position.at(r, c), position.arrays)});")
     return weights
 
 

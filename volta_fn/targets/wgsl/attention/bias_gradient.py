@@ -15,8 +15,9 @@ from math import prod
 from volta_fn.compiler.attention import LogitWalk
 from volta_fn.primitives.call import Window
 from volta_fn.targets.wgsl.attention.blocks import BARRIER, FLOAT, AttentionShader, Patch, component, sum_of
-from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset, times
+from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.shader import times
 
 #: ``body(head, query, key, sums)`` adds the cotangents of a head's block of logits to sums.
 AddBlock = Callable[[str, str, str, Patch], None]
@@ -33,12 +34,12 @@ def bias_gradient(b: AttentionShader, bias: LogitWalk, result: int, add_block: A
     distinct = [size for size, stride in heads if stride]
     shared = [size for size, stride in heads if not stride]
     sizes = (prod(distinct), tiles if bias.key else 1, blocks if bias.query else 1)
-    bias_head, tile, block = digits(f, f.group, sizes)
-    fixed = digits(f, bias_head, distinct)
+    bias_head, tile, block = f.digits(f.group, sizes)
+    fixed = f.digits(bias_head, distinct)
     sums = b.zeros(s.across)
 
     with f.loop(prod(shared)) as index:
-        coordinates = {True: iter(fixed), False: iter(digits(f, index, shared))}
+        coordinates = {True: iter(fixed), False: iter(f.digits(index, shared))}
         head = "0u"
         for size, stride in heads:
             head = f.let("u32", f"{head} * {size}u + {next(coordinates[stride != 0])}")

@@ -14,12 +14,12 @@ from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.call import Window
 from volta_fn.targets.wgsl.attention.problem import AttentionSchedule, PaddedRows
-from volta_fn.targets.wgsl.matmul.results import Working, digits, strided_offset, times
+from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.routine import Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.scalars.operations import apply
-from volta_fn.targets.wgsl.shader import Function
+from volta_fn.targets.wgsl.shader import Function, times
 
 # Load and store rows of operands and results, in vectors of four elements.
 
@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
         """Return the rows of a head in the buffer `number`."""
         array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
-        return cls(f, array, rows, strided_offset(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
+        return cls(f, array, rows, strided_offset(f, f.digits(head, rows.heads.sizes), rows.heads.strides))
 
     def vector(self, row: str, column: str, block: int, depth: int) -> str:
         """Load four neighbours in a row as a vector, with zeros beyond the matrix.
@@ -82,6 +82,9 @@ class Matrix(NamedTuple):
 #: No more than any finite logit, including those of keys that are not seen; a logit of -inf still differs from it by -inf.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
+#: How much greater than the logits of hidden keys a query's largest one is if their weights are 0.
+HIDDEN = 110.0
+
 
 class LogitArray(NamedTuple):
     """A mask or bias of one head, and its strides by query and key."""
@@ -103,7 +106,7 @@ def logit_arrays(b: AttentionShader, head: str) -> list[LogitArray]:
     arrays = []
     for k, walk in enumerate([*([] if b.a.bias is None else [b.a.bias]), *b.a.masks]):
         array = b.f.buffer(3 + k, walk.dtype)
-        base = strided_offset(b.f, digits(b.f, head, walk.heads.sizes), walk.heads.strides)
+        base = strided_offset(b.f, b.f.digits(head, walk.heads.sizes), walk.heads.strides)
         arrays.append(LogitArray(array, base, walk.query, walk.key))
     return arrays
 
@@ -145,11 +148,7 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
     ragged = all_rows % s.rows, all_columns % s.columns
     conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
     conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
-    queries, keys = (s.rows, s.columns) if position.by_queries else (s.columns, s.rows)
-    if a.window.after is not None:
-        conditions.append(f"i32({position.key}) + {keys - 1 - a.window.after} > i32({position.query})")
-    if a.window.before is not None:
-        conditions.append(f"i32({position.key}) + {a.window.before} < i32({position.query}) + {queries - 1}")
+    conditions += crossings(b, position)
     if not conditions and not position.arrays:
         return patch
     with f.block("" if position.arrays else f"if ({' || '.join(conditions)})"):
@@ -165,6 +164,18 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
             if exists:
                 f.emit(f"{x} = select({literal('f32', -np.inf)}, {x}, {' && '.join(exists)});")
     return patch
+
+
+def crossings(b: AttentionShader, position: BlockPosition) -> list[str]:
+    """Return conditions, of which one holds if the window hides keys in a block."""
+    window, rows, columns = b.a.window, b.schedule.rows, b.schedule.columns
+    queries, keys = (rows, columns) if position.by_queries else (columns, rows)
+    conditions = []
+    if window.after is not None:
+        conditions.append(f"i32({position.key}) + {keys - 1 - window.after} > i32({position.query})")
+    if window.before is not None:
+        conditions.append(f"i32({position.key}) + {window.before} < i32({position.query}) + {queries - 1}")
+    return conditions
 
 
 def _scaled(f: Function, a: Attention, products: str) -> str:
@@ -294,18 +305,41 @@ class AttentionShader:
         return [self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for j in range(s.across) for e in range(4)]
 
     def seen_range(self, begin: str, size: int, window: Window, count: int, step: int) -> tuple[str, str]:
-        """Return the range that a block from `begin` on sees.
+        """Return the range that a block from `begin` on sees by the window.
 
-        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed. If a query may be
-        blind, they are all.
+        It begins at a multiple of `step`. These are keys, seen by queries, or queries, for which `window` is reversed.
         """
-        f, a = self.f, self.a
+        f = self.f
         start, end = "0u", f"{count}u"
-        if not a.may_be_blind and window.before is not None:
-            start = f.let("u32", f"({begin} - min({begin}, {window.before}u)) / {step}u * {step}u")
-        if not a.may_be_blind and window.after is not None:
-            end = f.let("u32", f"min({begin} + {size + window.after}u, {count}u)")
+        if window.before is not None:
+            start = f.let("u32", f"{self._moved(begin, -window.before)} / {step}u * {step}u")
+        if window.after is not None:
+            end = f.let("u32", f"min({self._moved(f'({begin} + {size}u)', window.after)}, {count}u)")
         return start, end
+
+    @staticmethod
+    def _moved(x: str, by: int) -> str:
+        """Return x + by, or 0 if that is less, as an expression."""
+        return f"({x} + {by}u)" if by >= 0 else f"({x} - min({x}, {-by}u))"
+
+    @property
+    def may_hide_weights(self) -> bool:
+        """Whether hidden keys may have weights in blocks that the window hides."""
+        return self.a.may_be_blind and self.a.window != Window()
+
+    def is_blind(self, maximum: str) -> str:
+        """Return the condition that hidden keys may have weights beside a maximum."""
+        return f"{maximum} <= {literal('f32', self.a.unseen + HIDDEN)}"
+
+    def any(self, condition: str) -> str:
+        """Emit whether a condition holds for some invocation: all get the same answer."""
+        f = self.f
+        f.workgroup("votes", "atomic<u32>")
+        f.workgroup("outcome", "u32")
+        f.emit(f"if (local == 0u) {{ atomicStore(&votes, 0u); }} {BARRIER}")
+        f.emit(f"if ({condition}) {{ atomicStore(&votes, 1u); }} {BARRIER}")
+        f.emit("if (local == 0u) { outcome = atomicLoad(&votes); }")
+        return f.let("bool", "workgroupUniformLoad(&outcome) == 1u")
 
     def features(self, vectors: int) -> list[str]:
         """Return the index of the first feature of each vector of a row of an invocation."""

@@ -23,7 +23,6 @@ from volta_fn.targets.wgsl.attention.blocks import (
     sum_of,
 )
 from volta_fn.targets.wgsl.attention.problem import forward_schedule
-from volta_fn.targets.wgsl.matmul.results import digits
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.shader import Function
@@ -38,7 +37,7 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
-    position, head = digits(f, f.group, (tiles, a.stack))
+    position, head = f.digits(f.group, (tiles, a.stack))
     tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
     q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = Matrix.of(f, first, a.out, head, written=True)
@@ -50,14 +49,28 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
     partial_totals = [f.var("f32", "0.0f") for _ in sums]
     start, end = b.seen_range(begin, schedule.rows, a.window, a.keys, schedule.columns)
     stream = b.stream(q, k)
-    b.load(stream, begin, start)
-    with f.loop(end, start, schedule.columns) as key:
-        products = b.products(stream, begin, key)
-        b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
-        values = b.load_rows(v, key)
-        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
-        _exponentiate(b, weights, maxima, partial_totals, sums)
-        b.add_products(sums, weights, v, key, values)
+
+    def attend(start: str, end: str) -> None:
+        b.load(stream, begin, start)
+        with f.loop(end, start, schedule.columns) as key:
+            products = b.products(stream, begin, key)
+            b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
+            values = b.load_rows(v, key)
+            weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
+            _exponentiate(b, weights, maxima, partial_totals, sums)
+            b.add_products(sums, weights, v, key, values)
+
+    if b.may_hide_weights:
+        # A second time over all keys, if hidden ones count for a query.
+        with f.block("for (var turn = 0u; turn < 2u; turn++)"):
+            attend(f.let("u32", f"select(0u, {start}, turn == 0u)"), f.let("u32", f"select({a.keys}u, {end}, turn == 0u)"))
+            rows = zip(b.row_numbers(begin), maxima, strict=True)
+            blind = b.any(" || ".join([f"({row} < {a.queries}u && {b.is_blind(maximum)})" for row, maximum in rows]))
+            with f.block(f"if (turn == 1u || !{blind})"):
+                f.emit("break;")
+            _forget(b, maxima, partial_totals, sums)
+    else:
+        attend(start, end)
     b.exchange(partial_totals)
     totals = [f.let("f32", sum_of(f, b.exchanged(row))) for row in b.row_numbers("0u")]
     b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
@@ -67,6 +80,15 @@ def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
             statistics.store(offset, Number(FLOAT, maximum))
             statistics.store(f.let("u32", f"{offset} + 1u"), Number(FLOAT, total))
     return Routine((f.dispatch(a.stack * tiles, a.products),))
+
+
+def _forget(b: AttentionShader, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Set the statistics and sums of an invocation's rows to those of no keys."""
+    for maximum, partial, total in zip(maxima, partial_totals, sums, strict=True):
+        b.f.emit(f"{maximum} = {LOWEST};")
+        b.f.emit(f"{partial} = 0.0f;")
+        for vector in total:
+            b.f.emit(f"{vector} = vec4<f32>();")
 
 
 def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:

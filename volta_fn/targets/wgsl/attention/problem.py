@@ -114,7 +114,8 @@ class AttentionSchedule(NamedTuple):
             return None
         passes = range(self.passes, 4 * min(self.x, self.y) // self.value_rows + 1)  # each has enough rows for a product
         fitting = (self._replace(passes=n) for n in passes if self.x % n == 0)
-        return next((s for s in fitting if 16 * s.memory(width, transposed=transposed) <= capabilities.workgroup_memory), None)
+        room = capabilities.workgroup_memory // 16 - 1  # vectors, besides the votes of invocations
+        return next((s for s in fitting if s.memory(width, transposed=transposed) <= room), None)
 
 
 #: Schedules for little work, and for much of it: forward, backward, and backward for wide rows. Every device has room for the first three.

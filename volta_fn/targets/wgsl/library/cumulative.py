@@ -17,7 +17,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
-from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, for_each, result_array
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, result_array
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import Number, combine, combine_indexed, constant, supports
 from volta_fn.targets.wgsl.scalars.operations import convert
@@ -153,7 +153,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilit
                 totals.store(row, total)
                 positions.store(row, Number(_UINT32, end))
 
-            return for_each(shader, scan.row_count, along)
+            return shader.for_each(scan.row_count, along)
 
         count = -(-scan.size // _STRETCH)
         return Routine(
@@ -195,7 +195,7 @@ class _RowScan:
             self._along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
             totals.store(index, total)
 
-        return for_each(shader, scan.row_count * (self.chunks - 1), reduce)
+        return shader.for_each(scan.row_count * (self.chunks - 1), reduce)
 
     def results(self) -> Dispatch:
         """Return the dispatch of the chunks' results, given the totals of those before."""
@@ -216,7 +216,7 @@ class _RowScan:
 
             self._along(shader, index, step)
 
-        return for_each(shader, scan.row_count * self.chunks, write)
+        return shader.for_each(scan.row_count * self.chunks, write)
 
     def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
         """Emit the body for the offsets of a chunk of a row."""
@@ -225,9 +225,6 @@ class _RowScan:
         first = shader.let("u32", times(chunk, self.length))
         with shader.loop(f"min({first} + {self.length}u, {scan.size}u)", first) as i:
             body(shader.let("u32", scan.offset(row, i)))
-
-
-# stretches
 
 
 # tiles
@@ -387,7 +384,7 @@ def _over_axis(f: Function, axis: Axis, position: str, carried: None, body: Call
         if axis.inside:
             return body(element, None)
         divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
-        with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
+        with f.block(f"if ({element} < {max((axis.size - 1) * axis.base + 1, 0)}u{divisible})"):
             return body(quotient(element, axis.base), None)
 
 

@@ -96,30 +96,17 @@ def chosen(shader: Shader, condition: str, yes: Unit, no: Unit) -> Unit:
     return [Number(y.dtype, shader.let(y.type, f"select({n.text}, {y.text}, {condition})")) for y, n in zip(yes, no, strict=True)]
 
 
-def invocation(shader: Shader) -> str:
-    """Emit the number of the invocation in the grid."""
-    return shader.let("u32", f"{shader.group} * {shader.invocations}u + {shader.local}")
-
-
-def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatch:
-    """Return the dispatch with an invocation for each number below `count`."""
-    number = invocation(shader)
-    with shader.block(f"if ({number} < {count}u)"):
-        body(number)
-    return shader.dispatch(-(-count // shader.invocations))
-
-
 def fill(shader: Shader, target: ShaderArray, count: int, element: Callable[[str], Number]) -> Dispatch:
     """Return the dispatch that writes ``element(index)`` to every element of an array."""
     # Of packed dtypes an invocation has four.
     if target.dtype.itemsize >= 4:
-        return for_each(shader, count, lambda i: target.store(i, element(i)))
+        return shader.for_each(count, lambda i: target.store(i, element(i)))
 
     def four(number: str) -> None:
         positions = [shader.let("u32", f"min({number} * 4u + {k}u, {count - 1}u)") for k in range(4)]
         target.store4(number, [element(position) for position in positions])
 
-    return for_each(shader, -(-count // 4), four)
+    return shader.for_each(-(-count // 4), four)
 
 
 def fill_units(shader: Shader, target: ShaderArray, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
@@ -177,9 +164,13 @@ class Integers:
             inside = f.let("bool", f"{high} == 0u && {low} <= {limit}u")
             return f.let("u32", f"select({outer}, min({low}, {limit}u), {high} == 0u)"), inside
         x = self.array.load(index).text
-        if self.added:
+        signed = self.signed and self.added < 1 << 31
+        if self.added and signed:
             x = f.let("i32", f"select({x}, {x} + {self.added}i, {x} < 0i)")
-        if self.signed:
+        elif self.added:  # no position is negative
+            x = f.let("u32", f"bitcast<u32>({x}) + select(0u, {self.added}u, {x} < 0i)")
+        if signed:
+            limit = min(limit, (1 << 31) - 1)
             return f.let("u32", f"u32(clamp({x}, 0i, {limit}i))"), f.let("bool", f"bitcast<u32>({x}) <= {limit}u")
         return f.let("u32", f"min({x}, {limit}u)"), f.let("bool", f"{x} <= {limit}u")
 
@@ -291,7 +282,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
         at = plus(first, dotted(shader.coordinates(index, sizes), theirs))
         store_unit(target, unit, shader.let("u32", at), load_unit(source, unit, index))
 
-    done = for_each(shader, update.size * itemsize // unit, move)
+    done = shader.for_each(update.size * itemsize // unit, move)
     return Routine((copied, *corner.dispatches, done), corner.workspaces)
 
 

@@ -21,7 +21,6 @@ from volta_fn.targets.wgsl.library.movement import (
     Integers,
     copy,
     fill,
-    for_each,
     in_units,
     load_unit,
     start_of,
@@ -168,7 +167,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
 # kept: in the chunk's *tail* if more rows follow in the next chunk, else, or if the slot covers the chunk, in its *head*. Then tails
 # are combined with the heads that follow them.
 
-_INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
+_OPERAND, _INDICES, _UPDATES, _RESULT, _SPACES = range(5)
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
@@ -328,12 +327,12 @@ class _Segments:
                     self._store(shader, partials, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
             return None
 
-        return for_each(shader, rows.number * rows.elements, reduce)
+        return shader.for_each(rows.number * rows.elements, reduce)
 
     def walk_chunks(self) -> Dispatch:
         """Return `combine_chunks` for long rows: an invocation walks along a chunk."""
         shader = Shader(self.capabilities, INVOCATIONS)
-        return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
+        return shader.for_each(self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """Return the dispatch that combines tails with the heads that follow them."""
@@ -363,7 +362,7 @@ class _Segments:
                 self._combine_run(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), target_offset)), totals)
 
-        return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
+        return shader.for_each((self.chunks - 1) * rows.elements, reduce)
 
 
 class _Walk:
@@ -437,16 +436,11 @@ class _Walk:
                 s._store(shader, self.partials, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
 
 
-# Scatters: updates combined into the operand in the order of the indices.
-#
 # Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
 # one slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in
 # any order, atomically; many that go to few elements are combined in the memory of workgroups first. Otherwise one invocation combines all
 # rows of a slot: every invocation searches a few rows; more are sorted by their slots. Many sorted rows are combined in chunks. float16 and
 # bfloat16 are combined in float32, and rounded once.
-
-OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
-
 
 _GROUP = 256
 
@@ -473,7 +467,7 @@ def scatter(
     dtype = wide_dtype(operand.dtype)
     if combines and not supports(combines.step, (dtype, dtype), {}, capabilities):
         return None
-    copied = copy(Shader(capabilities, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    copied = copy(Shader(capabilities, INVOCATIONS), _OPERAND, _RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
         return Routine((copied,))
     rows = rows_of(avals, params, wraps)
@@ -491,14 +485,16 @@ def scatter(
     return Routine((copied, *dispatches), spaces)
 
 
-def _is_overwritten(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    """Emit whether a later valid row than `number` has the same target."""
-    is_overwritten = shader.var("bool", "false")
-    with shader.loop(rows.number, f"{number} + 1u") as other:
+def _meets(shader: Shader, rows: ScatterRows, target: str, indices: Integers, end: str | int, start: str | int = 0) -> str:
+    """Emit whether a valid row from `start` to `end` has a target.
+
+    The offset of an invalid row is clamped into the array, but does not count.
+    """
+    meets = shader.var("bool", "false")
+    with shader.loop(end, start) as other:
         row = rows.row(shader, indices, other)
-        valid = f" && {row.valid}" if row.valid else ""
-        shader.emit(f"{is_overwritten} = {is_overwritten} || ({row.target} == {target}{valid});")
-    return is_overwritten
+        shader.emit(f"{meets} = {meets} || ({row.target} == {target}{f' && {row.valid}' if row.valid else ''});")
+    return meets
 
 
 def _replace(
@@ -510,11 +506,11 @@ def _replace(
     unit, block = in_units(itemsize, rows.block, rows.distances)
     moved = rows.scaled(itemsize, unit, block)
     shader = Shader(capabilities, INVOCATIONS)
-    source = unit_array(shader, UPDATES, unit, updates.size * itemsize)
-    target = shader.buffer(RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
-    indices = moved.indices(shader, INDICES)
+    source = unit_array(shader, _UPDATES, unit, updates.size * itemsize)
+    target = shader.buffer(_RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
+    indices = moved.indices(shader, _INDICES)
     many = not alone and rows.number > _FEW
-    last = shader.buffer(SPACES, _UINT32) if many else None
+    last = shader.buffer(_SPACES, _UINT32) if many else None
 
     def write(index: str) -> None:
         number = shader.let("u32", quotient(index, moved.elements))
@@ -523,38 +519,38 @@ def _replace(
         if last:
             conditions.append(f"{last.load(quotient(row.target, moved.spacing)).text} == {number} + 1u")
         elif not alone:
-            conditions.append(f"!{_is_overwritten(shader, moved, number, row.target, indices)}")
+            conditions.append(f"!{_meets(shader, moved, row.target, indices, moved.number, f'{number} + 1u')}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             source_offset, target_offset = moved.within(shader, remainder(index, moved.elements))
             value = load_unit(source, unit, shader.let("u32", plus(row.source, source_offset)))
             store_unit(target, unit, shader.let("u32", plus(row.target, target_offset)), value)
 
-    dispatches = [for_each(shader, moved.number * moved.elements, write)]
+    dispatches = [shader.for_each(moved.number * moved.elements, write)]
     if not many:
         return dispatches, ()
     clear = Shader(capabilities, INVOCATIONS)
-    cleared = fill(clear, clear.buffer(SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
+    cleared = fill(clear, clear.buffer(_SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
     return [cleared, _find_last(rows, capabilities), *dispatches], (4 * rows.slots,)
 
 
 def _find_last(rows: ScatterRows, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds each slot's last row, by its number plus one."""
     shader = Shader(capabilities, INVOCATIONS)
-    last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
+    last, indices = shader.atomics(_SPACES, _UINT32), rows.indices(shader, _INDICES)
 
     def mark(number: str) -> None:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
             shader.emit(f"atomicMax(&{last.name}[{quotient(row.target, rows.spacing)}], {number} + 1u);")
 
-    return for_each(shader, rows.number, mark)
+    return shader.for_each(rows.number, mark)
 
 
 def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the dispatch that combines integers, in any order."""
     shader = Shader(capabilities, INVOCATIONS)
-    dtype = avals[OPERAND].dtype
-    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    dtype = avals[_OPERAND].dtype
+    target, source, indices = shader.atomics(_RESULT, dtype), shader.buffer(_UPDATES, dtype), rows.indices(shader, _INDICES)
 
     def write(index: str) -> None:
         row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
@@ -563,14 +559,14 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
             value = source.load(shader.let("u32", plus(row.source, source_offset)))
             shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, target_offset)}], {value.text});")
 
-    return for_each(shader, rows.number * rows.elements, write)
+    return shader.for_each(rows.number * rows.elements, write)
 
 
 def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, capabilities: TargetCapabilities) -> Dispatch:
     """Return the same for many rows and few elements, combined by workgroups first."""
     shader = Shader(capabilities, _GROUP)
-    dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
-    target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
+    dtype, size = avals[_OPERAND].dtype, avals[_OPERAND].size
+    target, source, indices = shader.atomics(_RESULT, dtype), shader.buffer(_UPDATES, dtype), rows.indices(shader, _INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
     shader.workgroup("partials", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
@@ -593,22 +589,16 @@ def _combine_few(
 ) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
     shader = Shader(capabilities, INVOCATIONS)
-    stored = avals[OPERAND].dtype
+    stored = avals[_OPERAND].dtype
     dtype = wide_dtype(stored)
-    target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)
+    target, source, indices = shader.buffer(_RESULT, stored, written=True), shader.buffer(_UPDATES, stored), rows.indices(shader, _INDICES)
 
     def write(index: str) -> None:
         number = shader.let("u32", quotient(index, rows.elements))
         row = rows.row(shader, indices, number)
         conditions = [row.valid] if row.valid else []
         if not alone:
-            earlier = shader.var("bool", "false")
-            with shader.loop(number) as other:
-                before = rows.row(shader, indices, other)
-                # The offset of an invalid row is clamped into the array, but does not count.
-                valid = f" && {before.valid}" if before.valid else ""
-                shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
-            conditions.append(f"!{earlier}")
+            conditions.append(f"!{_meets(shader, rows, row.target, indices, number)}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
             at = shader.let("u32", plus(row.target, target_offset))
@@ -627,4 +617,4 @@ def _combine_few(
                         add(later.source)
             target.store(at, convert(shader, total, stored))
 
-    return for_each(shader, rows.number * rows.elements, write)
+    return shader.for_each(rows.number * rows.elements, write)

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.codegen.scalars import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS
 from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import Number
@@ -601,7 +601,7 @@ def _count_before(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatc
             shader.emit(f"{position} += select(0u, 1u, {before});")
         write(row, position, mine[0], value(row, i) if value else i)
 
-    return for_each(shader, sorting.rows * sorting.size, sort_element)
+    return shader.for_each(sorting.rows * sorting.size, sort_element)
 
 
 def _by_digits(sorting: Sorting, capabilities: TargetCapabilities) -> Dispatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,13 +29,6 @@ Texts = tuple[str, ...]
 #: The pseudo-axis that stands in an `Affine` for the index of a group of lanes: along the span or, if no group crosses the end of a row of
 #: its last axis (`is_aligned`), along that axis.
 GROUP = -1
-
-
-class Namer(Protocol):
-    """The part of a shader that is used here."""
-
-    def let(self, type_: str, expression: str) -> str:
-        """Name a value."""
 
 
 class AxisSpan(NamedTuple):
@@ -65,23 +58,23 @@ class AxisSpan(NamedTuple):
         """The number of an element as a sum over the axes: the factor of each."""
         return {a: math.prod(self.sizes[k + 1 :]) for k, a in enumerate(self.axes)}
 
-    def bind(self, shader: Namer, group: str) -> dict[int, Texts]:
+    def bind(self, shader: Shader, group: str) -> dict[int, Texts]:
         """Emit the axes' indices in a group of lanes.
 
         The last group may repeat the last element.
         """
         if self.is_aligned:
-            axes = _divided(shader, group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
+            axes = shader.digits(group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
             last = shader.let("u32", f"{axes[-1]} * {self.lanes}u")
             lanes = (last, *[f"({last} + {k}u)" for k in range(1, self.lanes)])
             return {**{a: (text,) for a, text in zip(self.axes[:-1], axes, strict=False)}, self.axes[-1]: lanes, GROUP: (axes[-1],)}
         if self.lanes == 1:
-            return {a: (text,) for a, text in zip(self.axes, _divided(shader, group, self.sizes), strict=True)}
+            return {a: (text,) for a, text in zip(self.axes, shader.digits(group, self.sizes), strict=True)}
         elements = []
         for k in range(self.lanes):
             number = f"{group} * {self.lanes}u" + (f" + {k}u" if k else "")
             number = f"min({number}, {self.total - 1}u)" if k >= (self.total % self.lanes or self.lanes) else number
-            elements.append(_divided(shader, shader.let("u32", number), self.sizes))
+            elements.append(shader.digits(shader.let("u32", number), self.sizes))
         return {**{a: tuple([element[n] for element in elements]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
     def vector(self, index: Affine) -> Affine | None:
@@ -97,16 +90,6 @@ class AxisSpan(NamedTuple):
         if not self.is_aligned and rest.keys() & set(self.axes):
             return None
         return Affine(tuple(sorted([(GROUP, 1), *[(a, c // self.lanes) for a, c in rest.items()]])), index.offset // self.lanes)
-
-
-def _divided(shader: Namer, index: str, sizes: tuple[int, ...]) -> list[str]:
-    """Emit the index along each axis, by the number of an element."""
-    result: list[str] = []
-    for size in reversed(sizes[1:]):
-        quotient = shader.let("u32", f"{index} / {size}u")
-        result.append(shader.let("u32", f"{index} - {quotient} * {size}u"))
-        index = quotient
-    return [index, *reversed(result)] if sizes else []
 
 
 # Steps: kernels that are one dispatch each; a kernel may become several.

@@ -16,8 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.codegen.scalars import kind
-from volta_fn.compiler import contractions
-from volta_fn.compiler.contractions import Axes, Contraction, IndexedContraction, Operand, contraction_of, merged, of_problem, problem_of
+from volta_fn.compiler.contractions import (
+    Axes,
+    Contraction,
+    IndexedContraction,
+    Operand,
+    OperandMap,
+    ResultMap,
+    Walk,
+    contraction_of,
+    merged,
+    of_problem,
+    problem_of,
+)
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Kernel, Load
 from volta_fn.compiler.target import TargetCapabilities
@@ -31,7 +42,6 @@ from volta_fn.targets.wgsl.matmul.results import (
     ResultStore,
     SumIndex,
     Working,
-    digits,
     rounded,
     sum_dispatch,
     working,
@@ -305,10 +315,8 @@ def contraction(
         return None
     product = _oriented_contraction(kernel, options.swapped)
     epilogue = KernelEpilogue(product)
-    count = len(product.kernel.inputs)
-    buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
     c, may_split = _indexed_contraction(product, epilogue), epilogue.may_split(capabilities)
-    return contract(c, capabilities, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
+    return contract(c, capabilities, epilogue.buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
 
 
 def finishing(product: Contraction, splits: int, capabilities: TargetCapabilities) -> Dispatch | None:
@@ -320,10 +328,8 @@ def finishing(product: Contraction, splits: int, capabilities: TargetCapabilitie
     epilogue = KernelEpilogue(product)
     if not epilogue.may_split(capabilities):
         return None
-    count = len(product.kernel.inputs)
-    buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
     c = _indexed_contraction(product, epilogue)
-    return sum_dispatch(c, working(c.target.dtype), splits, capabilities, epilogue, buffers)
+    return sum_dispatch(c, working(c.target.dtype), splits, capabilities, epilogue, epilogue.buffers)
 
 
 def contraction_options(kernel: Kernel, capabilities: TargetCapabilities) -> Iterator[ProductOptions]:
@@ -347,14 +353,14 @@ def split_k(kernel: Kernel, capabilities: TargetCapabilities) -> int:
     return choose(c, working(c.target.dtype), capabilities).fitted(c).splits if is_tiled(c) else 1
 
 
-def _indexed_contraction(product: Contraction, epilogue: KernelEpilogue) -> contractions.IndexedContraction:
+def _indexed_contraction(product: Contraction, epilogue: KernelEpilogue) -> IndexedContraction:
     """Return the contraction as schedules see it."""
     inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
-        contractions.OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
+        OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
         for side, load in zip(problem.operands, (product.lhs, product.rhs), strict=True)
     ]
-    return contractions.IndexedContraction(lhs, rhs, epilogue.target())
+    return IndexedContraction(lhs, rhs, epilogue.target())
 
 
 def _oriented_contraction(kernel: Kernel, swapped: bool | None) -> Contraction:
@@ -373,22 +379,28 @@ class KernelEpilogue:
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
+    @property
+    def buffers(self) -> BufferNumbers:
+        """The buffers of the kernel: its inputs, its results, and a workspace."""
+        product, count = self.product, len(self.product.kernel.inputs)
+        return BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
+
     def may_split(self, capabilities: TargetCapabilities) -> bool:
         """Return whether the device can bind partial sums and the kernel's buffers."""
         return len({*self.inputs}) + len(self.product.kernel.stores) + 1 <= capabilities.buffers
 
-    def target(self) -> contractions.ResultMap:
+    def target(self) -> ResultMap:
         """Return where the first result's elements are."""
         kernel, offset = self.product.kernel, self.analysis.store_offsets[0]
         steps = dict(offset.terms)
 
-        def walk(axes: Axes) -> contractions.Walk:
+        def walk(axes: Axes) -> Walk:
             return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
 
         walks = [walk(axes) for axes in (self.product.batch, self.product.rows, self.product.columns)]
-        return contractions.ResultMap(kernel.nodes[self.product.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
+        return ResultMap(kernel.nodes[self.product.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
 
-    def __call__(self, f: Shader, work: Working, c: contractions.IndexedContraction, number: int, lanes: int) -> ResultStore:
+    def __call__(self, f: Shader, work: Working, c: IndexedContraction, number: int, lanes: int) -> ResultStore:
         """Declare the results; see `Epilogue`."""
         product, sizes = self.product, self.product.kernel.sizes
         columns = tuple([sizes[a] for a in product.columns])
@@ -400,7 +412,7 @@ class KernelEpilogue:
         def store(at: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
             for names, index in ((product.batch, at.stack), (product.rows, at.row)):
-                axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
+                axes |= {a: (text,) for a, text in zip(names, f.digits(index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
             here.values[self.total] = tuple([work.convert_sum(f, x, c.target.dtype) for x in sums])

@@ -12,12 +12,11 @@ from volta_fn.targets.wgsl.matmul.results import (
     Working,
     chunk,
     complete_routine,
-    digits,
     emit_store,
-    times,
     total,
 )
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
+from volta_fn.targets.wgsl.shader import times
 
 # Thin products: a matrix, contiguous along the results, by one or two vectors (BLAS's gemv).
 #
@@ -103,7 +102,7 @@ class _Strips:
     def dispatch(self, epilogue: Epilogue, strips: int, length: int, splits: int) -> Dispatch:
         """Return the finished dispatch, with sums in `splits` chunks of `length` terms."""
         c, f, work, few, wide, all_ = self.c, self.f, self.work, self.few, self.wide, self.invocations
-        split, stack, strip = digits(f, f.group, (splits, c.batch, strips))
+        split, stack, strip = f.digits(f.group, (splits, c.batch, strips))
         begin, end = chunk(f, split, length, splits, c.k)
         shared = f.workgroup("totals", work.vector, few * all_)
         for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
@@ -112,7 +111,7 @@ class _Strips:
         put = emit_store(f, work, c, epilogue, self.buffers, 1, splits)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
-            vector, result = digits(f, "local", (few, wide * 4))
+            vector, result = f.digits("local", (few, wide * 4))
             value = f.let(work.type, f"{shared}[{vector} * {all_}u + {result} / 4u][{result} % 4u]")
             where_in = vector, f.let("u32", f"{strip} * {4 * wide}u + {result}")
             f.emit(f"{put}({where}, {', '.join(where_in if self.by_row else where_in[::-1])}, {value});")
@@ -174,13 +173,13 @@ def few_terms(
     f = Shader(capabilities, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
     put = emit_store(f, work, c, epilogue, buffers, 1)
-    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
     size = c.batch * c.m * c.n
-    with f.block(f"if ({number} < {size}u)"):
+
+    def sum_terms(number: str) -> None:
         walks = c.target.stack, c.target.rows, c.target.columns
         sizes = c.batch, c.m, c.n
         order = sorted(range(3), key=lambda i: -walks[i].strides[-1] if walks[i].strides else -size)  # the contiguous axis last
-        coordinates = digits(f, number, [sizes[i] for i in order])
+        coordinates = f.digits(number, [sizes[i] for i in order])
         stack, row, column = [coordinates[order.index(i)] for i in range(3)]
         left, right = a.row(stack, row), b.row(stack, column)
         sum_ = f.var(work.type, f"{work.type}()")
@@ -191,7 +190,8 @@ def few_terms(
             with f.loop(c.k) as i:
                 f.emit(f"{sum_} = {work.add_product(a.load(left, i), b.load(right, i), sum_)};")
         f.emit(f"{put}({stack}, {row}, {column}, {sum_});")
-    return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
+
+    return Routine((f.for_each(size, sum_terms, c.products),))
 
 
 def is_of_few_results(c: IndexedContraction) -> bool:
@@ -211,7 +211,7 @@ def few_results(
     down, across = -(-c.m // rows), -(-c.n // columns)
     length, splits = _cut(c, c.batch * down * across)
     put = emit_store(f, work, c, epilogue, buffers, 1, splits)
-    split, stack, i, j = digits(f, f.group, (splits, c.batch, down, across))
+    split, stack, i, j = f.digits(f.group, (splits, c.batch, down, across))
     first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
     left = [a.row(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
     right = [b.row(stack, _within(f, first[1], s, c.n)) for s in range(columns)]
@@ -230,7 +230,7 @@ def few_results(
         f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.sum_components(sum_) if fours else sum_};")
     add_up(f, work, shared, len(flat), _INVOCATIONS)
     with f.block(f"if (local < {len(flat)}u)"):
-        r, s = digits(f, "local", (rows, columns))
+        r, s = f.digits("local", (rows, columns))
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)

@@ -18,7 +18,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
-from volta_fn.targets.wgsl.shader import Function
+from volta_fn.targets.wgsl.shader import Function, times
 
 # The arithmetic of sums, and conversions of other dtypes to and from theirs.
 #
@@ -110,33 +110,9 @@ def working(dtype: np.dtype) -> Working:
     return Working(np.dtype(np.float32))
 
 
-# Arithmetic of indices: digits and offsets, as u32 modulo 2**32.
-#
-# Unlike the arithmetic of `shader.TEXT`, it names quotients, remainders and sums as it computes them, and takes negative strides.
+# Arithmetic of indices: offsets, as u32 modulo 2**32. Sums are named as they are computed, and take negative numbers.
 
 ZERO = "0u"
-
-
-def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
-    """Split an index into its digits for an array of these sizes.
-
-    The first digit is not reduced.
-    """
-    remainders: list[str] = []
-    for size in reversed(sizes[1:]):
-        remainders.append(remainder(f, index, size))
-        index = quotient(f, index, size)
-    return [*([index] if sizes else []), *reversed(remainders)]
-
-
-def remainder(f: Function, index: str, size: int) -> str:
-    """Return index % size."""
-    return ZERO if index == ZERO or size == 1 else f.let("u32", f"{index} % {size}u")
-
-
-def quotient(f: Function, index: str, size: int) -> str:
-    """Return index / size."""
-    return index if index == ZERO or size == 1 else f.let("u32", f"{index} / {size}u")
 
 
 def total(f: Function, *terms: str | int) -> str:
@@ -144,13 +120,6 @@ def total(f: Function, *terms: str | int) -> str:
     texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
     nonzero = [text for text in texts if text != ZERO]
     return f.named("u32", " + ".join(nonzero)) if nonzero else ZERO
-
-
-def times(index: str, stride: int) -> str:
-    """Return an index times a stride, as an expression."""
-    if stride == 0 or index == ZERO:
-        return ZERO
-    return index if stride == 1 else f"{index} * {stride % 2**32}u"
 
 
 def strided_offset(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
@@ -179,8 +148,8 @@ class Elements:
     def row(self, stack: str, outer: str) -> OperandRow:
         """Return row or column `outer` of product `stack`."""
         f, map_ = self.f, self.map
-        start = strided_offset(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
-        axis_indices = digits(f, outer, map_.outer.sizes)
+        start = strided_offset(f, f.digits(stack, map_.stack.sizes), map_.stack.strides, map_.start)
+        axis_indices = f.digits(outer, map_.outer.sizes)
         coordinates = [strided_offset(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
         return OperandRow(total(f, start, strided_offset(f, axis_indices, map_.outer.strides)), coordinates)
 
@@ -191,11 +160,11 @@ class Elements:
         """
         f, map_ = self.f, self.map
         if isinstance(inner, int):
-            inner_digits = _digits(inner, map_.inner.sizes)
+            inner_digits = [int(digit) for digit in np.unravel_index(inner, map_.inner.sizes)]
             steps = [sum(d * s for d, s in zip(inner_digits, walk, strict=True)) for walk in self._walks]
             address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
         else:
-            axis_indices = digits(f, inner, map_.inner.sizes)
+            axis_indices = f.digits(inner, map_.inner.sizes)
             ways = zip((row.address, *row.coordinates), self._walks, strict=True)
             address, *coordinates = [total(f, base, strided_offset(f, axis_indices, walk)) for base, walk in ways]
         conditions = [f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True)]
@@ -222,14 +191,6 @@ def loaded(f: Shader, work: Working, array: ShaderArray, address: str, condition
         return work.convert_operand(f, array.load(address)), condition
     four = [work.convert_operand(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
     return f"{work.vector}({', '.join(four)})", condition
-
-
-def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
-    remainders: list[int] = []
-    for size in reversed(sizes[1:]):
-        number, digit = divmod(number, size)
-        remainders.append(digit)
-    return [*([number] if sizes else []), *reversed(remainders)]
 
 
 # Define epilogues, which compute results from sums and store them.
@@ -280,7 +241,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
         def store(index: SumIndex, sums: Sequence[str]) -> None:
             numbers = [work.convert_sum(f, x, dtype) for x in sums]
             walks = zip(index, (target.stack, target.rows, target.columns), strict=True)
-            at = total(f, target.start, *[strided_offset(f, digits(f, x, walk.sizes), walk.strides) for x, walk in walks])
+            at = total(f, target.start, *[strided_offset(f, f.digits(x, walk.sizes), walk.strides) for x, walk in walks])
             if fours:
                 array.store4(f.let("u32", f"{at} / 4u"), numbers)
             else:
@@ -378,15 +339,16 @@ def sum_dispatch(
     put = emit_store(f, work, c, epilogue, buffers, each)
     size = c.batch * c.m * c.n
     partials = f.buffer(buffers.workspace, work.dtype, False, splits * size if each == 4 else 0) if splits else None
-    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
-    with f.block(f"if ({number} < {size // each}u)"):
+
+    def add(number: str) -> None:
         sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]
         if partials is not None:
             _add_partials(f, work, partials, sums, splits, size // each, number)
-        stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
+        stack, row, column = f.digits(number, (c.batch, c.m, c.n // each))
         every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
         f.emit(f"{put}({stack}, {row}, {column} * {each}u, {every});")
-    return f.dispatch(-(-size // each // _INVOCATIONS))
+
+    return f.for_each(size // each, add)
 
 
 def _add_partials(f: Shader, work: Working, partials: ShaderArray, sums: list[str], splits: int, size: int, number: str) -> None:

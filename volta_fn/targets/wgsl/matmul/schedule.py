@@ -108,7 +108,7 @@ class Schedule:
         return shared if shared.fits(work, capabilities) else short
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the arguments of `Schedule` that differ from the defaults."""
+        """Return the arguments of `Schedule`."""
         return asdict(self)
 
 
@@ -169,7 +169,8 @@ def is_valid(schedule: Schedule) -> bool:
     patches = all(size > 0 and not size & (size - 1) for size in (schedule.lane_rows, schedule.lane_columns))
     divides = schedule.thread_rows <= schedule.rows and schedule.thread_columns <= schedule.columns
     counts = schedule.band > 0 and 0 < schedule.splits <= _LARGEST and 0 <= schedule.pad <= _VECTOR
-    return in_bounds and patches and divides and counts and 0 <= schedule.unroll <= schedule.depth
+    unrolls = 0 <= schedule.unroll <= schedule.depth and not schedule.unroll & (schedule.unroll - 1)
+    return in_bounds and patches and divides and counts and unrolls
 
 
 def write_schedules(path: Path, choices: Choices) -> None:

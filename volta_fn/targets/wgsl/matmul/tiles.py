@@ -16,18 +16,15 @@ from volta_fn.targets.wgsl.matmul.results import (
     Working,
     chunk,
     complete_routine,
-    digits,
     emit_store,
     loaded,
-    quotient,
-    remainder,
     strided_offset,
     sum_dispatch,
-    times,
     total,
 )
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
+from volta_fn.targets.wgsl.shader import times
 
 # Arrange the invocations of a subgroup in patches of results.
 
@@ -37,10 +34,10 @@ def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, st
 
     `across` patches are next to each other; each has `rows` by `columns` invocations.
     """
-    lane, number = digits(f, f.local, (0, rows * columns))[::-1]
-    pair, x, low = digits(f, lane, (0, columns, min(2, rows)))
+    lane, number = f.digits(f.local, (0, rows * columns))[::-1]
+    pair, x, low = f.digits(lane, (0, columns, min(2, rows)))
     y = total(f, times(pair, 2), low)
-    below, right = digits(f, number, (0, across))
+    below, right = f.digits(number, (0, across))
     return below, right, y, x
 
 
@@ -89,7 +86,8 @@ class Slice:
             rounds = quick // f.invocations
             positions = [(i % rounds * f.invocations * self.unit, i // rounds) for i in range(count)]
         self.units = [_Unit(*(position[::-1] if self.along_inner else position)) for position in positions]
-        first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
+        far, near = f.digits(f.local, (0, quick))
+        first = total(f, times(near, self.unit)), far
         self.across, self.k = first[::-1] if self.along_inner else first
         #: The condition that an invocation has units; empty if all have.
         self.has_units = f"local < {unit_count}u" if unit_count < f.invocations else ""
@@ -103,7 +101,7 @@ class Slice:
         """
         f = self.f
         self.end, self.exact = end, exact
-        self.start = strided_offset(f, digits(f, stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
+        self.start = strided_offset(f, f.digits(stack, self.map.stack.sizes), self.map.stack.strides, self.map.start)
         self.bases: dict[int, list[str]] = {}
         for unit in self.units:
             if unit.across not in self.bases:
@@ -119,11 +117,11 @@ class Slice:
         f, outer = self.f, self.map.outer
         bounds = [(bound.outer, bound.inner, bound.start) for bound in self.map.bounds]
         if self.across_is_plain:
-            positions = digits(f, first, outer.sizes)
+            positions = f.digits(first, outer.sizes)
             positions[-1] = total(f, positions[-1], self.across, further)
         else:
             last = outer.size - (1 if self.along_inner else self.unit)
-            positions = digits(f, f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
+            positions = f.digits(f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
         bases = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
             step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
@@ -141,7 +139,7 @@ class Slice:
         for i, unit in enumerate(self.units):
             key = 0 if self.k_is_plain else unit.k
             if key not in shared:
-                positions = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
+                positions = f.digits(k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
                 shared[key] = [strided_offset(f, positions, walk) for walk in walks]
             further = [unit.k * walk[-1] if self.k_is_plain and walk else 0 for walk in walks]
             address, *coordinates = [
@@ -282,7 +280,7 @@ class Tiles:
         f, schedule = self.f, self.schedule
         down, across = schedule.tiles(self.c)
         band = next(b for b in range(min(schedule.band, down), 0, -1) if down % b == 0)
-        split, stack, strip, j, i = digits(f, f.group, (schedule.splits, self.c.batch, down // band, across, band))
+        split, stack, strip, j, i = f.digits(f.group, (schedule.splits, self.c.batch, down // band, across, band))
         row = f.let("u32", f"({strip} * {band}u + {i}) * {schedule.rows}u")
         return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
 
@@ -429,6 +427,6 @@ class Tiles:
         vectors = [f"c{r}_{v}" for r in range(s.thread_rows) for v in range(across)]
         f.emit(f"var sums = array<{self.work.vector}, {len(vectors)}>({', '.join(vectors)});")
         with f.loop(self._unknown(f"{len(vectors)}u")) as n:
-            r, v = digits(f, n, (0, across))
+            r, v = f.digits(n, (0, across))
             y = f"{r} / {lanes}u * {self.lane_rows * lanes}u + {r} % {lanes}u"
             f.emit(f"{self.put}({stack}, {top} + {y}, {left} + {times(v, self.lane_columns * lanes)}, sums[{n}]);")

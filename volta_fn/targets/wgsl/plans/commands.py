@@ -5,6 +5,7 @@ Copies are dispatches, too. A pass over commands fuses independent dispatches ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -226,20 +227,20 @@ _COPY = f"""\
   if (i < arrayLength(&target_)) {{ target_[i] = source[i]; }}
 """
 
-_BYTE = """\
-fn byte(i: u32) -> u32 {
-  return (ARRAY[i / 4u] >> (8u * (i % 4u))) & 255u;
+#: Rows are moved in units of four, two or one bytes, PER of which are a word: arrays may have more bytes than 32 bits can number.
+_UNIT = """\
+fn unit(i: u32) -> u32 {
+  return (ARRAY[i / PERu] >> (BITSu * (i % PERu))) & MASKu;
 }
 """
 
 _TAKE = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i >= WORDSu) { return; }
-  let first = index[0] * SIZEu + 4u * i;
-  if (SIZEu % 4u == 0u) { row[i] = all[first / 4u]; return; }
+  let first = index[0] * UNITSu + PERu * i;
   var word = 0u;
-  for (var k = 0u; k < 4u; k++) {
-    if (4u * i + k < SIZEu) { word |= byte(first + k) << (8u * k); }
+  for (var k = 0u; k < PERu; k++) {
+    if (PERu * i + k < UNITSu) { word |= unit(first + k) << (BITSu * k); }
   }
   row[i] = word;
 """
@@ -247,18 +248,14 @@ _TAKE = """\
 _PUT = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i > WORDSu) { return; }
-  let first = index[0] * SIZEu;
-  let word = first / 4u + i;
-  if (SIZEu % 4u == 0u) {
-    if (i < WORDSu) { all[word] = row[i]; }
-    return;
-  }
-  if (4u * word >= first + SIZEu) { return; }
+  let first = index[0] * UNITSu;
+  let word = first / PERu + i;
+  if (PERu * word >= first + UNITSu) { return; }
   var value = all[word];
-  for (var k = 0u; k < 4u; k++) {
-    let at = 4u * word + k;
-    if (at >= first && at < first + SIZEu) {
-      value = (value & ~(255u << (8u * k))) | (byte(at - first) << (8u * k));
+  for (var k = 0u; k < PERu; k++) {
+    let at = PERu * word + k;
+    if (at >= first && at < first + UNITSu) {
+      value = (value & ~(MASKu << (BITSu * k))) | (unit(at - first) << (BITSu * k));
     }
   }
   all[word] = value;
@@ -273,18 +270,30 @@ def copy(to: BufferRange, source: BufferRange, capabilities: TargetCapabilities)
 
 def take_row(row: BufferRange, all_: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
     """Copy a row of `size` bytes out of an array; `index` is the word with its number."""
-    shader = _shader(("row", "all", "index"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
+    shader = _shader(("row", "all", "index"), _of_size(_TAKE, size), _of_size(_UNIT, size).replace("ARRAY", "all"))
     return Run(shader, frozenset([0]), (row, all_, index), grid(-(-row.size // (4 * _THREADS)), capabilities.groups))
 
 
 def put_row(all_: BufferRange, row: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
     """Copy a row of `size` bytes into an array; `index` is the word with its number."""
-    shader = _shader(("all", "row", "index"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
+    shader = _shader(("all", "row", "index"), _of_size(_PUT, size), _of_size(_UNIT, size).replace("ARRAY", "row"))
     return Run(shader, frozenset([0]), (all_, row, index), grid(row.size // (4 * _THREADS) + 1, capabilities.groups))
 
 
 def _of_size(body: str, size: int) -> str:
-    return body.replace("THREADS", str(_THREADS)).replace("WORDS", str(-(-size // 4))).replace("SIZE", str(size))
+    """Return WGSL for rows of `size` bytes."""
+    unit = math.gcd(size, 4)
+    numbers = {
+        "THREADS": _THREADS,
+        "WORDS": -(-size // 4),
+        "UNITS": size // unit,
+        "PER": 4 // unit,
+        "BITS": 8 * unit,
+        "MASK": 2 ** (8 * unit) - 1,
+    }
+    for name, number in numbers.items():
+        body = body.replace(name, str(number))
+    return body
 
 
 def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderModule:

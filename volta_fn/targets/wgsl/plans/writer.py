@@ -238,7 +238,9 @@ class Writer(ProgramWriter):
         self.current = outer
 
     def _emit(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        check_elements([v.aval.size for v in (*item.operands, *item.results)])
+        # Kernels number elements; the shaders of equations may number words.
+        is_kernel = isinstance(item.node, KernelCall)
+        check_elements([v.aval.size if is_kernel else max(v.aval.size, v.aval.nbytes // 4) for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
             if largest(item.node.kernel) > self.capabilities.binding and self.emit_in_chunks(item, operands, results, block):
                 return
@@ -360,6 +362,7 @@ class Writer(ProgramWriter):
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
+            check_elements([size // 4])
             self.touch(block, to, source)
             self.emit_dispatch(copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1

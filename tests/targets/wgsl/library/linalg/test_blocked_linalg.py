@@ -66,6 +66,16 @@ def test_eigh_with_equal_values_and_of_what_is_not_finite() -> None:
     assert np.isnan(v[2]).all() and np.isnan(w[2]).all() and np.isfinite(w[:2]).all()
 
 
+@pytest.mark.parametrize("n", [9, 48, SQUARE])
+def test_eigh_reads_no_imaginary_parts_of_the_diagonal(n: int) -> None:
+    """As LAPACK: neither with a matrix in workgroup memory, nor with a workgroup or several for it."""
+    x = matrices("complex64", (2, n, n))
+    x[:, 0, 0].imag, x[:, 1, 1].imag = 1e30, np.inf
+    _, w = results("eigh", [x], {"lower": True, "sort_eigenvalues": True}, least_capabilities(), [x, x.real[..., 0]])
+    x[:, range(n), range(n)] = x[:, range(n), range(n)].real
+    close(w, np.linalg.eigvalsh(x, "L"))
+
+
 @pytest.mark.parametrize("shape", [(70, SQUARE), (SQUARE, 80)])
 def test_svd_of_all_ranks(shape: tuple[int, int]) -> None:
     x = matrices("complex64", (3, *shape))

@@ -39,29 +39,31 @@ def many_invocations(capabilities: TargetCapabilities, needed: int) -> int:
     return 1024 if capabilities.invocations >= 1024 and 1024 * needed + 4096 <= capabilities.workgroup_memory else 256
 
 
-def scale_dispatch(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, weight: str) -> Dispatch:
+def scale_dispatch(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilities, weight: str = "1", entry: str = "value") -> Dispatch:
     """Return the dispatch that computes the scale and the norm of each matrix.
 
     It also clears all marks. The norm is that of the scaled matrix. The scale is the largest magnitude, or zero if some number is not
-    finite. `weight` is the number of times that an element i counts, 0, 1 or 2.
+    finite. `weight` is the number of times that an element i counts, 0, 1 or 2, and `entry` what of its `value` does.
     """
     count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
     shader = field_shader(capabilities, a.dtype, many_invocations(capabilities, real.itemsize + 4))
     source = shader.buffer(0, a.dtype).name
     state = shader.buffer(blocks.state, real, written=True).name
     marks = shader.atomics(blocks.marks, MARK).name
+    largest = f"value = {entry}; most = max(most, size(value)); finite = finite & (size(value) <= {HUGE[real.name]});"
+    squares = f"value = {entry}; squared += square(value / scale) * times_counted;"
     written(
         shader,
         f"""
 let base = group * {count}u;
 var most = R(0);
 var finite = true;
-{_over_all(shader, count, source, weight, f"most = max(most, size(value)); finite = finite & (size(value) <= {HUGE[real.name]});")}
+{_over_all(shader, count, source, weight, largest)}
 let bad = max_all(select(R(1), R(0), finite), local) > R(0);
 let largest = max_all(most, local);
 let scale = select(largest, R(1), largest == R(0) || bad);
 var squared = R(0);
-{_over_all(shader, count, source, weight, "squared += square(value / scale) * times_counted;")}
+{_over_all(shader, count, source, weight, squares)}
 let norm = sqrt(sum_all(squared, local));
 if (local == 0u) {{
   {state}[group * 2u] = select(scale, R(0), bad);

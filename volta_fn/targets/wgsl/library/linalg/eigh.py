@@ -36,13 +36,13 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     lanes,
     over_elements,
     real_part,
-    rotate,
     rotated,
     scaled,
     state_size,
     swept,
     tile_rotations,
     together,
+    turned,
     workers,
     written,
 )
@@ -69,8 +69,18 @@ def _size(n: int) -> int:
 
 
 def _invocations(n: int) -> int:
-    """Return a multiple of 64 that is at least the square of the pairs."""
-    return -(-((_size(n) // 2) ** 2) // 64) * 64 if n > 16 else 64
+    """Return a power of two that is at least 64 and the square of the pairs.
+
+    Trees of sums and maxima need a power of two.
+    """
+    return max(64, 1 << ((_size(n) // 2) ** 2 - 1).bit_length())
+
+
+def _entry(source: str, base: str, n: int, *, lower: bool) -> str:
+    """Return statements that read an entry of a Hermitian matrix by one triangle."""
+    return f"""let here = {"row >= column" if lower else "row <= column"};
+value = {source}[{base} + select(column * {n}u + row, row * {n}u + column, here)];
+if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}"""
 
 
 def small_eigh(a: ShapedArray, lower: bool, capabilities: TargetCapabilities) -> Routine:
@@ -78,8 +88,7 @@ def small_eigh(a: ShapedArray, lower: bool, capabilities: TargetCapabilities) ->
     n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
     size = _size(n)
     pairs, pitch = size // 2, size + 1
-    # Trees of sums and maxima need a power of two.
-    shader = field_shader(capabilities, a.dtype, 1 << (_invocations(n) - 1).bit_length())
+    shader = field_shader(capabilities, a.dtype, _invocations(n))
     declare_rotations(shader, n, a.dtype)
     for name in ("tile", "turned"):
         shader.workgroup(name, "T", size * pitch)
@@ -97,10 +106,8 @@ var finite = true;
 for (var i = local; i < {size * size}u; i += STEP) {{
   let row = i / {size}u;
   let column = i % {size}u;
-  let here = {"row >= column" if lower else "row <= column"};
   var value = zero();
-  if (row < {n}u && column < {n}u) {{ value = {source}[base + select(column * {n}u + row, row * {n}u + column, here)]; }}
-  if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}
+  if (row < {n}u && column < {n}u) {{ {_entry(source, "base", n, lower=lower)} }}
   most = max(most, size(value));
   finite = finite & (size(value) <= {HUGE[real.name]});
   tile[row * {pitch}u + column] = value;
@@ -170,7 +177,7 @@ def blocked_eigh(a: ShapedArray, lower: bool, capabilities: TargetCapabilities) 
     row, column = f"i / {n}u", f"i % {n}u"
     weight = f"select(0, select(2, 1, {row} == {column}), {row} {'>=' if lower else '<='} {column})"
     dispatches = (
-        scale_dispatch(a, blocks, capabilities, weight),
+        scale_dispatch(a, blocks, capabilities, weight, f"select(value, number(real(value)), {row} == {column})"),
         _load_blocks(a, n, lower, blocks, capabilities),
         *both * (blocks.rounds * BLOCK_SWEEPS),
         _sort_blocks(a, n, blocks, capabilities),
@@ -194,9 +201,8 @@ def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, capabiliti
         n * n,
         f"""let row = e / {n}u;
 let column = e % {n}u;
-let here = {"row >= column" if lower else "row <= column"};
-var value = {source}[matrix * {n * n}u + select(column * {n}u + row, e, here)];
-if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}
+var value = zero();
+{_entry(source, f"matrix * {n * n}u", n, lower=lower)}
 {x}[matrix * {n * n}u + e] = value / scale;
 {v}[matrix * {n * n}u + e] = number(select(R(0), R(1), row == column));""",
     )
@@ -269,8 +275,6 @@ if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }
     return element_dispatch(shader, blocks.batch, n * n)
 
 
-# Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method.
-
 #: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and the state of the sweeps.
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
@@ -329,13 +333,11 @@ var finite = true;
 for (var i = local; i < {n * n}u; i += STEP) {{
   let row = i / {n}u;
   let column = i % {n}u;
-  let here = {"row >= column" if lower else "row <= column"};
-  let value = {source}[base + select(column * {n}u + row, i, here)];
+  var value = zero();
+  {_entry(source, "base", n, lower=lower)}
   most = max(most, size(value));
   finite = finite && size(value) <= {HUGE[real]};
-  var entry = value;
-  if (row == column) {{ entry = number(real(value)); }} else if (!here) {{ entry = conjugate(value); }}
-  {x}[base + i] = entry;
+  {x}[base + i] = value;
   {v}[base + i] = number(select(R(0), R(1), row == column));
 }}
 sync();
@@ -346,6 +348,7 @@ def _sweep(x: str, v: str, n: int, lanes: int) -> str:
     """Return statements that rotate rows and columns of `x`, once for each pair."""
     # That makes `x` more diagonal; `v` is the product of all rotations. Neighbouring invocations have neighbouring columns.
     pairs = (n + 1) // 2
+    p, q = (f"{x}[base + at.{c} * {n}u + i % {n}u]" for c in "xy")
     return f"""
   var left = R(0);
   let k = local % {pairs}u;
@@ -365,7 +368,9 @@ def _sweep(x: str, v: str, n: int, lanes: int) -> str:
       let k = i / {n}u;
       let at = pair(step, k);
       if (at.y < {n}u) {{
-        {rotate(x, f"base + at.x * {n}u + i % {n}u", f"base + at.y * {n}u + i % {n}u", conjugated=True)}
+        let s = conjugate(sines[k]);
+        let t = conjugate(halves[k]);
+        {turned(p, q, p, q)}
       }}
     }}
     sync();

@@ -30,8 +30,6 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 
-# LU factors by blocks of columns, with pivots from all rows.
-#
 # One workgroup factors a block's columns. Each of its invocations holds a row in registers. Exchanging rows moves no numbers: it changes
 # the indices of the rows that two invocations hold.
 
@@ -48,6 +46,9 @@ _EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
 _GROUPS = 32
+
+#: Takes a number x and its row y if they come before `best` and `place`: without a branch, for which invocations would wait.
+_BETTER = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
 
 
 def is_blocked_lu(m: int, n: int, capabilities: TargetCapabilities) -> bool:
@@ -146,8 +147,6 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
     Of equal numbers the first is chosen. They copy that row's numbers in these columns to `rows`, from `row` on. NaN comes after all
     numbers.
     """
-    # Without a branch, for which invocations would wait.
-    better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
     capabilities, width, size = shader.module.capabilities, shader.module.capabilities.subgroup_most, columns.stop
     row_stores = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
     shader.workgroup("bests", "R", 2 * _GROUPS)
@@ -157,7 +156,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
         groups = shader.invocations // width
         shader.workgroup("rows", "T", 2 * groups * size)
         inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
-        return f"""{_exchanged(width, better)}
+        return f"""{exchanged(width)}
   let offset = (j & 1u) * {groups}u;
   if (target_row == place) {{
     let row = (offset + {number}) * {size}u;
@@ -168,17 +167,17 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   workgroupBarrier();
   best = bests[offset + {inside} % {groups}u];
   place = spots[offset + {inside} % {groups}u];
-  {_exchanged(groups, better)}
+  {exchanged(groups)}
   let row = (offset + place % {groups}u) * {size}u;
   place = place / {groups}u;"""
     shader.workgroup("rows", "T", size)
     loads = "\n    ".join(
         [
-            f"{{ let x = part[local + {k * _GROUPS}u]; let y = places[local + {k * _GROUPS}u]; {better} }}"
+            f"{{ let x = part[local + {k * _GROUPS}u]; let y = places[local + {k * _GROUPS}u]; {_BETTER} }}"
             for k in range(1, shader.invocations // _GROUPS)
         ]
     )
-    compared = "\n  ".join([f"{{ let x = bests[{k}]; let y = spots[{k}]; {better} }}" for k in range(_GROUPS)])
+    compared = "\n  ".join([f"{{ let x = bests[{k}]; let y = spots[{k}]; {_BETTER} }}" for k in range(_GROUPS)])
     return f"""part[local] = best;
   places[local] = place;
   workgroupBarrier();
@@ -196,11 +195,11 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   workgroupBarrier();"""
 
 
-def _exchanged(width: int, better: str) -> str:
+def exchanged(width: int) -> str:
     """Return statements that reduce `best` and `place` over `width` neighbours."""
     return "\n  ".join(
         [
-            f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
+            f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {_BETTER} }}"
             for k in reversed(range(width.bit_length() - 1))
         ]
     )

@@ -197,9 +197,6 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
     return streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size)], f"{begun}\n{products}\n{stored}")
 
 
-# QR factors by Householder's reflections, with LAPACK's choice of signs.
-
-
 def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     (a,), compute_q = avals, params["compute_q"]

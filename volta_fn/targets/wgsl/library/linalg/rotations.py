@@ -395,18 +395,14 @@ for (var i = local; i < {count}u; i += STEP) {{ {array}[base + i] = {array}[base
 sync();"""
 
 
-def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
-    """Return statements that rotate two elements by the rotation of pair k.
-
-    They are elements of columns, or, if `conjugated`, of rows.
-    """
-    s, t = (f"conjugate({name}[k])" if conjugated else f"{name}[k]" for name in ("sines", "halves"))
-    return f"""let x = {array}[{p}];
-    let y = {array}[{q}];
-    let s = {s};
-    let t = {t};
-    {array}[{p}] = x - times(conjugate(s), y + times(t, x));
-    {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
+def turned(p: str, q: str, x: str, y: str, s: str = "s", t: str = "t") -> str:
+    """Return statements that rotate numbers x and y, and assign them to `p` and `q`."""
+    return f"""{{
+        let x = {x};
+        let y = {y};
+        {p} = x - times(conjugate({s}), y + times({t}, x));
+        {q} = y + times({s}, x - times(conjugate({t}), y));
+      }}"""
 
 
 def workers(rows: int, n: int, dtype: np.dtype, capabilities: TargetCapabilities) -> int:
@@ -437,8 +433,7 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
         loads.append(
             f"let p_{j} = {offset} + at.x;\nlet q_{j} = {offset} + at.y;\nlet x_{j} = {array}[p_{j}];\nlet y_{j} = {array}[q_{j}];"
         )
-        store = f"""{array}[p_{j}] = x_{j} - times(conjugate(s), y_{j} + times(t, x_{j}));
-        {array}[q_{j}] = y_{j} + times(s, x_{j} - times(conjugate(t), y_{j}));"""
+        store = turned(f"{array}[p_{j}]", f"{array}[q_{j}]", f"x_{j}", f"y_{j}")
         stores.append(store if full else f"if ({row} < {rows}u) {{ {store} }}")
     return f"""{{
       let s = sines[k];
@@ -458,15 +453,10 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
     Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their
     columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
     """
-    rotate = """{{
-        let x = {p};
-        let y = {q};
-        {p} = x - times(conjugate({s}), y + times({t}, x));
-        {q} = y + times({s}, x - times(conjugate({t}), y));
-      }}"""
-    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
-    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
-    bases = [rotate.format(p=f"turned[k{i} + pair_l.x]", q=f"turned[k{i} + pair_l.y]", s="s", t="t") for i in (0, 1)]
+    columns = [turned(p, q, p, q) for p, q in (("e00", "e01"), ("e10", "e11"))]
+    rows = [turned(p, q, p, q, "s_row", "t_row") for p, q in (("e00", "e10"), ("e01", "e11"))]
+    pairs_turned = [(f"turned[k{i} + pair_l.x]", f"turned[k{i} + pair_l.y]") for i in (0, 1)]
+    bases = [turned(p, q, p, q) for p, q in pairs_turned]
     elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
     loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
     stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, real_part, scaled
+from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, real_part, scaled, turned
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Shader
 
@@ -216,10 +216,10 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     pairs, real, rows = (n + 1) // 2, real_part(dtype).name, range(_padded(m) // _LANES)
     loads = "\n    ".join([f"let x_{j} = tile[p + {j * _LANES}u];\n    let y_{j} = tile[q + {j * _LANES}u];" for j in rows])
     sums = [" + ".join([term.format(j=j) for j in rows]) for term in ("square(x_{j})", "square(y_{j})", "times(conjugate(x_{j}), y_{j})")]
-    rotations = "\n      ".join([_rotated("tile", "p", "q", j * _LANES, f"x_{j}", f"y_{j}") for j in rows])
+    rotations = "\n      ".join([turned(f"tile[p + {j * _LANES}u]", f"tile[q + {j * _LANES}u]", f"x_{j}", f"y_{j}") for j in rows])
     if vectors:
-        offsets = range(0, _padded(n), _LANES)
-        vector_rotations = "\n      ".join([_rotated("turned", "v", "w", j, f"turned[v + {j}u]", f"turned[w + {j}u]") for j in offsets])
+        elements = [(f"turned[v + {j}u]", f"turned[w + {j}u]") for j in range(0, _padded(n), _LANES)]
+        vector_rotations = "\n      ".join([turned(p, q, p, q) for p, q in elements])
         rotations += f"""
       let v = at.x * {_pitch(n)}u + lane;
       let w = at.y * {_pitch(n)}u + lane;
@@ -250,15 +250,6 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     }}
     workgroupBarrier();
   }}"""
-
-
-def _rotated(array: str, p: str, q: str, offset: int, x: str, y: str) -> str:
-    return f"""{{
-        let x = {x};
-        let y = {y};
-        {array}[{p} + {offset}u] = x - times(conjugate(s), y + times(t, x));
-        {array}[{q} + {offset}u] = y + times(s, x - times(conjugate(t), y));
-      }}"""
 
 
 def _added(exchanges: bool) -> str:

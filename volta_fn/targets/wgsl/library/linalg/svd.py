@@ -150,7 +150,7 @@ def blocked_svd(a: ShapedArray, wide: int, capabilities: TargetCapabilities) -> 
         apply_products(square, blocks, capabilities, problem.x, (problem.q, m, wide) if wide else None, both=False),
     )
     dispatches = (
-        scale_dispatch(a, blocks, capabilities, "1"),
+        scale_dispatch(a, blocks, capabilities),
         _load(problem, blocks, capabilities),
         *[_renumbered(dispatch, numbers) for dispatch in triangular.dispatches],
         _turned(problem, capabilities),
@@ -367,8 +367,6 @@ if (e < {n * n}u) {{
     return element_dispatch(shader, batch, m * wide)
 
 
-# Singular values and vectors, by rotations of columns (Hestenes' method).
-#
 # Of wide matrices the adjoint is factored. Left vectors of singular values that are zero are computed by the Gram-Schmidt process, which
 # begins with the unit vector that is furthest from the span of the others.
 

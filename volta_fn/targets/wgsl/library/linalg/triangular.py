@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
-from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
+from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, exchanged, is_blocked_lu
 from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Routine, Shader
@@ -99,18 +99,10 @@ def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
   }}
   let p = min(max(greatest(best, place, local), j), {m - 1}u);"""
     shader.number_by_subgroups()
-    # Without a branch, for which invocations would wait.
-    better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
-    exchanges = "\n  ".join(
-        [
-            f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
-            for k in reversed(range(rows.bit_length() - 1))
-        ]
-    )
     return f"""var place = local % {rows}u;
   let magnitude = size(tile[min(place, {m - 1}u) * {n}u + j]);
   var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), place >= j && place < {m}u);
-  {exchanges}
+  {exchanged(rows)}
   let p = place;
   workgroupBarrier();"""
 
