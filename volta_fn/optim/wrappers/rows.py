@@ -9,6 +9,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import INTEGERS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.numpy.arguments import as_signed
 from volta_fn.optim.base import GradientTransformation
 
 __all__ = ["update_rows"]
@@ -33,7 +34,7 @@ def update_rows(
         optimizer: its state has arrays of the table's shape, and numbers.
         table: shape (rows, …).
         state: of ``optimizer.init(table)``.
-        indices: integers of any shape; negative ones count from the end.
+        indices: integers of any shape; negative ones count from the end. The gradient of one outside the table is dropped.
         gradients: of ``table[indices]``, of its shape.
         extra_args: further arguments of ``optimizer.update``.
 
@@ -81,7 +82,8 @@ def _sums_of_rows(indices: Array, gradients: Array, rows: int) -> tuple[Array, A
 
     As many are returned as given: those left over are beyond the table.
     """
-    indices = vnp.where(indices < 0, indices + rows, indices)
+    indices = as_signed(indices)
+    indices = vnp.where((indices >= -rows) & (indices < 0), indices + rows, vnp.where(indices < 0, rows, indices))
     order = vnp.argsort(indices)
     ascending = indices[order]
     is_first = vnp.concatenate([vnp.ones(min(1, indices.size), bool), ascending[1:] != ascending[:-1]])
