@@ -326,12 +326,13 @@ class _LPPool(Module):
         return cls(cls._mean.init(kernel_size, stride=stride, ceil_mode=ceil_mode), float(norm_type))
 
     def __call__(self, x: Any) -> Array:
-        """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative.
+        """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative; powers are in float32 at least.
 
         Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for integers.
         """
-        powers = self.mean(vnp.asarray(x) ** self.norm_type)
-        return (relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)
+        value = as_value(x)
+        powers = self.mean(value.astype(accumulator(value.dtype)) ** self.norm_type)
+        return ((relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)).astype(value.dtype)
 
 
 class LPPool1d(_LPPool):
