@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,15 @@ def _adapter(name: str, layer: Projection, parts: dict[str, Any], entries: dict[
         raise StateDictError(f"load_adapter: {name} needs lora_A (rank, {size}) and lora_B ({out}, rank), got {shapes or 'one of them'}")
     rank = a.shape[0]
     alpha = next(
-        (v for pattern, v in (entries.get("alpha_pattern") or {}).items() if name.endswith(pattern)), entries.get("lora_alpha", rank)
+        (alpha for pattern, alpha in (entries.get("alpha_pattern") or {}).items() if _names(pattern, name)), entries.get("lora_alpha", rank)
     )
     scale = alpha / (math.sqrt(rank) if entries.get("use_rslora") else rank)
     return LoRA(layer, a, b, None if magnitude is None else vnp.reshape(magnitude, (out,)), float(scale))
+
+
+def _names(pattern: str, name: str) -> bool:
+    """Return True if a regular expression matches a layer's name, or its end after a dot, as in PEFT."""
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", name) is not None
+    except re.error as error:
+        raise ArgumentError(f"load_adapter: {pattern!r} in alpha_pattern is no regular expression: {error}") from error
