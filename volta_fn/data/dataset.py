@@ -195,10 +195,10 @@ def positions(indices: Indices, length: int) -> np.ndarray:
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentTypeError(f"examples are chosen by a sequence of integers, got an array of {numbers.dtype} of shape {numbers.shape}")
-    numbers = numbers.astype(np.intp)
     wrong = numbers[(numbers < -length) | (numbers >= length)]
     if wrong.size:
         raise OutOfBoundsError(f"there is no example {wrong[0]} among {length:,}")
+    numbers = numbers.astype(np.intp)
     return np.where(numbers < 0, numbers + length, numbers)
 
 
