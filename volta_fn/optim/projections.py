@@ -12,8 +12,8 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
-from volta_fn.optim.numerics import branch, global_norm, scaled_by, sum_of_squares
-from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
+from volta_fn.optim.numerics import add_scaled, branch, global_norm, real_dot, scaled_by, sum_of_squares, widened
+from volta_fn.optim.tree_utils import tree_norm
 from volta_fn.primitives.call import stop_gradient
 
 __all__ = [
@@ -76,6 +76,7 @@ def simplex_rows(x: Array, total: Any = 1) -> Array:
     """
     if not x.shape[-1]:
         return x
+    dtype, x = x.dtype, widened(x)
     descending = vnp.flip(vnp.sort(stop_gradient(x), -1), -1)
     ranks = vnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
     limits = (vnp.cumsum(descending, -1) - total) / ranks
@@ -83,7 +84,7 @@ def simplex_rows(x: Array, total: Any = 1) -> Array:
     limit = vnp.take_along_axis(limits, vnp.maximum(count - 1, 0), -1)
     chosen = stop_gradient(x) > limit
     excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - total) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
-    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x)))
+    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x))).astype(dtype)
 
 
 def projection_simplex(tree: Any, scale: Any = 1) -> Any:
@@ -150,7 +151,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     >>> optim.projections.projection_vector(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]))
     Array([1., 0.], dtype=float32)
     """
-    return scaled_by(tree_vdot(x, a) / tree_vdot(a, a), a)
+    return scaled_by(real_dot(x, a) / real_dot(a, a), a)
 
 
 def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
@@ -159,7 +160,7 @@ def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
     >>> optim.projections.projection_hyperplane(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
     Array([3., 2.], dtype=float32)
     """
-    return tree_add_scale(x, (b - tree_vdot(x, a)) / tree_vdot(a, a), a)
+    return add_scaled(x, (b - real_dot(x, a)) / real_dot(a, a), a)
 
 
 def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
@@ -168,7 +169,7 @@ def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     >>> optim.projections.projection_halfspace(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
     Array([1., 2.], dtype=float32)
     """
-    return tree_add_scale(x, vnp.minimum((b - tree_vdot(x, a)) / tree_vdot(a, a), 0), a)
+    return add_scaled(x, vnp.minimum((b - real_dot(x, a)) / real_dot(a, a), 0), a)
 
 
 # The linear assignment problem: matching rows and columns at the least cost.
