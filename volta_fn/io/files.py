@@ -227,12 +227,17 @@ def _tensor_info(name: str, entry: Any, path: str) -> TensorInfo:
     dtype = _dtype(entry["dtype"], where)
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CorruptFileError(f"{where}: data_offsets must be a start and an end, got {list(offsets)}")
-    if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
-        raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
+    check_shape(where, dtype, shape)
     needed = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != needed:
         raise CorruptFileError(f"{where}: {entry['dtype']}{list(shape)} needs {needed} bytes, but has {offsets[1] - offsets[0]}")
     return TensorInfo(dtype, shape, *offsets)
+
+
+def check_shape(where: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Raise `CorruptFileError` for a shape, of natural numbers, that no NumPy array has."""
+    if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
+        raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
 
 
 def _naturals(value: Any, name: str) -> tuple[int, ...]:
