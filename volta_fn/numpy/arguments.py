@@ -134,7 +134,7 @@ def as_signed(numbers: Array) -> Array:
     """
     signed = np.dtype(np.int64 if numbers.dtype.itemsize == 8 else np.int32)
     if numbers.dtype in dtypes.UNSIGNED and numbers.dtype.itemsize >= signed.itemsize:
-        numbers = lax.min(numbers, numbers.dtype.type(np.iinfo(signed).max))
+        numbers = lax.min(numbers, numbers.dtype.type(dtypes.iinfo(signed).max))
     return numbers.astype(signed)
 
 

@@ -10,10 +10,9 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn import lax, tree
+from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.transforms.grad import value_and_grad
 from volta_fn.transforms.make_jaxpr import eval_shape
@@ -78,11 +77,11 @@ def _by_leaf(
 
 
 def _zeros(x: Any) -> Array:
-    return vnp.zeros(x.shape, x.dtype)
+    return vnp.zeros(x.shape, dtypes.accumulator(x.dtype))
 
 
 def _inexact_zeros(x: Any) -> Array:
-    if x.dtype not in INEXACT:
+    if x.dtype not in dtypes.INEXACT:
         raise DTypeError(f"a mean of microbatches is of floating-point or complex numbers, got dtype {x.dtype.name}")
     return _zeros(x)
 
@@ -93,7 +92,10 @@ def _joined(stacked: Array) -> Array:
 
 
 def _combined(kinds: Any, count: int) -> Accumulator:
-    """Return one accumulator for a tree of accumulators and kinds."""
+    """Return one accumulator for a tree of accumulators and kinds.
+
+    The latter accumulate float16 and bfloat16 in float32, and so are their results.
+    """
 
     def accumulator_of(kind: Any) -> Accumulator:
         if isinstance(kind, Accumulator):
@@ -120,6 +122,11 @@ def _combined(kinds: Any, count: int) -> Accumulator:
         lambda state: tree.map(lambda acc, s: acc.finalize(s), chunks, state),
         lambda values: tree.map(lambda acc, v: acc.aggregate(v), chunks, values),
     )
+
+
+def _like(kind: Any, result: Any, like: Any) -> Any:
+    """Return a kind's result in the dtypes of a microbatch's."""
+    return result if isinstance(kind, Accumulator) else tree.map(lambda x, y: lax.convert_element_type(x, y.dtype), result, like)
 
 
 def microbatch(
@@ -168,9 +175,11 @@ def microbatch(
             named = dict(zip(names, chunks[len(numbers) :], strict=True))
             return fun(*[positional.get(i, arg) for i, arg in enumerate(args)], **(kwargs | named))
 
-        start = chosen.init(eval_shape(call, 0))
+        like = eval_shape(call, 0)
+        start = chosen.init(like)
         steps = count if num_real_microbatches is None else num_real_microbatches
-        return chosen.finalize(lax.fori_loop(0, steps, lambda i, state: chosen.update(state, call(i), i), start))
+        result = chosen.finalize(lax.fori_loop(0, steps, lambda i, state: chosen.update(state, call(i), i), start))
+        return tree.map(_like, accumulator, result, like)
 
     return microbatched
 
