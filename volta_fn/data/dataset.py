@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import dtypes, random, tree
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
+from volta_fn.random.keys import as_key
 
 # Datasets: sequences of examples, and how to make batches of them.
 #
@@ -373,8 +374,3 @@ def _sizes(lengths: Sequence[int] | Sequence[float], total: int) -> list[int]:
     sizes = [int(total * fraction + 1e-9) for fraction in lengths]  # 0.29 * 100 is a little less than 29
     remaining = total - sum(sizes)
     return [size + (i < remaining) for i, size in enumerate(sizes)]
-
-
-def as_key(key: Any) -> Any:
-    """Return a key as it is, or the key of an integer seed."""
-    return random.key(key) if isinstance(key, (int, np.integer)) else key

@@ -235,7 +235,7 @@ def _tensor_info(name: str, entry: Any, path: str) -> TensorInfo:
 
 
 def check_shape(where: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Raise `CorruptFileError` for a shape, of natural numbers, that no NumPy array has."""
+    """Raise `CorruptFileError` for natural numbers that are no NumPy array's shape."""
     if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
         raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
 
@@ -573,7 +573,7 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
 
 
 def _shards_of(index: Path) -> set[str]:
-    """Return the names of the shards that an index of this stem names; none if there is no valid one."""
+    """Return the shards that an index names; none if there is no valid one."""
     numbered = re.compile(rf"{re.escape(index.name.removesuffix(INDEX_SUFFIX))}-[0-9]{{5,}}-of-[0-9]{{5,}}{re.escape(SUFFIX)}")
     try:
         return set(filter(numbered.fullmatch, _read_index(index)[0].values()))

@@ -1,4 +1,4 @@
-"""Loggers of numbers by step: CSV, TensorBoard, Weights & Biases, MLflow, and a plot.
+"""Loggers of numbers by step: CSV, TensorBoard, W&B, MLflow, and a plot.
 
 >>> import pathlib, tempfile, volta_fn as vf
 >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Language models and LoRA adapters in folders of Hugging Face's, and models in GGUF files."""
+"""Language models and adapters in Hugging Face's folders, and in GGUF files."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ def _adapter(name: str, layer: Projection, parts: dict[str, Any], entries: dict[
 
 
 def _names(pattern: str, name: str) -> bool:
-    """Return True if a regular expression matches a layer's name, or its end after a dot, as in PEFT."""
+    """Return True if a pattern matches a name, or its end after a dot, as in PEFT."""
     try:
         return re.match(rf"(.*\.)?({pattern})$", name) is not None
     except re.error as error:

@@ -157,9 +157,9 @@ class NamespaceInfo:
         return available_devices()
 
     def default_dtypes(self, *, device: str | Device | None = None) -> dict[str, np.dtype]:
-        """Return the dtypes of new arrays and of indices, by kind: the same on all devices.
+        """Return the dtypes of new arrays and of indices, by kind.
 
-        Raises `DeviceError` for a device that does not exist.
+        They are the same on all devices. Raises `DeviceError` for a device that does not exist.
 
         >>> jnp.__array_namespace_info__().default_dtypes()["indexing"]
         dtype('int32')

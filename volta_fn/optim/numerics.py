@@ -297,7 +297,7 @@ def scaled_by(value: Any, updates: Any) -> Any:
 
 
 def add_scaled(values: Any, number: Any, direction: Any) -> Any:
-    """Return ``values + number * direction`` for the leaves of two trees, in the values' dtypes."""
+    """Return ``values + number * direction`` of two trees, in the values' dtypes."""
     return map_leaves(lambda x, d: x + factor(number, x) * d, values, direction)
 
 

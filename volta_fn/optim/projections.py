@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
+from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
@@ -35,7 +36,7 @@ def projection_non_negative(tree: Any) -> Any:
     >>> optim.projections.projection_non_negative({"w": vnp.array([-1.0, 2.0])})
     {'w': Array([0., 2.], dtype=float32)}
     """
-    return _map(relu, tree)
+    return trees.map(relu, tree)
 
 
 def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
@@ -46,16 +47,8 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     >>> optim.projections.projection_box({"w": vnp.array([-1.0, 2.0])}, 0.0, 1.0)
     {'w': Array([0., 1.], dtype=float32)}
     """
-    return _clipped(tree, lower, upper)
-
-
-def _map(rule: Any, values: Any) -> Any:
-    return tree.map(rule, values)
-
-
-def _clipped(values: Any, lower: Any, upper: Any) -> Any:
-    leaves, treedef = tree.flatten(values)
-    bounds = [tree.broadcast_prefix(bound, values) for bound in (lower, upper)]
+    leaves, treedef = trees.flatten(tree)
+    bounds = [trees.broadcast_prefix(bound, tree) for bound in (lower, upper)]
     return treedef.unflatten([vnp.clip(x, low, high) for x, low, high in zip(leaves, *bounds, strict=True)])
 
 

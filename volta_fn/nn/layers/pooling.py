@@ -326,9 +326,10 @@ class _LPPool(Module):
         return cls(cls._mean.init(kernel_size, stride=stride, ceil_mode=ceil_mode), float(norm_type))
 
     def __call__(self, x: Any) -> Array:
-        """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative; powers are in float32 at least.
+        """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative.
 
-        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for integers.
+        Powers are in float32 at least. Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError`
+        for integers.
         """
         value = as_value(x)
         powers = self.mean(value.astype(accumulator(value.dtype)) ** self.norm_type)

@@ -49,8 +49,8 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
-from volta_fn.optim.transforms.momentum import as_key
 from volta_fn.optim.tree_utils import tree_cast
+from volta_fn.random.keys import as_key
 
 __all__ = [
     "DifferentiallyPrivateAggregateState", "ReduceLROnPlateauState", "ScaleByDistanceOverGradientsState", "ScaleByLionState",

@@ -219,7 +219,7 @@ class _RowScan:
     def _accumulate(
         self, shader: Shader, source: ShaderArray, index: str, total: Number, write: Callable[[str, Number], None] | None = None
     ) -> None:
-        """Emit the accumulation of a chunk of a row to a variable; `write` gets the offsets and results."""
+        """Emit the accumulation of a chunk of a row; `write` gets offsets and results."""
         scan = self.scan
         row, chunk = shader.let("u32", remainder(index, scan.row_count)), shader.let("u32", quotient(index, scan.row_count))
         first = shader.let("u32", times(chunk, self.length))
