@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -555,21 +555,22 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
     index = path.with_name(path.stem + INDEX_SUFFIX)
     earlier = _shards_of(index)
     if len(shards) == 1:
+        names: list[str] = []
         write_tensors(path, shards[0], metadata)
         index.unlink(missing_ok=True)
-        _remove(index, earlier)
-        return
-    names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
-    with contextlib.ExitStack() as files:  # none is renamed before all are written
-        for name, shard in zip(names, shards, strict=True):
-            temporary = files.enter_context(replacing(path.with_name(name)))
-            write_file(temporary, shard, metadata, str(path.with_name(name)))
-            to_disk(temporary)
-    total = sum(on_host(value).nbytes for value in arrays.values())
-    shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-    write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")
-    path.unlink(missing_ok=True)
-    _remove(index, earlier.difference(names))
+    else:
+        names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
+        with contextlib.ExitStack() as files:  # none is renamed before all are written
+            for name, shard in zip(names, shards, strict=True):
+                temporary = files.enter_context(replacing(path.with_name(name)))
+                write_file(temporary, shard, metadata, str(path.with_name(name)))
+                to_disk(temporary)
+        total = sum(on_host(value).nbytes for value in arrays.values())
+        shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")
+        path.unlink(missing_ok=True)
+    for name in earlier.difference(names):
+        path.with_name(name).unlink(missing_ok=True)
 
 
 def _shards_of(index: Path) -> set[str]:
@@ -579,11 +580,6 @@ def _shards_of(index: Path) -> set[str]:
         return set(filter(numbered.fullmatch, _read_index(index)[0].values()))
     except (OSError, CorruptFileError):
         return set()
-
-
-def _remove(index: Path, shards: Iterable[str]) -> None:
-    for shard in shards:
-        index.with_name(shard).unlink(missing_ok=True)
 
 
 def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:

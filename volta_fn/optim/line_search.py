@@ -149,8 +149,7 @@ class _Decrease(NamedTuple):
         def attempt(search: _BacktrackingSearch) -> _BacktrackingSearch:
             step = vnp.where(search.tried > 0, self.decrease_factor * search.step, search.step)
             reached = vnp.asarray(loss_after(step), dtype)
-            excess = reached - (1 + self.rtol) * start - step * self.slope_rtol * descent
-            error = vnp.where(vnp.isnan(excess), np.inf, vnp.maximum(excess, 0))
+            error = _error(reached - (1 + self.rtol) * start - step * self.slope_rtol * descent)
             return _BacktrackingSearch(step.astype(dtype), reached, error.astype(dtype), search.tried + 1)
 
         return lax.while_loop(unfinished, attempt, _BacktrackingSearch(first, start, vnp.asarray(np.inf, dtype), count_zero()))
