@@ -420,13 +420,7 @@ def triplet_margin_loss(
     >>> vf.nn.triplet_margin_loss(a, p, n).round(4)
     Array(0.5, dtype=float32)
     """
-    dtype, (a, near, far) = real_operands("triplet_margin_loss", anchor, positive, negative)
-    _check_vectors("triplet_margin_loss", a, near)
-    _check_vectors("triplet_margin_loss", a, far)
-    far_distance = _distance(a, far, p, eps)
-    if swap:
-        far_distance = vnp.minimum(far_distance, _distance(near, far, p, eps))
-    return reduced("triplet_margin_loss", _positive(_distance(a, near, p, eps) - far_distance + margin), reduction, dtype)
+    return _triplets("triplet_margin_loss", (anchor, positive, negative), lambda x, y: _distance(x, y, p, eps), margin, swap, reduction)
 
 
 def triplet_margin_with_distance_loss(
@@ -447,13 +441,19 @@ def triplet_margin_with_distance_loss(
     >>> vf.nn.triplet_margin_with_distance_loss(a, p, n, distance_function=lambda x, y: vf.numpy.sum(vf.numpy.abs(x - y), -1))
     Array(0.5, dtype=float32)
     """
-    dtype, (a, near, far) = real_operands("triplet_margin_with_distance_loss", anchor, positive, negative)
-    _check_vectors("triplet_margin_with_distance_loss", a, near)
-    _check_vectors("triplet_margin_with_distance_loss", a, far)
-    far_distance = distance_function(a, far)
+    return _triplets("triplet_margin_with_distance_loss", (anchor, positive, negative), distance_function, margin, swap, reduction)
+
+
+def _triplets(
+    loss: str, triplet: tuple[Any, Any, Any], distance: Callable[[Any, Any], Any], margin: float, swap: bool, reduction: str
+) -> Array:
+    dtype, (anchor, near, far) = real_operands(loss, *triplet)
+    for other in (near, far):
+        _check_vectors(loss, anchor, other)
+    far_distance = distance(anchor, far)
     if swap:
-        far_distance = vnp.minimum(far_distance, distance_function(near, far))
-    return reduced("triplet_margin_with_distance_loss", _positive(distance_function(a, near) - far_distance + margin), reduction, dtype)
+        far_distance = vnp.minimum(far_distance, distance(near, far))
+    return reduced(loss, _positive(distance(anchor, near) - far_distance + margin), reduction, dtype)
 
 
 def pdist(x: Any, p: float = 2.0) -> Array:

@@ -241,9 +241,6 @@ class _RowScan:
             accumulate(shader, scan, total, block)
 
 
-# stretches
-
-
 # tiles
 
 
