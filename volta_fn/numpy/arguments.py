@@ -128,10 +128,7 @@ def as_index(value: Array) -> Array:
 
 
 def as_signed(numbers: Array) -> Array:
-    """Return integers as int32, or as int64 if they have 64 bits.
-
-    Unsigned ones beyond become the greatest number, which counts nothing either: not every device has a wider dtype.
-    """
+    """Return integers as int32 or int64; those beyond as the greatest number."""
     signed = np.dtype(np.int64 if numbers.dtype.itemsize == 8 else np.int32)
     if numbers.dtype in dtypes.UNSIGNED and numbers.dtype.itemsize >= signed.itemsize:
         numbers = lax.min(numbers, numbers.dtype.type(dtypes.iinfo(signed).max))

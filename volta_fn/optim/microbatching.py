@@ -89,10 +89,7 @@ def _joined(stacked: Array) -> Array:
 
 
 def _combined(kinds: Any, count: int) -> Accumulator:
-    """Return one accumulator for a tree of accumulators and kinds.
-
-    The latter accumulate float16 and bfloat16 in float32, and so are their results.
-    """
+    """Return one accumulator for a tree of kinds, which sum in float32 at least."""
 
     def accumulator_of(kind: Any) -> Accumulator:
         if isinstance(kind, Accumulator):

@@ -328,8 +328,7 @@ class _LPPool(Module):
     def __call__(self, x: Any) -> Array:
         """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative.
 
-        Powers are in float32 at least. Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError`
-        for integers.
+        Powers are in float32 at least. Raises `ShapeError` for other axes or windows larger than the input, `DTypeError` for integers.
         """
         value = as_value(x)
         powers = self.mean(value.astype(accumulator(value.dtype)) ** self.norm_type)

@@ -188,7 +188,7 @@ def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction
 
 
 def _positive(x: Array) -> Array:
-    """Return max(0, x) with the derivative 1 at 0, as in PyTorch: ties are pushed apart."""
+    """Return max(0, x) with the derivative 1 at 0, so that ties are pushed apart."""
     return vnp.where(x < 0, 0.0, x)
 
 
