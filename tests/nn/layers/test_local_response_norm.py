@@ -9,7 +9,7 @@ import volta_fn as vf
 from tests.nn.torch_oracle import DTYPES, compare, numbers, torch
 from volta_fn import nn
 from volta_fn.dtypes import as_dtype
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -67,3 +67,8 @@ def test_norms_in_half_precision_have_powers_in_float32(dtype: str, rtol: float)
     assert norms.dtype == x.dtype
     exact = np.sqrt((x.astype(np.float64) ** 2).reshape(2, 2).sum(1))
     np.testing.assert_allclose(np.asarray(norms, np.float64).ravel(), exact, rtol=rtol)
+
+
+def test_norms_of_integers_are_refused() -> None:
+    with pytest.raises(DTypeError, match="LPPool1d"):
+        nn.LPPool1d.init(2, 2)(np.ones((1, 1, 4), np.int32))

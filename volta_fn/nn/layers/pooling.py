@@ -331,6 +331,7 @@ class _LPPool(Module):
         Powers are in float32 at least. Raises `ShapeError` for other axes or windows larger than the input, `DTypeError` for integers.
         """
         value = as_value(x)
+        check_dtype(type(self).__name__, value, dtypes.INEXACT)
         powers = self.mean(value.astype(accumulator(value.dtype)) ** self.norm_type)
         return ((relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)).astype(value.dtype)
 

@@ -482,8 +482,8 @@ class _Grid(NamedTuple):
 class Upsample(Module):
     """Interpolates along the spatial axes, of which there are one to three.
 
-    Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W). Results are those of PyTorch, except that this copies the input only where no
-    interpolation changes it, not wherever a scale factor leaves its sizes as they are.
+    Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W). Results are those of PyTorch, except where a scale factor
+    leaves all sizes as they are: PyTorch copies the input then, this layer interpolates.
 
     >>> vf.nn.Upsample.init(scale_factor=2)(vf.numpy.array([[[1.0, 3.0]]]))
     Array([[[1., 1., 3., 3.]]], dtype=float32)
