@@ -17,7 +17,7 @@ from tests.catalogue.laws import (
     ours,
     traced,
 )
-from volta_fn import dtypes, tree
+from volta_fn import tree
 from volta_fn.config import enable_x64
 from volta_fn.jit import fused
 from volta_fn.settings import current as settings
@@ -68,7 +68,6 @@ def permissive(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(settings, "permissive", True)
         yield
-    dtypes.set_width(None)  # which enable_x64, when its block ends, leaves at 32 bits, JAX's default
     vf.clear_caches()
 
 

@@ -115,6 +115,18 @@ def test_x64_reaches_traced_functions_random_numbers_and_derivatives() -> None:
     assert jnp.asarray(np.ones(1)).dtype == np.float64  # as before
 
 
+@pytest.mark.parametrize("width", [32, 64])
+def test_a_block_of_a_width_leaves_no_width_where_there_was_none(width: int) -> None:
+    with settings.enable_x64(width == 64), settings.enable_x64(width == 32):
+        pass
+    assert config.jax_enable_x64 is False and settings.enable_x64.value is False
+    assert jnp.asarray(np.ones(1)).dtype == np.float64 and jnp.ones(1).dtype == np.float32
+    config.update("jax_enable_x64", False)
+    with settings.enable_x64():
+        pass
+    assert jnp.asarray(np.ones(1)).dtype == np.float32
+
+
 def test_without_a_width_64_bits_stay_where_they_are_asked_for() -> None:
     dtypes.set_width(64)
     dtypes.set_width(None)

@@ -65,6 +65,8 @@ def test_rows_that_do_not_exist(index):
         data.ArrayDataset(X)[index]
     with pytest.raises(OutOfBoundsError, match=f"no example {index} among 10"):
         data.ArrayDataset(X).gather([0, index])
+    with pytest.raises(OutOfBoundsError, match="no example 18446744073709551615 among 10"):
+        data.ArrayDataset(X).gather(np.uint64([2**64 - 1]))
 
 
 @pytest.mark.parametrize("indices", [[0.5], [[1]], np.array([True, False])])

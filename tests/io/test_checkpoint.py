@@ -9,7 +9,6 @@ import threading
 import zlib
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, C
 from volta_fn.io.checkpoint import CHECKSUM, MANIFEST
 
 KEY = vf.random.key(0)
+RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
@@ -47,9 +47,10 @@ def assert_same(a: object, b: object) -> None:
             assert repr(x) == repr(y)
 
 
-@pytest.mark.parametrize("dtype", sorted(dtypes.ALL, key=lambda dtype: dtype.name), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", sorted(dtypes.STORED, key=lambda dtype: dtype.name), ids=lambda dtype: dtype.name)
 def test_arrays_of_every_dtype(dtype, checkpoints):
-    arrays = [bits_of(shape, dtype) for shape in [(3, 2), (), (0, 2)]]
+    random = bits_of if dtype in dtypes.ALL else lambda shape, dtype: RNG.integers(0, 2, shape).astype(dtype)
+    arrays = [np.asarray(random(shape, dtype)) for shape in [(3, 2), (), (0, 2)]]
     assert_same(*[(state := [*map(vf.numpy.asarray, arrays), *arrays, arrays[0].flat[0]]), round_trip(checkpoints, state)])
 
 
@@ -216,7 +217,7 @@ def test_leaves_that_cannot_be_saved(leaf, checkpoints):
     assert checkpoints.all_steps() == []
 
 
-@pytest.mark.parametrize("dtype", [object, "datetime64[s]", "S3", ml_dtypes.int4, ">f4"])
+@pytest.mark.parametrize("dtype", [object, "datetime64[s]", "S3", ">f4"])
 def test_dtypes_that_cannot_be_saved(dtype, checkpoints):
     with pytest.raises(DTypeError, match=r"\['a'\]"):
         checkpoints.save(0, {"a": np.zeros(2, dtype)})
@@ -323,18 +324,19 @@ def test_manifests_that_lie_are_refused(fault, checkpoints):
         checkpoints.restore({"x": vf.numpy.ones(2)})
 
 
+@pytest.mark.parametrize("shape", [[0, 2**70], [1] * 70])
+def test_shapes_that_no_array_has_are_refused(shape, checkpoints):
+    text = json.dumps({"['x']": tensor(kind="numpy", dtype="uint4", shape=shape)})
+    io.save_safetensors(path_of(checkpoints), {"['x']": np.zeros(math.prod(shape), np.uint8)}, notes(text))
+    with pytest.raises(CorruptFileError, match="cannot have the shape"):
+        checkpoints.restore({"x": np.zeros(0, np.uint8)})
+
+
 @pytest.mark.parametrize("text", ["x", "", "0x", "1.5", "__import__('os')"])
 def test_texts_that_are_no_numbers_are_refused(text, checkpoints):
     io.save_safetensors(path_of(checkpoints), {}, notes(json.dumps({"['x']": {"kind": "int", "text": text}})))
     with pytest.raises(CorruptFileError, match="integer"):
         checkpoints.restore({"x": 0})
-
-
-def test_arrays_of_foreign_dtype_are_refused(checkpoints):
-    values = np.ones(2, ml_dtypes.float8_e5m2)
-    io.save_safetensors(path_of(checkpoints), {"['x']": values}, notes(json.dumps({"['x']": tensor(dtype="float8_e5m2")})))
-    with pytest.raises(CorruptFileError, match="kind 'array'"):
-        checkpoints.restore({"x": vf.numpy.ones(2)})
 
 
 @pytest.mark.wide

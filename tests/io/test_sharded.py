@@ -225,3 +225,14 @@ def test_names_longer_than_a_file_system_allows(folder):
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(SerializationError, match="File name too long"):
         io.open_safetensors(folder)
+
+
+@pytest.mark.parametrize("size", [None, "1GB", 400])
+def test_shards_of_an_earlier_save_go(folder, size):
+    (folder / "other-00001-of-00003.safetensors").write_bytes((folder / "model-00001-of-00003.safetensors").read_bytes())
+    new = {name: value + 1 for name, value in ARRAYS.items()}
+    io.save_safetensors(folder / "model.safetensors", new, max_shard_size=size)
+    (folder / "other-00001-of-00003.safetensors").unlink()  # of another model
+    assert len(os.listdir(folder)) == (3 if size == 400 else 1)
+    for name, value in io.load_safetensors(folder).items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(new[name]))

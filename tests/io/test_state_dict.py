@@ -130,11 +130,21 @@ def test_dtypes_are_kept_unless_a_cast_is_asked_for():
         (np.int64([2**40]), "int32"),
         (np.int32([-1]), "uint32"),
         (np.int8([1]), "bool"),
+        (np.float32([0.5]), "int4"),
+        (np.array([0.5], ml_dtypes.float8_e4m3fn), "int8"),
+        (np.int8([8]), "int4"),
+        (np.array([-1], ml_dtypes.int4), "uint8"),
     ],
 )
 def test_casts_that_lose_the_number_are_refused(value, dtype):
     with pytest.raises(StateDictError, match="1 mismatched"):
         io.load_state_dict({"a": vf.numpy.zeros(1, dtype)}, {"a": value}, cast=True)
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(np.int32([-8, 7]), "int4"), (np.array([-8, 7], ml_dtypes.int4), "int8")])
+def test_integers_that_fit_are_cast(value, dtype):
+    loaded = io.load_state_dict({"a": vf.numpy.zeros(2, dtype)}, {"a": value}, cast=True)["a"]
+    assert loaded.dtype.name == dtype and np.asarray(loaded).astype(np.int32).tolist() == [-8, 7]
 
 
 def test_casts_of_no_numbers():

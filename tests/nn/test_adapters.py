@@ -192,6 +192,26 @@ def test_bad_arguments() -> None:
         nn.LoRA.init(vf.random.key(0), nn.Embedding.init(vf.random.key(0), 3, 4), 1)  # type: ignore[arg-type]
 
 
+def test_patterns_of_scales_are_regular_expressions_of_names_ends(tmp_path: Path) -> None:
+    model = families.model_of("llama", tmp_path / "model")
+    vf.io.save_adapter(tmp_path, nn.lora(model, vf.random.key(1), 2, where="*.[qv]_proj"))
+    path = tmp_path / "adapter_config.json"
+    config = json.loads(path.read_text()) | {"lora_alpha": 2}
+    for pattern, name, scale in (
+        ("proj", "q_proj", 1.0),  # a part of a name
+        ("q_proj", "q_proj", 4.0),
+        (r".*layers\.0\.self_attn.[qk]_proj", "q_proj", 4.0),
+        (r"layers\.[1-9].*", "q_proj", 1.0),
+        ("q_proj", "v_proj", 1.0),
+    ):
+        path.write_text(json.dumps(config | {"alpha_pattern": {pattern: 8}}))
+        attention = vf.io.load_adapter(tmp_path, model).model.layers[0].self_attn
+        assert getattr(attention, name).scale == scale
+    path.write_text(json.dumps(config | {"alpha_pattern": {"(": 8}}))
+    with pytest.raises(ArgumentError, match="no regular expression"):
+        vf.io.load_adapter(tmp_path, model)
+
+
 def test_bad_files(tmp_path: Path) -> None:
     model = families.model_of("llama", tmp_path / "model")
     with pytest.raises(SerializationError, match=r"no adapter_config.json"):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import volta_fn.numpy as vnp
-from volta_fn.errors import CorruptFileError
+from volta_fn.dtypes import STORAGE
+from volta_fn.errors import ArgumentTypeError, CorruptFileError
 from volta_fn.numpy import creation
 
 
@@ -108,3 +109,12 @@ def test_pickles_of_an_archive_are_refused() -> None:
     result = vnp.load(io.BytesIO(archive_of(x=np.array([{}], object))))
     with pytest.raises(CorruptFileError, match="allow_pickle=False"):
         result["x"]
+
+
+@pytest.mark.parametrize("dtype", sorted(STORAGE, key=str), ids=str)
+def test_dtypes_that_could_not_be_loaded_are_not_written(dtype: np.dtype) -> None:
+    for write in (vnp.save, vnp.savez):
+        file = io.BytesIO()
+        with pytest.raises(ArgumentTypeError, match=f"{dtype.name}.*Checkpointer"):
+            write(file, np.zeros(2, dtype))
+        assert not file.getvalue()

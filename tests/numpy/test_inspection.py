@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from volta_fn import dtypes
 from volta_fn.errors import ArgumentError, DeviceError, DTypeError
 
 INFO = vnp.__array_namespace_info__()
@@ -24,9 +25,14 @@ def test_versions() -> None:
         x.__array_namespace__(api_version="2020.1")
 
 
-def test_every_default_is_what_new_arrays_have() -> None:
+@pytest.mark.parametrize("width", [None, 32, 64])
+def test_every_default_is_what_new_arrays_have(width: Literal[32, 64] | None, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: dtypes.set_width(None))
+    dtypes.set_width(width)
     defaults = INFO.default_dtypes()
     assert defaults == INFO.default_dtypes(device="cpu")
+    with pytest.raises(DeviceError, match="unknown platform 'cuda'"):
+        INFO.default_dtypes(device="cuda")
     assert defaults["real floating"] == vnp.asarray(1.5).dtype == vnp.zeros(2).dtype
     assert defaults["integral"] == vnp.asarray(1).dtype == vnp.arange(3).dtype
     assert defaults["complex floating"] == vnp.asarray(1j).dtype

@@ -26,6 +26,17 @@ def test_results_of_microbatches_are_combined(kind, size):
     np.testing.assert_allclose(vf.jit(function)(X)["square"], KINDS[kind](X**2, axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_in_half_precision_are_of_float32(kind, dtype):
+    x = vf.numpy.full(4096, 0.1, dtype)
+    reduce = vf.numpy.sum if kind is AccumulationType.SUM else vf.numpy.mean
+    result = microbatching.microbatch(lambda x: {"result": reduce(x)}, 0, 4, kind)(x)["result"]
+    assert result.dtype == x.dtype
+    expected = KINDS[kind](np.asarray(x, np.float64))
+    np.testing.assert_allclose(float(result), expected, rtol=2 * float(vf.numpy.finfo(dtype).eps))
+
+
 @pytest.mark.parametrize("size", [1, 2, 6, None])
 def test_results_in_a_row_keep_their_order(size):
     function = microbatching.micro_vmap(lambda x, y, z: x * y + z, (1, None, 0), microbatch_size=size)

@@ -437,3 +437,29 @@ def test_updates_can_be_differentiated():
     slope = vf.grad(loss)(w)
     nearby = [float(loss(w.at[0].add(h)) - loss(w.at[0].add(-h))) / (2 * h) for h in (1e-5,)]
     np.testing.assert_allclose(slope[0], nearby[0], rtol=1e-6)
+
+
+def test_sam_that_never_climbs_is_its_optimizer():
+    """Optax's takes each step back in the next one."""
+    ours, plain = optim.contrib.sam(optim.sgd(0.1, 0.9), optim.sgd(0.5), sync_period=1), optim.sgd(0.1, 0.9)
+    results = []
+    for optimizer in (ours, plain):
+        w = vf.numpy.asarray([1.0, -2.0])
+        state = optimizer.init(w)
+        for _ in range(4):
+            updates, state = optimizer.update(w**3, state, w)
+            w = optim.apply_updates(w, updates)
+        results.append(w)
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_galore_projects_complex_gradients(shape):
+    """A projection of full rank is the identity, and of a lower one is orthogonal to what it leaves out."""
+    rng = np.random.default_rng(0)
+    gradient = (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(np.complex64)
+    for rank in (4, 2):
+        transform = optim.contrib.scale_by_galore(rank, base_optimizer=optim.identity())
+        projected = np.asarray(transform.update(gradient, transform.init(gradient))[0])
+        left, values, right = np.linalg.svd(gradient, full_matrices=False)
+        np.testing.assert_allclose(projected, (left[:, :rank] * values[:rank]) @ right[:rank], atol=1e-5)

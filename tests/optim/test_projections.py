@@ -7,11 +7,13 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import tree
+from volta_fn.dtypes import as_dtype, finfo
 from volta_fn.optim import projections
 
 RNG = np.random.default_rng(0)
 POINT = {"w": RNG.normal(size=(2, 3)), "b": RNG.normal(size=3)}
 NORMAL = {"w": RNG.normal(size=(2, 3)), "b": RNG.normal(size=3)}
+NORMALS = RNG.normal(size=3000)
 
 ROWS = {
     "projection_non_negative": [()],
@@ -85,3 +87,15 @@ def test_nan_is_not_hidden_and_jitted_is_the_same():
         np.testing.assert_allclose(vf.jit(function)(good), function(good), rtol=1e-6)
         np.testing.assert_allclose(vf.vmap(function)(vf.numpy.stack([good, good / 10]))[0], function(good), rtol=1e-6)
     assert projections.projection_simplex(vf.numpy.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_sums_in_half_precision_are_of_float32(name, arguments, dtype):
+    x = RNG.normal(size=3000).astype(as_dtype(dtype))
+    arguments = [NORMALS.astype(x.dtype) if a is NORMAL else a for a in arguments]
+    wide = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arguments]
+    expected = getattr(projections, name)(x.astype(np.float32), *wide)
+    actual = getattr(projections, name)(x, *arguments)
+    assert actual.dtype == x.dtype
+    np.testing.assert_allclose(np.asarray(actual, np.float32), expected, rtol=float(finfo(x.dtype).eps), atol=1e-6)

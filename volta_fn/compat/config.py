@@ -182,7 +182,7 @@ IGNORED: dict[str, Any] = {
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(EFFECTIVE, False),
-    "jax_enable_x64": None,  # this package's own default dtypes
+    "jax_enable_x64": None,  # neither width, which reads as False
     "jax_numpy_rank_promotion": "allow",
     "jax_numpy_dtype_promotion": "standard",
     "jax_legacy_prng_key": "allow",
@@ -221,7 +221,7 @@ class Config:
 
     def read(self, name: str) -> Any:
         """Return a setting; raise `UnknownSettingError` if there is none of that name."""
-        return self.values[self._checked_name(name)]
+        return self.x64_enabled if name == "jax_enable_x64" else self.values[self._checked_name(name)]
 
     def _checked_name(self, name: str) -> str:
         if name not in self.values:
@@ -251,7 +251,7 @@ class Config:
         for name in self.values:
             text = os.environ.get(name.upper())
             if text is not None:
-                self.update(name, _parsed(text, self.values[name]))
+                self.update(name, _parsed(text, self.read(name)))
 
 
 def _parsed(text: str, default: Any) -> Any:
@@ -273,7 +273,8 @@ class _Setting(ContextDecorator):
         self.outer: list[Any] = []
 
     def __enter__(self) -> None:
-        self.outer.append(config.read(self.name))
+        config.read(self.name)  # raises for an unknown setting
+        self.outer.append(config.values[self.name])
         config.update(self.name, self.value)
 
     def __exit__(self, *exception: object) -> None:

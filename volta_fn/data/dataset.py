@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import dtypes, random, tree
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
+from volta_fn.random.keys import as_key
 
 # Datasets: sequences of examples, and how to make batches of them.
 #
@@ -195,10 +196,10 @@ def positions(indices: Indices, length: int) -> np.ndarray:
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise ArgumentTypeError(f"examples are chosen by a sequence of integers, got an array of {numbers.dtype} of shape {numbers.shape}")
-    numbers = numbers.astype(np.intp)
     wrong = numbers[(numbers < -length) | (numbers >= length)]
     if wrong.size:
         raise OutOfBoundsError(f"there is no example {wrong[0]} among {length:,}")
+    numbers = numbers.astype(np.intp)
     return np.where(numbers < 0, numbers + length, numbers)
 
 
@@ -373,8 +374,3 @@ def _sizes(lengths: Sequence[int] | Sequence[float], total: int) -> list[int]:
     sizes = [int(total * fraction + 1e-9) for fraction in lengths]  # 0.29 * 100 is a little less than 29
     remaining = total - sum(sizes)
     return [size + (i < remaining) for i, size in enumerate(sizes)]
-
-
-def as_key(key: Any) -> Any:
-    """Return a key as it is, or the key of an integer seed."""
-    return random.key(key) if isinstance(key, (int, np.integer)) else key

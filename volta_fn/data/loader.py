@@ -20,9 +20,10 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import aval_of, library_name
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.devices.device import Device, find_device
-from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, example, gather
+from volta_fn.data.dataset import Batch, Dataset, Examples, example, gather
 from volta_fn.data.processes import Task, context_of, loaded_by_processes
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, VoltaError
+from volta_fn.random.keys import as_key
 from volta_fn.runtime.compiling import hold_exit_during
 from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location

@@ -11,8 +11,9 @@ import numpy as np
 from volta_fn import dtypes, lax, nn, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
-from volta_fn.data.dataset import Dataset, Indices, as_key, position, positions
+from volta_fn.data.dataset import Dataset, Indices, position, positions
 from volta_fn.errors import ArgumentError, DataError, DTypeError, OutOfBoundsError, ShapeError
+from volta_fn.random.keys import as_key
 from volta_fn.transforms.vmap import vmap
 
 # Transforms of examples or batches: pure functions of arrays.

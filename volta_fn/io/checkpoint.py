@@ -32,7 +32,7 @@ from volta_fn.errors import (
     DTypeError,
     VoltaError,
 )
-from volta_fn.io.files import STORABLE, SafetensorsFile, parse_json, remove_leftovers, write_tensors
+from volta_fn.io.files import STORABLE, SafetensorsFile, check_shape, parse_json, remove_leftovers, write_tensors
 from volta_fn.io.state_dict import Mismatch, StateDictDiff, on_host
 
 # The manifest of a checkpoint: the type of each leaf of the saved tree.
@@ -42,7 +42,7 @@ from volta_fn.io.state_dict import Mismatch, StateDictDiff, on_host
 #: Metadata: the manifest and its checksum (CRC-32).
 MANIFEST = "volta_fn.checkpoint"
 CHECKSUM = "volta_fn.checkpoint.sum"
-DTYPES = {dtype.name: dtype for dtype in STORABLE | dtypes.ALL}
+DTYPES = {dtype.name: dtype for dtype in dtypes.ALL | dtypes.STORAGE}
 #: Kinds of leaves that are tensors, with their dtype if it is always the same.
 _TENSORS = {
     "array": None,
@@ -131,8 +131,8 @@ def _check_tensor(name: str, entry: Entry, dtype: np.dtype, file: SafetensorsFil
     fixed = _TENSORS[entry.kind]
     if _stored_as(dtype, entry.shape) != (info.dtype, info.shape):
         raise CorruptFileError(f"{file}: the tensor {name!r} is not as the manifest says, {dtype.name}{list(entry.shape)}")
-    wrong = dtype not in dtypes.ALL if entry.kind == "array" else fixed not in (None, dtype)
-    if wrong or (entry.shape and entry.kind not in ("array", "numpy")):
+    check_shape(f"{file}: tensor {name!r}", dtype, entry.shape)
+    if fixed not in (None, dtype) or (entry.shape and entry.kind not in ("array", "numpy")):
         raise CorruptFileError(f"{file}: {name!r} cannot be of kind {entry.kind!r} and {dtype.name}{list(entry.shape)}")
 
 

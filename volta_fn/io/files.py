@@ -227,12 +227,17 @@ def _tensor_info(name: str, entry: Any, path: str) -> TensorInfo:
     dtype = _dtype(entry["dtype"], where)
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CorruptFileError(f"{where}: data_offsets must be a start and an end, got {list(offsets)}")
-    if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
-        raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
+    check_shape(where, dtype, shape)
     needed = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != needed:
         raise CorruptFileError(f"{where}: {entry['dtype']}{list(shape)} needs {needed} bytes, but has {offsets[1] - offsets[0]}")
     return TensorInfo(dtype, shape, *offsets)
+
+
+def check_shape(where: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Raise `CorruptFileError` for natural numbers that are no NumPy array's shape."""
+    if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * dtype.itemsize >= _MOST_BYTES:
+        raise CorruptFileError(f"{where}: an array cannot have the shape {list(shape)!r:.80}")
 
 
 def _naturals(value: Any, name: str) -> tuple[int, ...]:
@@ -375,7 +380,7 @@ def save_safetensors(
 ) -> None:
     """Write the arrays of a tree to a safetensors file, by the names of `state_dict`.
 
-    The file is written atomically, and keeps every dtype.
+    The file is written atomically, and keeps every dtype. Where `path` was saved in shards before, the index and those shards are removed.
 
     Args:
         path: the file.
@@ -399,7 +404,7 @@ def save_safetensors(
     if isinstance(tree, (str, os.PathLike)):
         raise ArgumentTypeError(f"save_safetensors: the path comes first: save_safetensors({tree!r}, tree)")
     arrays = state_dict(tree)
-    if max_shard_size is None:
+    if max_shard_size is None and Path(path).suffix != SUFFIX:
         write_tensors(Path(path), arrays, metadata)
     else:
         write_shards(Path(path), arrays, metadata, max_shard_size)
@@ -537,31 +542,44 @@ def find_checkpoint(path: Path) -> Path:
     return candidates[0]
 
 
-def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, max_shard_size: int | str) -> None:
+def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, max_shard_size: int | str | None) -> None:
     """Write `path` if all arrays fit one file, else shards and an index next to it.
 
-    Files that an earlier call left in the other layout are removed.
+    Files that an earlier call left are removed: those of the other layout, and shards that the new index does not name.
 
     The index is written last, so that readers never find it without its shards.
     """
     if path.suffix != SUFFIX:
         raise ArgumentError(f"{path}: sharded checkpoints are named after a file that ends in {SUFFIX}")
-    shards = list(_split(arrays, _bytes_in(max_shard_size)))
+    shards = [arrays] if max_shard_size is None else list(_split(arrays, _bytes_in(max_shard_size)))
     index = path.with_name(path.stem + INDEX_SUFFIX)
+    earlier = _shards_of(index)
     if len(shards) == 1:
+        names: list[str] = []
         write_tensors(path, shards[0], metadata)
         index.unlink(missing_ok=True)
-        return
-    names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
-    with contextlib.ExitStack() as files:  # none is renamed before all are written
-        for name, shard in zip(names, shards, strict=True):
-            temporary = files.enter_context(replacing(path.with_name(name)))
-            write_file(temporary, shard, metadata, str(path.with_name(name)))
-            to_disk(temporary)
-    total = sum(on_host(value).nbytes for value in arrays.values())
-    shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-    write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")
-    path.unlink(missing_ok=True)
+    else:
+        names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
+        with contextlib.ExitStack() as files:  # none is renamed before all are written
+            for name, shard in zip(names, shards, strict=True):
+                temporary = files.enter_context(replacing(path.with_name(name)))
+                write_file(temporary, shard, metadata, str(path.with_name(name)))
+                to_disk(temporary)
+        total = sum(on_host(value).nbytes for value in arrays.values())
+        shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")
+        path.unlink(missing_ok=True)
+    for name in earlier.difference(names):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def _shards_of(index: Path) -> set[str]:
+    """Return the shards that an index names; none if there is no valid one."""
+    numbered = re.compile(rf"{re.escape(index.name.removesuffix(INDEX_SUFFIX))}-[0-9]{{5,}}-of-[0-9]{{5,}}{re.escape(SUFFIX)}")
+    try:
+        return set(filter(numbered.fullmatch, _read_index(index)[0].values()))
+    except (OSError, CorruptFileError):
+        return set()
 
 
 def _split(arrays: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,6 @@ from volta_fn.errors import ArgumentTypeError, StateDictError
 
 # The values of state dicts: arrays, or NumPy arrays of other dtypes (float8).
 
-_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; those of ml_dtypes may be "V"
-
 
 def as_state_value(name: str, leaf: Any) -> Any:
     """Convert a leaf to a state dict's value; raise `ArgumentTypeError` if it is none."""
@@ -69,12 +67,18 @@ def type_of(name: str, leaf: Any) -> ShapedArray:
 def castable(value: Any, dtype: np.dtype) -> bool:
     """Return True if a cast loses no imaginary part, fraction or large integer."""
     source = np.dtype(value.dtype)
-    if _RANKS[source.kind] > _RANKS[dtype.kind]:
+    if _rank(source) > _rank(dtype):
         return False
-    if source.kind not in "iu" or dtype.kind not in "iu" or not value.size:
+    if _rank(source) != 1 or _rank(dtype) != 1 or not value.size:
         return True
-    values, bounds = on_host(value), np.iinfo(dtype)
-    return bounds.min <= int(values.min()) and int(values.max()) <= bounds.max
+    values, bounds = on_host(value), dtypes.iinfo(dtype)
+    return int(bounds.min) <= int(values.min()) and int(values.max()) <= int(bounds.max)
+
+
+def _rank(dtype: np.dtype) -> int:
+    """Return 0 for booleans, 1 for integers, 2 for real and 3 for complex numbers."""
+    kinds = (dtypes.BOOL, dtypes.INTEGERS | dtypes.STORAGE_INTEGERS, dtypes.FLOATS | dtypes.STORAGE_FLOATS)
+    return next((rank for rank, kind in enumerate(kinds) if dtype in kind), 3)
 
 
 def like(leaf: Any, value: Any, target: ShapedArray) -> Any:

@@ -127,6 +127,14 @@ def as_index(value: Array) -> Array:
     return lax.convert_element_type(value, dtypes.promote_types(value.dtype, dtypes.default(INDEX)))
 
 
+def as_signed(numbers: Array) -> Array:
+    """Return integers as int32 or int64; those beyond as the greatest number."""
+    signed = np.dtype(np.int64 if numbers.dtype.itemsize == 8 else np.int32)
+    if numbers.dtype in dtypes.UNSIGNED and numbers.dtype.itemsize >= signed.itemsize:
+        numbers = lax.min(numbers, numbers.dtype.type(dtypes.iinfo(signed).max))
+    return numbers.astype(signed)
+
+
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:

@@ -618,14 +618,21 @@ class Archive(Mapping[str, Any]):
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:
-    """Write an array to an .npy file."""
-    np.save(file, np.asarray(arr), allow_pickle=allow_pickle)
+    """Write an array to an .npy file; `ArgumentTypeError` for dtypes of storage."""
+    np.save(file, _writable(arr), allow_pickle=allow_pickle)
 
 
 def savez(file: Any, *args: Any, **kwds: Any) -> None:
-    """Write arrays, by position or by name, to an .npz archive."""
-    named: dict[str, Any] = {name: np.asarray(a) for name, a in kwds.items()}
-    np.savez(file, *[np.asarray(a) for a in args], **named)
+    """Write arrays, by position or by name, to an .npz archive; see `save`."""
+    named: dict[str, Any] = {name: _writable(a) for name, a in kwds.items()}
+    np.savez(file, *map(_writable, args), **named)
+
+
+def _writable(x: Any) -> np.ndarray:
+    values = np.asarray(x)
+    if values.dtype in dtypes.STORAGE:
+        raise ArgumentTypeError(f"NumPy's files have no dtype {values.dtype.name}, which no one could load; use io.Checkpointer")
+    return values
 
 
 def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0) -> Array:

@@ -159,10 +159,14 @@ class NamespaceInfo:
     def default_dtypes(self, *, device: str | Device | None = None) -> dict[str, np.dtype]:
         """Return the dtypes of new arrays and of indices, by kind.
 
+        They are the same on all devices. Raises `DeviceError` for a device that does not exist.
+
         >>> jnp.__array_namespace_info__().default_dtypes()["indexing"]
         dtype('int32')
         """
-        return {kind: np.dtype(name) for kind, name in _DEFAULTS.items()}
+        if device is not None:
+            find_device(device)
+        return {kind: dtypes.default(np.dtype(name)) for kind, name in _DEFAULTS.items()}
 
     def dtypes(self, *, device: str | Device | None = None, kind: Any = None) -> dict[str, np.dtype]:
         """Return the standard's dtypes that a device has, by name.

@@ -77,7 +77,6 @@ from volta_fn.optim.transforms.scaling import *
 from volta_fn.optim.tree_utils import tree_map_params as tree_map_params
 from volta_fn.optim.wrappers.accumulation import *
 from volta_fn.optim.wrappers.composition import *
-from volta_fn.optim.wrappers.rows import *
 
 _check_all(globals())
 

@@ -14,10 +14,9 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
 from volta_fn.optim.numerics import (
+    add_scaled,
     branch,
     count_zero,
-    factor,
-    map_leaves,
     real_dot,
     scaled_by,
     tree_cast_like,
@@ -47,11 +46,6 @@ def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str
         if unknown:
             raise ArgumentTypeError(f"{name}: value_fn does not take the extra arguments {unknown} that update was given")
     return lambda params: as_value(value_fn(params, **extra_args))
-
-
-def along(params: Params, step: Array, updates: Updates) -> Params:
-    """Return ``params + step * updates``, in the parameters' dtypes."""
-    return map_leaves(lambda p, u: p + factor(step, p) * u, params, updates)
 
 
 def slope(grad: Updates, updates: Updates) -> Array:
@@ -155,8 +149,7 @@ class _Decrease(NamedTuple):
         def attempt(search: _BacktrackingSearch) -> _BacktrackingSearch:
             step = vnp.where(search.tried > 0, self.decrease_factor * search.step, search.step)
             reached = vnp.asarray(loss_after(step), dtype)
-            excess = reached - (1 + self.rtol) * start - step * self.slope_rtol * descent
-            error = vnp.where(vnp.isnan(excess), np.inf, vnp.maximum(excess, 0))
+            error = _error(reached - (1 + self.rtol) * start - step * self.slope_rtol * descent)
             return _BacktrackingSearch(step.astype(dtype), reached, error.astype(dtype), search.tried + 1)
 
         return lax.while_loop(unfinished, attempt, _BacktrackingSearch(first, start, vnp.asarray(np.inf, dtype), count_zero()))
@@ -210,9 +203,9 @@ def scale_by_backtracking_linesearch(
         dtype = state.value.dtype
         start, descent = vnp.asarray(value, dtype), slope(grad, updates).astype(dtype)
         first = vnp.asarray(vnp.minimum(increase_factor * state.learning_rate, max_learning_rate), dtype)
-        result = decrease.search(lambda step: loss(along(params, step, updates)), start, descent, first)
+        result = decrease.search(lambda step: loss(add_scaled(params, step, updates)), start, descent, first)
         step = vnp.where(vnp.isinf(result.error), vnp.zeros_like(result.step), result.step)
-        new_grad = gradient_of(loss)(along(params, step, updates)) if store_grad else None
+        new_grad = gradient_of(loss)(add_scaled(params, step, updates)) if store_grad else None
         info = BacktrackingLinesearchInfo(result.tried, result.error)
         return scaled_by(step, updates), ScaleByBacktrackingLinesearchState(step, result.value, new_grad, info)
 
@@ -453,7 +446,7 @@ def _search(
     def attempt(search: _ZoomSearch) -> _ZoomSearch:
         longer, at_limit = conditions.extended(search, guess)
         step = vnp.where(search.bracketed, _interpolated(search), longer).astype(dtype)
-        reached, new_grad = value_and_grad(loss)(along(params, step, updates))
+        reached, new_grad = value_and_grad(loss)(add_scaled(params, step, updates))
         new = _Point(step, vnp.asarray(reached, dtype), slope(new_grad, updates).astype(dtype))
         return tree_cast_like(conditions.advance(search, new, new_grad, start, at_limit), search)
 

@@ -10,10 +10,10 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn import lax, tree
+from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
+from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.transforms.grad import value_and_grad
 from volta_fn.transforms.make_jaxpr import eval_shape
@@ -59,30 +59,26 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
         shape = (*value.shape[:axis], microbatch_size, -1, *value.shape[axis + 1 :])
         return value.reshape(shape).swapaxes(axis, axis + 1)
 
-    return _map(split, tree)
-
-
-def _map(rule: Callable[..., Any], *values: Any) -> Any:
-    return tree.map(rule, *values)
+    return trees.map(split, tree)
 
 
 def _by_leaf(
     init: Callable[[Any], Any], update: Callable[[Any, Any, Any], Any], finalize: Callable[[Any], Any], aggregate: Callable[[Any], Any]
 ) -> Accumulator:
     return Accumulator(
-        lambda value: tree.map(init, value),
-        lambda state, value, index: tree.map(lambda s, v: update(s, v, index), state, value),
-        lambda state: tree.map(finalize, state),
-        lambda values: tree.map(aggregate, values),
+        lambda value: trees.map(init, value),
+        lambda state, value, index: trees.map(lambda s, v: update(s, v, index), state, value),
+        lambda state: trees.map(finalize, state),
+        lambda values: trees.map(aggregate, values),
     )
 
 
 def _zeros(x: Any) -> Array:
-    return vnp.zeros(x.shape, x.dtype)
+    return vnp.zeros(x.shape, dtypes.accumulator(x.dtype))
 
 
 def _inexact_zeros(x: Any) -> Array:
-    if x.dtype not in INEXACT:
+    if x.dtype not in dtypes.INEXACT:
         raise DTypeError(f"a mean of microbatches is of floating-point or complex numbers, got dtype {x.dtype.name}")
     return _zeros(x)
 
@@ -93,7 +89,7 @@ def _joined(stacked: Array) -> Array:
 
 
 def _combined(kinds: Any, count: int) -> Accumulator:
-    """Return one accumulator for a tree of accumulators and kinds."""
+    """Return one accumulator for a tree of kinds, which sum in float32 at least."""
 
     def accumulator_of(kind: Any) -> Accumulator:
         if isinstance(kind, Accumulator):
@@ -113,13 +109,18 @@ def _combined(kinds: Any, count: int) -> Accumulator:
                 return _by_leaf(_inexact_zeros, lambda s, v, i: (s + (v - s) / (i + 1)).astype(s.dtype), lambda s: s, mean)
         return _by_leaf(lambda x: vnp.zeros((count, *x.shape), x.dtype), lambda s, v, i: s.at[i].set(v), _joined, lambda v: v)
 
-    chunks = tree.map(accumulator_of, kinds)
+    chunks = trees.map(accumulator_of, kinds)
     return Accumulator(
-        lambda value: tree.map(lambda acc, v: acc.init(v), chunks, value),
-        lambda state, value, index: tree.map(lambda acc, s, v: acc.update(s, v, index), chunks, state, value),
-        lambda state: tree.map(lambda acc, s: acc.finalize(s), chunks, state),
-        lambda values: tree.map(lambda acc, v: acc.aggregate(v), chunks, values),
+        lambda value: trees.map(lambda acc, v: acc.init(v), chunks, value),
+        lambda state, value, index: trees.map(lambda acc, s, v: acc.update(s, v, index), chunks, state, value),
+        lambda state: trees.map(lambda acc, s: acc.finalize(s), chunks, state),
+        lambda values: trees.map(lambda acc, v: acc.aggregate(v), chunks, values),
     )
+
+
+def _like(kind: Any, result: Any, like: Any) -> Any:
+    """Return a kind's result in the dtypes of a microbatch's."""
+    return result if isinstance(kind, Accumulator) else trees.map(lambda x, y: lax.convert_element_type(x, y.dtype), result, like)
 
 
 def microbatch(
@@ -163,21 +164,23 @@ def microbatch(
         chosen = _combined(accumulator, count)
 
         def call(index: Any) -> Any:
-            chunks = [tree.map(lambda x, a=axis: vnp.take(x, index, a), value) for value, axis in zip(split, axes, strict=True)]
+            chunks = [trees.map(lambda x, a=axis: vnp.take(x, index, a), value) for value, axis in zip(split, axes, strict=True)]
             positional = dict(zip(numbers, chunks, strict=False))
             named = dict(zip(names, chunks[len(numbers) :], strict=True))
             return fun(*[positional.get(i, arg) for i, arg in enumerate(args)], **(kwargs | named))
 
-        start = chosen.init(eval_shape(call, 0))
+        like = eval_shape(call, 0)
+        start = chosen.init(like)
         steps = count if num_real_microbatches is None else num_real_microbatches
-        return chosen.finalize(lax.fori_loop(0, steps, lambda i, state: chosen.update(state, call(i), i), start))
+        result = chosen.finalize(lax.fori_loop(0, steps, lambda i, state: chosen.update(state, call(i), i), start))
+        return trees.map(_like, accumulator, result, like)
 
     return microbatched
 
 
 def _count(values: list[Any], axes: tuple[int, ...], size: int) -> int:
     """Return the number of microbatches, after a check of the batches."""
-    sizes = {as_value(x).shape[axis] for value, axis in zip(values, axes, strict=True) for x in tree.leaves(value)}
+    sizes = {as_value(x).shape[axis] for value, axis in zip(values, axes, strict=True) for x in trees.leaves(value)}
     if len(sizes) != 1 or next(iter(sizes)) % size:
         raise ShapeError(f"microbatch: batches need one size, a multiple of {size}, got the sizes {sorted(sizes)}")
     return next(iter(sizes)) // size
@@ -280,6 +283,6 @@ def micro_grad(
         return mapped
 
     def with_batches_of_one(*args: Any, **kwargs: Any) -> Any:
-        return mapped(*[_map(lambda x: vnp.expand_dims(x, 1), arg) if i in batched else arg for i, arg in enumerate(args)], **kwargs)
+        return mapped(*[trees.map(lambda x: vnp.expand_dims(x, 1), arg) if i in batched else arg for i, arg in enumerate(args)], **kwargs)
 
     return with_batches_of_one

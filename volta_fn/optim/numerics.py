@@ -296,6 +296,11 @@ def scaled_by(value: Any, updates: Any) -> Any:
     return map_leaves(lambda u: factor(value, u) * u, updates)
 
 
+def add_scaled(values: Any, number: Any, direction: Any) -> Any:
+    """Return ``values + number * direction`` of two trees, in the values' dtypes."""
+    return map_leaves(lambda x, d: x + factor(number, x) * d, values, direction)
+
+
 def steps_for(count: Array, updates: Any) -> Array:
     """Return a step counter, int64 for float64 updates, whose schedule needs it."""
     return count if widest_real(updates) == _FLOAT else lax.convert_element_type(count, np.int64)

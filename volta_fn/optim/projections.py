@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
+from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
-from volta_fn.optim.numerics import branch, global_norm, scaled_by, sum_of_squares
-from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
+from volta_fn.optim.numerics import add_scaled, branch, global_norm, real_dot, scaled_by, sum_of_squares, widened
+from volta_fn.optim.tree_utils import tree_norm
 from volta_fn.primitives.call import stop_gradient
 
 __all__ = [
@@ -35,7 +36,7 @@ def projection_non_negative(tree: Any) -> Any:
     >>> optim.projections.projection_non_negative({"w": vnp.array([-1.0, 2.0])})
     {'w': Array([0., 2.], dtype=float32)}
     """
-    return _map(relu, tree)
+    return trees.map(relu, tree)
 
 
 def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
@@ -46,16 +47,8 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     >>> optim.projections.projection_box({"w": vnp.array([-1.0, 2.0])}, 0.0, 1.0)
     {'w': Array([0., 1.], dtype=float32)}
     """
-    return _clipped(tree, lower, upper)
-
-
-def _map(rule: Any, values: Any) -> Any:
-    return tree.map(rule, values)
-
-
-def _clipped(values: Any, lower: Any, upper: Any) -> Any:
-    leaves, treedef = tree.flatten(values)
-    bounds = [tree.broadcast_prefix(bound, values) for bound in (lower, upper)]
+    leaves, treedef = trees.flatten(tree)
+    bounds = [trees.broadcast_prefix(bound, tree) for bound in (lower, upper)]
     return treedef.unflatten([vnp.clip(x, low, high) for x, low, high in zip(leaves, *bounds, strict=True)])
 
 
@@ -76,6 +69,7 @@ def simplex_rows(x: Array, total: Any = 1) -> Array:
     """
     if not x.shape[-1]:
         return x
+    dtype, x = x.dtype, widened(x)
     descending = vnp.flip(vnp.sort(stop_gradient(x), -1), -1)
     ranks = vnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
     limits = (vnp.cumsum(descending, -1) - total) / ranks
@@ -83,7 +77,7 @@ def simplex_rows(x: Array, total: Any = 1) -> Array:
     limit = vnp.take_along_axis(limits, vnp.maximum(count - 1, 0), -1)
     chosen = stop_gradient(x) > limit
     excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - total) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
-    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x)))
+    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x))).astype(dtype)
 
 
 def projection_simplex(tree: Any, scale: Any = 1) -> Any:
@@ -150,7 +144,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     >>> optim.projections.projection_vector(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]))
     Array([1., 0.], dtype=float32)
     """
-    return scaled_by(tree_vdot(x, a) / tree_vdot(a, a), a)
+    return scaled_by(real_dot(x, a) / real_dot(a, a), a)
 
 
 def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
@@ -159,7 +153,7 @@ def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
     >>> optim.projections.projection_hyperplane(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
     Array([3., 2.], dtype=float32)
     """
-    return tree_add_scale(x, (b - tree_vdot(x, a)) / tree_vdot(a, a), a)
+    return add_scaled(x, (b - real_dot(x, a)) / real_dot(a, a), a)
 
 
 def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
@@ -168,7 +162,7 @@ def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     >>> optim.projections.projection_halfspace(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
     Array([1., 2.], dtype=float32)
     """
-    return tree_add_scale(x, vnp.minimum((b - tree_vdot(x, a)) / tree_vdot(a, a), 0), a)
+    return add_scaled(x, vnp.minimum((b - real_dot(x, a)) / real_dot(a, a), 0), a)
 
 
 # The linear assignment problem: matching rows and columns at the least cost.

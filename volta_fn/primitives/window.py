@@ -292,6 +292,15 @@ def _cumulative_abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..
     return abstract
 
 
+def sum_dtype(step: str, dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which a target of 64 bits accumulates elements of `dtype`.
+
+    Sums are accumulated one after another, so in 32 bits the rounding errors of long ones would add up. Products lose as much in any order.
+    """
+    wide = dtypes.accumulator(dtype)
+    return dtypes.WIDE_NUMBERS.get(wide, wide) if step in ("add", "logaddexp") else wide
+
+
 def _cumulative_batch(primitive: Primitive) -> Callable[..., Any]:
     def batch(data: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis: int, reverse: bool) -> tuple[Array, int]:
         dim = dims[0] or 0

@@ -341,6 +341,11 @@ def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | 
     return PRNGKeyArray(_seeded("key", _moved(seed), name), name)
 
 
+def as_key(key_or_seed: Any) -> Any:
+    """Return a key as it is, or the key of an integer seed."""
+    return key(key_or_seed) if isinstance(key_or_seed, (int, np.integer)) else key_or_seed
+
+
 def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
     """Create a raw key, uint32 words, from a seed; `key` makes typed ones.
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,6 +96,13 @@ def test_a_named_default_device_is_found_at_its_first_use(second: Device, monkey
     assert current_default_device().platform == (os.environ.get("VOLTA_DEVICE") or "cpu").partition(":")[0]
     with pytest.raises(DeviceError, match="unknown platform 'cuda'.*GPUs of all makers"):
         module.set_default_spec("cuda:1")
+
+
+@pytest.mark.parametrize("function", [vf.process_index, vf.process_count])
+def test_processes_of_an_unknown_platform(function: Callable[[str], int]) -> None:
+    assert function("cpu") == function(None)
+    with pytest.raises(DeviceError, match="unknown platform 'cuda'"):
+        function("cuda")
 
 
 def test_the_cpus_number_may_change_until_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:

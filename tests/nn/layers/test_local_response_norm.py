@@ -8,7 +8,8 @@ import pytest
 import volta_fn as vf
 from tests.nn.torch_oracle import DTYPES, compare, numbers, torch
 from volta_fn import nn
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.dtypes import as_dtype
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -57,3 +58,17 @@ def test_bad_arguments_are_refused():
     ):
         with pytest.raises(ShapeError):
             call()
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float16", 1e-3), ("bfloat16", 8e-3)])
+def test_norms_in_half_precision_have_powers_in_float32(dtype: str, rtol: float) -> None:
+    x = np.array([[[300.0, 400.0, 1e-4, 2e-4]]]).astype(as_dtype(dtype))
+    norms = nn.LPPool1d.init(2, 2)(x)
+    assert norms.dtype == x.dtype
+    exact = np.sqrt((x.astype(np.float64) ** 2).reshape(2, 2).sum(1))
+    np.testing.assert_allclose(np.asarray(norms, np.float64).ravel(), exact, rtol=rtol)
+
+
+def test_norms_of_integers_are_refused() -> None:
+    with pytest.raises(DTypeError, match="LPPool1d"):
+        nn.LPPool1d.init(2, 2)(np.ones((1, 1, 4), np.int32))

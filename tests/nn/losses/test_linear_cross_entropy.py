@@ -182,3 +182,13 @@ def test_memory_is_that_of_some_chunks() -> None:
 def test_wrong_arguments_are_named(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.usefixtures("chunk")
+def test_chunks_without_a_class_that_can_be() -> None:
+    bias = np.where(np.arange(C) < 20, BIAS, -np.inf).astype(np.float32)
+    labels = LABELS % 20
+    loss = lambda x: nn.linear_cross_entropy(x, WEIGHT, labels, bias)
+    expected = lambda x: nn.cross_entropy(x @ WEIGHT + bias, labels, axis=-1)
+    np.testing.assert_allclose(loss(X), expected(X), rtol=1e-6)
+    np.testing.assert_allclose(vf.grad(loss)(X), vf.grad(expected)(X), rtol=1e-4, atol=1e-7)

@@ -144,3 +144,20 @@ def test_multilabel_margin_loss_of_one_example_and_of_a_wrong_label():
     assert np.isfinite(nn.multilabel_margin_loss(X[0], np.array([1, -1, 5, 0, 0])))
     with pytest.raises(ShapeError, match="one shape"):
         nn.multilabel_margin_loss(X, labels)
+
+
+ZEROS, ONES = np.zeros((2, 3)), np.ones((2, 3))
+#: Losses at the kink of their hinge, where both sides are equal.
+TIES = {
+    "margin_ranking_loss": ([ZEROS, ZEROS, ONES], {}),
+    "hinge_embedding_loss": ([ONES, -ONES], {}),
+    "cosine_embedding_loss": ([np.eye(2), np.eye(2)[::-1].copy(), -np.ones(2)], {}),
+    "triplet_margin_loss": ([np.zeros((1, 1)), np.full((1, 1), 1.0), np.full((1, 1), 3.0)], {"margin": 2.0, "eps": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_derivatives_of_ties_are_pytorchs(name):
+    arrays, options = TIES[name]
+    loss, oracle = (lambda *x, library=library: getattr(library, name)(*x, reduction="sum", **options) for library in (nn, F))
+    check(loss, oracle, arrays, "float32", second=False)

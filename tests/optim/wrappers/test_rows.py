@@ -102,3 +102,21 @@ def test_no_array_of_the_size_of_the_table() -> None:
 def test_wrong_arguments_are_named(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("optimizer", [SGD, optim.adam(0.1)], ids=["sgd", "adam"])
+def test_indices_of_every_dtype_in_a_table_of_more_rows(dtype: str, optimizer: Any) -> None:
+    table, numbers = RNG.normal(size=(300, 3)).astype(np.float32), np.array([44, 7, 7, 0])
+    gradients = slopes(numbers)
+    expected = optim.update_rows(optimizer, table, optimizer.init(table), numbers.astype(np.int32), gradients)[0]
+    actual, _ = optim.update_rows(optimizer, table, optimizer.init(table), numbers.astype(dtype), gradients)
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    "outside", [np.int32([-12, 11]), np.int64([2**40, -(2**40)]), np.uint32([2**32 - 1, 2**31]), np.uint64([2**64 - 1, 11])]
+)
+def test_indices_outside_change_no_row(outside: np.ndarray) -> None:
+    table, _ = optim.update_rows(SGD, TABLE, SGD.init(TABLE), outside, slopes(outside))
+    np.testing.assert_array_equal(table, TABLE)

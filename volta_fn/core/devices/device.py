@@ -490,12 +490,19 @@ def local_device_count(backend: str | None = None) -> int:
 
 
 def process_index(backend: str | None = None) -> int:
-    """Return the rank of this process; 0 without `distributed.initialize`."""
+    """Return the rank of this process; 0 without `distributed.initialize`.
+
+    It is the same for all platforms; raises `DeviceError` for the name of none.
+    """
+    if backend is not None:
+        _check_platform(backend)
     return process_rank()
 
 
 def process_count(backend: str | None = None) -> int:
-    """Return the number of processes: 1 without `distributed.initialize`."""
+    """Return the number of processes, 1 without `initialize`; see `process_index`."""
+    if backend is not None:
+        _check_platform(backend)
     return world_size()
 
 

@@ -28,9 +28,9 @@ class SpatialLayer(Module):
         super().__init_subclass__(**options)
 
 
-def is_integer(value: Any, least: int = 0) -> bool:
-    """Return True if `value` is an int (not a bool) of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_integer(value: Any, least: int | None = 0) -> bool:
+    """Return True if `value` is an int (not a bool) of at least `least` (None: any)."""
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
 def per_axis(layer: str, name: str, value: Any, rank: int, least: int = 1) -> Ints:

@@ -312,9 +312,9 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         Raises `ShapeError` unless the last axis of `x` has size in_features.
         """
         value = as_value(x)
-        head = _log_softmax(self.head(value))
+        head = log_softmax(self.head(value))
         first = self.cutoffs[0]
-        clusters = [_log_softmax(layer(value)) + head[..., first + i, None] for i, layer in enumerate(self.tail)]
+        clusters = [log_softmax(layer(value)) + head[..., first + i, None] for i, layer in enumerate(self.tail)]
         return vnp.concatenate([head[..., :first], *clusters], -1)
 
     def predict(self, x: Any) -> Array:
@@ -323,7 +323,3 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         Raises `ShapeError` unless the last axis of `x` has size in_features.
         """
         return vnp.argmax(self.log_prob(x), -1)
-
-
-def _log_softmax(x: Array) -> Array:
-    return log_softmax(x.astype(accumulator(x.dtype)), -1).astype(x.dtype)

@@ -328,10 +328,12 @@ class _LPPool(Module):
     def __call__(self, x: Any) -> Array:
         """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative.
 
-        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for integers.
+        Powers are in float32 at least. Raises `ShapeError` for other axes or windows larger than the input, `DTypeError` for integers.
         """
-        powers = self.mean(vnp.asarray(x) ** self.norm_type)
-        return (relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)
+        value = as_value(x)
+        check_dtype(type(self).__name__, value, dtypes.INEXACT)
+        powers = self.mean(value.astype(accumulator(value.dtype)) ** self.norm_type)
+        return ((relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)).astype(value.dtype)
 
 
 class LPPool1d(_LPPool):

@@ -40,8 +40,8 @@ class _Pad(SpatialLayer):
 
     def __post_init__(self) -> None:
         sides = 2 * self._rank
-        padding: Any = (self.padding,) * sides if _is_integer(self.padding) else self.padding
-        if not isinstance(padding, (tuple, list)) or len(padding) != sides or not all(map(_is_integer, padding)):
+        padding: Any = (self.padding,) * sides if is_integer(self.padding, None) else self.padding
+        if not isinstance(padding, (tuple, list)) or len(padding) != sides or not all(is_integer(n, None) for n in padding):
             raise ArgumentError(f"{type(self).__name__}: padding is an integer or {sides} of them, last axis first, got {self.padding!r}")
         self.__dict__["padding"] = tuple(padding)
         super().__post_init__()
@@ -77,10 +77,6 @@ class _Pad(SpatialLayer):
 
     def _padded(self, x: Array, pads: Padding) -> Array:
         return vnp.pad(x, pads, mode=self._mode)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class _ConstantPad(_Pad):
@@ -486,7 +482,8 @@ class _Grid(NamedTuple):
 class Upsample(Module):
     """Interpolates along the spatial axes, of which there are one to three.
 
-    Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W); results are those of PyTorch.
+    Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W). Results are those of PyTorch, except where a scale factor
+    leaves all sizes as they are: PyTorch copies the input then, this layer interpolates.
 
     >>> vf.nn.Upsample.init(scale_factor=2)(vf.numpy.array([[[1.0, 3.0]]]))
     Array([[[1., 1., 3., 3.]]], dtype=float32)

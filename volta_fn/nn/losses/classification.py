@@ -13,7 +13,7 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import sigmoid, softplus
-from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.numpy.arguments import as_signed, promote_inexact
 from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import xlogy
@@ -85,10 +85,7 @@ def class_axis(loss: str, scores: Array, axis: int | None) -> int:
 
 
 def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Array:
-    """Return class numbers as signed integers, after a check of their shape.
-
-    Those of uint32 beyond int32 become its greatest number, which is no class either, since not every device has int64.
-    """
+    """Return class numbers as signed integers, after a check of their shape."""
     numbers = as_value(labels)
     expected = (*shape[:dim], *shape[dim + 1 :])
     if numbers.dtype not in INTEGERS:
@@ -99,9 +96,7 @@ def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Ar
         raise ShapeError(
             f"{loss}: scores of shape {shape} with classes along axis {dim} need labels of shape {expected}, got {numbers.shape}{remedy}"
         )
-    if numbers.dtype == np.uint32:
-        numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))
-    return numbers.astype("int64" if numbers.dtype.itemsize == 8 else "int32")
+    return as_signed(numbers)
 
 
 def check_classes(loss: str, labels: Array, classes: int, ignored: int | None = None) -> None:

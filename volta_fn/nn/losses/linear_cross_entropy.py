@@ -202,12 +202,11 @@ def _forward(head: _Head, x: Array, weight: Array, bias: Array | None, labels: A
     def step(carry: tuple[Array, Array, Array], number: Any) -> tuple[Array, Array, Array]:
         top, total, summed = carry
         chunk = _chunk_of(head, x, weight, bias, number)
-        largest = chunk.logits.max(-1)
-        terms = vnp.where(chunk.is_new, vnp.exp(chunk.logits - largest[:, None]), 0.0).sum(-1)
-        new = vnp.maximum(top, largest)
+        new = vnp.maximum(top, chunk.logits.max(-1))
+        terms = vnp.where(chunk.is_new, vnp.exp(chunk.logits - new[:, None]), 0.0).sum(-1)
         if head.has_mean:
             summed = summed + vnp.where(chunk.is_new, chunk.logits, 0.0).sum(-1)
-        return new, total * vnp.exp(top - new) + terms * vnp.exp(largest - new), summed
+        return new, total * vnp.exp(top - new) + terms, summed
 
     least = vnp.full(x.shape[:1], -float(np.finfo(wide).max), wide)  # from which a logit of -inf still differs by -inf
     top, total, summed = _over_chunks(head, classes, step, (least, zeros, zeros))

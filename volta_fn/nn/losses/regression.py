@@ -187,6 +187,11 @@ def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction
     return reduced("hinge_loss", relu(margin - x * y), reduction, dtype)
 
 
+def _positive(x: Array) -> Array:
+    """Return max(0, x) with the derivative 1 at 0, so that ties are pushed apart."""
+    return vnp.where(x < 0, 0.0, x)
+
+
 def multi_margin_loss(
     scores: Any, labels: Any, weight: Any = None, *, p: float = 1, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Array:
@@ -237,7 +242,7 @@ def margin_ranking_loss(first: Any, second: Any, targets: Any, *, margin: float 
     dtype, (x1, x2, y) = real_operands("margin_ranking_loss", first, second, targets)
     check_pair("margin_ranking_loss", x1, x2)
     check_pair("margin_ranking_loss", x1, y)
-    return reduced("margin_ranking_loss", relu(margin - y * (x1 - x2)), reduction, dtype)
+    return reduced("margin_ranking_loss", _positive(margin - y * (x1 - x2)), reduction, dtype)
 
 
 def hinge_embedding_loss(distances: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
@@ -250,7 +255,7 @@ def hinge_embedding_loss(distances: Any, targets: Any, *, margin: float = 1.0, r
     """
     dtype, (x, y) = real_operands("hinge_embedding_loss", distances, targets)
     check_pair("hinge_embedding_loss", x, y)
-    values = vnp.where(y == -1, 0.0, x) + vnp.where(y == 1, 0.0, relu(margin - x))
+    values = vnp.where(y == -1, 0.0, x) + vnp.where(y == 1, 0.0, _positive(margin - x))
     return reduced("hinge_embedding_loss", values, reduction, dtype)
 
 
@@ -379,7 +384,7 @@ def cosine_embedding_loss(first: Any, second: Any, targets: Any, *, margin: floa
     check_broadcasts("cosine_embedding_loss", "targets", y, x1.shape[:-1])
     squares = [vnp.sum(vnp.square(v), -1) + 1e-12 for v in (x1, x2)]  # PyTorch's guard of zero vectors
     cosine = vnp.sum(x1 * x2, -1) / vnp.sqrt(squares[0] * squares[1])
-    values = vnp.where(y == 1, 1 - cosine, vnp.where(y == -1, relu(cosine - margin), vnp.where(vnp.isnan(y), y, 0.0)))
+    values = vnp.where(y == 1, 1 - cosine, vnp.where(y == -1, _positive(cosine - margin), vnp.where(vnp.isnan(y), y, 0.0)))
     return reduced("cosine_embedding_loss", values, reduction, dtype)
 
 
@@ -415,13 +420,7 @@ def triplet_margin_loss(
     >>> vf.nn.triplet_margin_loss(a, p, n).round(4)
     Array(0.5, dtype=float32)
     """
-    dtype, (a, near, far) = real_operands("triplet_margin_loss", anchor, positive, negative)
-    _check_vectors("triplet_margin_loss", a, near)
-    _check_vectors("triplet_margin_loss", a, far)
-    far_distance = _distance(a, far, p, eps)
-    if swap:
-        far_distance = vnp.minimum(far_distance, _distance(near, far, p, eps))
-    return reduced("triplet_margin_loss", relu(_distance(a, near, p, eps) - far_distance + margin), reduction, dtype)
+    return _triplets("triplet_margin_loss", (anchor, positive, negative), lambda x, y: _distance(x, y, p, eps), margin, swap, reduction)
 
 
 def triplet_margin_with_distance_loss(
@@ -442,13 +441,19 @@ def triplet_margin_with_distance_loss(
     >>> vf.nn.triplet_margin_with_distance_loss(a, p, n, distance_function=lambda x, y: vf.numpy.sum(vf.numpy.abs(x - y), -1))
     Array(0.5, dtype=float32)
     """
-    dtype, (a, near, far) = real_operands("triplet_margin_with_distance_loss", anchor, positive, negative)
-    _check_vectors("triplet_margin_with_distance_loss", a, near)
-    _check_vectors("triplet_margin_with_distance_loss", a, far)
-    far_distance = distance_function(a, far)
+    return _triplets("triplet_margin_with_distance_loss", (anchor, positive, negative), distance_function, margin, swap, reduction)
+
+
+def _triplets(
+    loss: str, triplet: tuple[Any, Any, Any], distance: Callable[[Any, Any], Any], margin: float, swap: bool, reduction: str
+) -> Array:
+    dtype, (anchor, near, far) = real_operands(loss, *triplet)
+    for other in (near, far):
+        _check_vectors(loss, anchor, other)
+    far_distance = distance(anchor, far)
     if swap:
-        far_distance = vnp.minimum(far_distance, distance_function(near, far))
-    return reduced("triplet_margin_with_distance_loss", relu(distance_function(a, near) - far_distance + margin), reduction, dtype)
+        far_distance = vnp.minimum(far_distance, distance(near, far))
+    return reduced(loss, _positive(distance(anchor, near) - far_distance + margin), reduction, dtype)
 
 
 def pdist(x: Any, p: float = 2.0) -> Array:

@@ -94,13 +94,17 @@ class _Projection(NamedTuple):
     def projector(self, matrix: Array) -> Array:
         """Return the singular vectors of the longer side."""
         left, _, right = vnp.linalg.svd(matrix, full_matrices=False)
-        return left[:, : self.rank] if self.by_rows else right[: self.rank].mT
+        return left[:, : self.rank] if self.by_rows else _adjoint(right[: self.rank])
 
     def lowered(self, matrix: Array, projector: Array) -> Array:
-        return projector.mT @ matrix if self.by_rows else matrix @ projector
+        return _adjoint(projector) @ matrix if self.by_rows else matrix @ projector
 
     def raised(self, low: Array, projector: Array) -> Array:
-        return projector @ low if self.by_rows else low @ projector.mT
+        return projector @ low if self.by_rows else low @ _adjoint(projector)
+
+
+def _adjoint(x: Array) -> Array:
+    return vnp.conj(x.mT)
 
 
 def _projection(x: Array, numbers: GaLoreDimensionNumbers, rank: int) -> _Projection:

@@ -156,9 +156,9 @@ def sam(
         params = require_params("sam", params)
         first, last = state.steps_since_sync == 0, state.steps_since_sync == sync_period - 1
         climbing, adv_state = climb(updates, state.adv_state, params)
-        step, opt_state = optimizer.update(updates, state.opt_state, state.cache)
-        step = map_leaves(lambda u, p, start: start - p + u, step, params, state.cache)
         cache = where(first, tree.map(as_value, params), state.cache)
+        step, opt_state = optimizer.update(updates, state.opt_state, cache)
+        step = map_leaves(lambda u, p, start: start - p + u, step, params, cache)
         adv_state = where(last, adv_optimizer.init(params) if reset_state else state.adv_state, adv_state)
         opt_state = where(last, opt_state, state.opt_state)
         return where(last, step, climbing), SAMState((state.steps_since_sync + 1) % sync_period, opt_state, adv_state, cache)

@@ -24,9 +24,9 @@ from volta_fn.optim.base import (
 )
 from volta_fn.optim.line_search import scale_by_zoom_linesearch
 from volta_fn.optim.numerics import (
+    add_scaled,
     count_zero,
     decayed,
-    factor,
     global_norm,
     map_leaves,
     map_with_state,
@@ -133,18 +133,14 @@ def _two_loops(vector: Any, memory: tuple[Any, Any, Array], initial: Array) -> A
     def backward(v: Any, remembered: Any) -> tuple[Any, Array]:
         step, change, weight = remembered
         alpha = weight * real_dot(step, v)
-        return _plus(v, -alpha, change), alpha
+        return add_scaled(v, -alpha, change), alpha
 
     def forward(v: Any, remembered: Any) -> tuple[Any, None]:
         step, change, weight, alpha = remembered
-        return _plus(v, alpha - weight * real_dot(change, v), step), None
+        return add_scaled(v, alpha - weight * real_dot(change, v), step), None
 
     vector, alphas = lax.scan(backward, vector, memory, reverse=True)
     return lax.scan(forward, scaled_by(initial, vector), (*memory, alphas))[0]
-
-
-def _plus(v: Any, number: Array, direction: Any) -> Any:
-    return map_leaves(lambda a, b: a + factor(number, a) * b, v, direction)
 
 
 _ZOOM = scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")

@@ -38,6 +38,7 @@ from volta_fn.optim.numerics import (
     zeros_like,
 )
 from volta_fn.optim.wrappers.composition import masked
+from volta_fn.random.keys import as_key
 
 __all__ = [
     "AddNoiseState", "ApplyEvery", "EmaState", "MuonDimensionNumbers", "ScaleByOptimisticGradientState", "TraceState",
@@ -191,11 +192,6 @@ class AddNoiseState(NamedTuple):
 
     count: Counter
     rng_key: Any
-
-
-def as_key(key: Any) -> Any:
-    """Return a random key, given a key or an integer seed."""
-    return random.key(key) if isinstance(key, int) else key
 
 
 def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:

@@ -49,47 +49,18 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
-from volta_fn.optim.transforms.momentum import as_key
 from volta_fn.optim.tree_utils import tree_cast
+from volta_fn.random.keys import as_key
 
 __all__ = [
-    "DifferentiallyPrivateAggregateState",
-    "ReduceLROnPlateauState",
-    "ScaleByDistanceOverGradientsState",
-    "ScaleByLionState",
-    "ScaleByRpropState",
-    "ScaleByScheduleState",
-    "ZeroNansState",
-    "adaptive_grad_clip",
-    "centralize",
-    "clip",
-    "clip_by_block_norm",
-    "clip_by_block_rms",
-    "clip_by_global_norm",
-    "differentially_private_aggregate",
-    "keep_params_nonnegative",
-    "normalize_by_update_norm",
-    "per_example_global_norm_clip",
-    "per_example_layer_norm_clip",
-    "reduce_on_plateau",
-    "scale",
-    "scale_by_distance_over_gradients",
-    "scale_by_learning_rate",
-    "scale_by_lion",
-    "scale_by_param_block_norm",
-    "scale_by_param_block_rms",
-    "scale_by_polyak",
-    "scale_by_rprop",
-    "scale_by_schedule",
-    "scale_by_sign",
-    "scale_by_trust_ratio",
-    "unitwise_clip",
-    "unitwise_norm",
-    "zero_nans",
-]
+    "DifferentiallyPrivateAggregateState", "ReduceLROnPlateauState", "ScaleByDistanceOverGradientsState", "ScaleByLionState",
+    "ScaleByRpropState", "ScaleByScheduleState", "ZeroNansState", "adaptive_grad_clip", "centralize", "clip", "clip_by_block_norm",
+    "clip_by_block_rms", "clip_by_global_norm", "differentially_private_aggregate", "keep_params_nonnegative", "normalize_by_update_norm",
+    "per_example_global_norm_clip", "per_example_layer_norm_clip", "reduce_on_plateau", "scale", "scale_by_distance_over_gradients",
+    "scale_by_learning_rate", "scale_by_lion", "scale_by_param_block_norm", "scale_by_param_block_rms", "scale_by_polyak",
+    "scale_by_rprop", "scale_by_schedule", "scale_by_sign", "scale_by_trust_ratio", "unitwise_clip", "unitwise_norm", "zero_nans",
+]  # fmt: skip
 
-
-# Transformations that multiply updates by numbers, schedules, norms and signs.
 
 # Transformations that multiply updates by numbers, schedules and norms.
 
@@ -422,8 +393,6 @@ def reduce_on_plateau(
 
     return GradientTransformationExtraArgs(init, update)
 
-
-# Bounds on updates, and private aggregation of the gradients of single examples.
 
 # Bounds on updates: on elements, and on norms of units, leaves or all leaves.
 

@@ -132,7 +132,7 @@ def _pair(params: Params) -> LookaheadParams:
 # The loss is multiplied by a large number before differentiation. The number adapts in training (Micikevicius et al., 2018): it is
 # halved, and the step skipped, when a gradient overflows; it is doubled after many steps without overflow.
 
-_LARGEST = 2.0**127
+_LARGEST = 2.0**126  # whose inverse is a normal number
 
 
 @tree.register_dataclass

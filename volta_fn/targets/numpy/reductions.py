@@ -18,14 +18,15 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduct
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.window import sum_dtype
 from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.memory import Scratch
 
 # Reductions and cumulative reductions in NumPy.
 #
-# Cumulative results have the operand's dtype; float16 and bfloat16 accumulate in float32. ``reverse`` accumulates from the end of the
-# axis.
+# Cumulative results have the operand's dtype. Sums of floats accumulate in float64, other operations on float16 and bfloat16 in float32.
+# ``reverse`` accumulates from the end of the axis.
 
 #: The number of elements per index of an axis from which on they accumulate together.
 _ROW = 64
@@ -36,9 +37,9 @@ _RANKED = dtypes.STORAGE | frozenset(_HALF)
 
 def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> np.ndarray:
     """Evaluate a cumulative primitive by its step's ufunc: integers wrap, NaN stays."""
-    ufunc = PRIMITIVES[reduction_of(name).step].evaluate
+    step = reduction_of(name).step
+    ufunc, wide = PRIMITIVES[step].evaluate, sum_dtype(step, operand.dtype)
     assert isinstance(ufunc, np.ufunc)
-    wide = np.dtype(np.float32) if operand.dtype in _HALF else operand.dtype
     x = np.flip(operand, axis) if reverse else operand
     x = x.astype(wide, copy=False)
     if ufunc is np.add and wide in dtypes.INEXACT:

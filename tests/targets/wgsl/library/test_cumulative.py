@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.targets.wgsl.library.checking import check
+from tests.targets.wgsl.library.checking import check, routine_of
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.lazy_imports import load
 
 CASES = [("cumsum", dtype, reverse) for dtype in ("float32", "uint8", "float16") for reverse in (False, True)]
@@ -48,3 +49,14 @@ def test_windows_of_an_axis_without_elements(base: int) -> None:
 def test_products_overflow_one_by_one() -> None:
     x = np.repeat(np.array([1e-30, 1e30], np.float32), 600)
     check("cumprod", [x], {"axis": 0, "reverse": False})
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumlogsumexp"])
+@pytest.mark.parametrize(("shape", "axis"), [((70_001,), 0), ((2000, 300), 0)])
+def test_long_sums_do_not_add_up_rounding_errors(name: str, shape: tuple[int, ...], axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load("volta_fn.targets.wgsl.library.cumulative"), "_ENOUGH", 1)  # as if there were many rows
+    x, params = np.full(shape, 0.1, np.float32), {"axis": axis, "reverse": False}
+    routine = routine_of(name, [x], params, capabilities())
+    (result,) = run_routine(routine, [x], [(x.shape, x.dtype)])
+    ufunc = np.add if name == "cumsum" else np.logaddexp
+    np.testing.assert_allclose(result, ufunc.accumulate(x.astype(np.float64), axis), rtol=3e-6)

@@ -10,7 +10,7 @@ from typing import Any
 from volta_fn.codegen.scalars import CumulativeOp, cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
-from volta_fn.dtypes import accumulator
+from volta_fn.primitives.window import sum_dtype
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, nest
 from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.routine import Routine
@@ -116,7 +116,7 @@ def _shifted(f: Function, scan: Scan, x: Number, reach: int) -> Number:
 # that came before the vector; long rows are split into chunks, whose totals a first launch finds. Along other axes vectors run across
 # the columns. Products of floats are computed one by one, since products of chunks might overflow where the result does not.
 #
-# float16 and bfloat16 accumulate in float32.
+# Sums of floats accumulate in float64, other operations on float16 and bfloat16 in float32.
 
 #: Elements of a chunk of a long row, and the fewest elements of a task.
 _CHUNK = 1 << 16
@@ -132,7 +132,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     (operand,) = avals
     if not operand.size:
         return empty_routine()
-    dtype = accumulator(operand.dtype)
+    dtype = sum_dtype(reduction_of(name).step, operand.dtype)
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not supports(scan.reduction.step, (dtype, dtype), {}):
         return None

@@ -119,6 +119,9 @@ _ENOUGH = 1 << 14
 _CHUNK = 32
 _MOST_CHUNKS = 256
 
+#: The elements that an invocation sums before it adds them to its total, so that long sums are sums of short ones.
+_BLOCK = 64
+
 #: The most elements of a row that an invocation accumulates in a dispatch.
 _STRETCH = 1 << 15
 
@@ -192,7 +195,7 @@ class _RowScan:
 
         def reduce(index: str) -> None:
             total = variable(shader, scan.neutral())
-            self._along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
+            self._accumulate(shader, source, index, total)
             totals.store(index, total)
 
         return shader.for_each(scan.row_count * (self.chunks - 1), reduce)
@@ -209,22 +212,33 @@ class _RowScan:
                 with shader.loop(quotient(index, scan.row_count)) as earlier:
                     at = shader.let("u32", plus(times(earlier, scan.row_count), remainder(index, scan.row_count)))
                     accumulate(shader, scan, total, totals.load(at))
-
-            def step(at: str) -> None:
-                accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
-                target.store(at, convert(shader, total, scan.stored))
-
-            self._along(shader, index, step)
+            self._accumulate(shader, source, index, total, lambda at, result: target.store(at, convert(shader, result, scan.stored)))
 
         return shader.for_each(scan.row_count * self.chunks, write)
 
-    def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
-        """Emit the body for the offsets of a chunk of a row."""
+    def _accumulate(
+        self, shader: Shader, source: ShaderArray, index: str, total: Number, write: Callable[[str, Number], None] | None = None
+    ) -> None:
+        """Emit the accumulation of a chunk of a row; `write` gets offsets and results."""
         scan = self.scan
         row, chunk = shader.let("u32", remainder(index, scan.row_count)), shader.let("u32", quotient(index, scan.row_count))
         first = shader.let("u32", times(chunk, self.length))
-        with shader.loop(f"min({first} + {self.length}u, {scan.size}u)", first) as i:
-            body(shader.let("u32", scan.offset(row, i)))
+        end = shader.let("u32", f"min({first} + {self.length}u, {scan.size}u)")
+
+        def elements(first: str, end: str, partial: Number, result: Callable[[], Number]) -> None:
+            with shader.loop(end, first) as i:
+                at = shader.let("u32", scan.offset(row, i))
+                accumulate(shader, scan, partial, convert(shader, source.load(at), scan.dtype))
+                if write is not None:
+                    write(at, result())
+
+        if scan.is_sequential or self.length <= _BLOCK or not scan.reduction.is_pairwise(scan.dtype):
+            elements(first, end, total, lambda: total)
+            return
+        with shader.loop(end, first, _BLOCK) as begin:
+            block = variable(shader, scan.neutral())
+            elements(begin, f"min({begin} + {_BLOCK}u, {end})", block, lambda: scan.combine(shader, total, block))
+            accumulate(shader, scan, total, block)
 
 
 # tiles
