@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
@@ -35,6 +36,7 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
@@ -290,13 +292,15 @@ _DEVICE_BUCKET = 1 << 22
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
-    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. A process's position becomes a constant.
-    `sums` says whether devices compute a sum.
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. Operands that were converted to float32, as
+    gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a constant. `sums` says whether
+    devices compute a sum.
     """
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):
         return closed
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
+    narrow = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
     positions: dict[Atom, Atom] = {}
     replaced: set[int] = set()
@@ -306,9 +310,11 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
             positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
             replaced.add(number)
         elif eqn.primitive is psum_p and sums(eqn):
-            for operands, start in arranged_operands(eqn, definitions, _DEVICE_BUCKET):
-                outs = [eqn.outvars[i] for i in operands]
-                part = Equation(psum_bucket_p, [eqn.invars[i] for i in operands], outs, eqn.params, eqn.position)
+            total = eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])
+            for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
+                outs = [total.outvars[i] for i in operands]
+                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
+                part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
                 starts.setdefault(start, []).append(part)
             replaced.add(number)
     if not replaced:
@@ -319,6 +325,16 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
         eqns += [] if number in replaced else closed.eqns[number : number + 1]
     outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
     return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
+
+
+def _widens(eqn: Equation) -> bool:
+    """Return True if an equation converts floats of 16 bits to float32."""
+    if eqn.primitive is not convert_element_type_p:
+        return False
+    return eqn.invars[0].aval.dtype in _HALVES and eqn.outvars[0].aval.dtype == np.float32
+
+
+_HALVES = (dtypes.as_dtype("bfloat16"), np.dtype(np.float16))
 
 
 def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:

@@ -127,6 +127,18 @@ def test_every_collective_of_every_dtype_is_a_kernel(machine: Machine) -> None:
     assert machine.host_steps() == [{}] * n
 
 
+@counts(2, 4)
+def test_a_sum_of_converted_numbers_is_that_of_float32(machine: Machine) -> None:
+    n = len(machine.devices)
+    values = np.random.default_rng(n).normal(size=(n, 300)).astype(ml_dtypes.bfloat16)
+    program = machine.by_rows(lambda x: lax.psum((x * x).astype("float32"), "i"))
+    squares = (values * values).astype(np.float32)
+    total = squares[0]
+    for row in squares[1:]:
+        total = total + row
+    np.testing.assert_array_equal(np.asarray(program(values)), np.tile(total, (n, 1)))
+
+
 #: Without large arrays, which take an emulated GPU a minute.
 LAWS = [law for law in itertools.product(law_cases.contexts(), law_cases.collectives(2)) if "large" not in law[1]]
 
