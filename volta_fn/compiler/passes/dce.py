@@ -36,6 +36,7 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
@@ -240,6 +241,39 @@ _SLOW_PRIMITIVES = frozenset(
 )
 
 
+#: Equations of other primitives than elementwise ones that are computed as early as an operand of a sum can be.
+_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p])
+
+
+def _with_early_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move equations that prepare operands of sums to where what they read is computed.
+
+    Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else.
+    """
+    eqns = closed.eqns
+    definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
+    #: The number of the equation after which a value can be computed.
+    early: dict[Atom, int] = {}
+    for number, eqn in enumerate(eqns):
+        operands = max([early.get(v, -1) for v in eqn.invars], default=-1)
+        early.update(dict.fromkeys(eqn.outvars, operands if _prepares(eqn) else number))
+    moved: set[int] = set()
+    remaining = [v for eqn in eqns if eqn.primitive is psum_p for v in eqn.invars]
+    while remaining:
+        number = definitions.get(remaining.pop(), -1)
+        if number >= 0 and number not in moved and _prepares(eqns[number]):
+            moved.add(number)
+            remaining += eqns[number].invars
+    if all(early[eqns[number].outvars[0]] == number - 1 for number in moved):
+        return closed
+    order = sorted(range(len(eqns)), key=lambda number: early[eqns[number].outvars[0]] if number in moved else number)
+    return closed.replace(eqns=[eqns[number] for number in order])
+
+
+def _prepares(eqn: Equation) -> bool:
+    return bool(eqn.primitive.arity or eqn.primitive in _RESHAPING) and not is_pinned(eqn.primitive) and not eqn.primitive.multiple_results
+
+
 class _Sum(NamedTuple):
     """Operands of a `psum` that are summed together."""
 
@@ -252,9 +286,10 @@ class _Sum(NamedTuple):
 @program_cache
 def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Split sums between processes into starts and waits."""
-    eqns = closed.eqns
-    if not any(eqn.primitive is psum_p for eqn in eqns):
+    if not any(eqn.primitive is psum_p for eqn in closed.eqns):
         return closed
+    original, closed = closed, _with_early_operands(closed)
+    eqns = closed.eqns
     definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
     first_reads = _first_reads(closed)
     #: The starts and waits before an equation, and what stands in place of a `psum`, by the number of the equation.
@@ -277,7 +312,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
         if operands:
             replacements[number] = _remaining_sum(eqn, [i for i in range(len(eqn.invars)) if i not in operands])
     if not replacements:
-        return closed
+        return original
     result: list[Equation] = []
     for number in range(len(eqns) + 1):
         result += starts.get(number, []) + waits.get(number, [])
@@ -299,6 +334,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):
         return closed
+    closed = _with_early_operands(closed)
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     narrow = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
