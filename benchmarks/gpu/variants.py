@@ -10,7 +10,8 @@ from volta_fn.targets.nvidia import driver
 from volta_fn.targets.nvidia.peers import kernels
 import os
 from volta_fn.targets.wgsl import target as wgsl_target
-wgsl_target.RoutineCache.__call__ = lambda self, key: key.make() or None
+cached = wgsl_target.RoutineCache.__call__
+wgsl_target.RoutineCache.__call__ = lambda self, key: key.make() or None if "psum_bucket" in str(key.key)[:200] else cached(self, key)
 use_gpu(); vf.distributed.initialize()
 gpus = Gpus(vf.process_count(), (vf.process_index(),))
 name = "gpu train/gpt medium@bfloat16"
@@ -24,8 +25,9 @@ def timed(call):
         for _ in range(20): loss = call()
         vf.block_until_ready(loss); samples.append((time.perf_counter() - t) / 20)
     return statistics.median(samples) * 1e3, first
+began = time.perf_counter()
 one, _ = timed(training_call(name, Gpus(1, (0,)), examples))
-if gpus.is_first: print(f"one GPU {one:.3f} ms", flush=True)
+if gpus.is_first: print(f"one GPU {one:.3f} ms, after {time.perf_counter() - began:.0f} s", flush=True)
 base, WIDENS = kernels.SCHEDULE, dce._widens
 for text in sys.argv[1:]:
     o = dict(part.split("=") for part in text.split(",") if part != "base")
