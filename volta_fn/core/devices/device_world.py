@@ -2,7 +2,8 @@
 
 Devices with memories of their own are for a program what processes are: each has its shard of an array, and they meet in collectives.
 Every device has a thread, which compiles and calls programs for it in the order in which they were asked for. So a device that waits for
-another, in a kernel or on the host, never keeps that one from coming.
+another, in a kernel or on the host, never keeps that one from coming. A program that only submits work is called by the caller's thread,
+for one device after another.
 """
 
 from __future__ import annotations
@@ -242,11 +243,11 @@ class _Worker:
 
     def __init__(self, device: Device) -> None:
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._world = DeviceWorld(device)
+        self.world = DeviceWorld(device)
         threading.Thread(target=self._work, name=f"volta_fn {device}", daemon=True).start()
 
     def _work(self) -> None:
-        distribution.set_current_in_thread(self._world)
+        distribution.set_current_in_thread(self.world)
         while True:
             self.calls.get()()
 
@@ -265,8 +266,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
 
     Raises the first error, with a note that names its device; collectives in which others wait for that one end.
     """
-    if distribution.current().member == DeviceWorld.member:
-        raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
+    _check_no_callback()
     task = _Task(len(devices))
 
     def call(number: int, device: Device, context: contextvars.Context) -> None:
@@ -291,9 +291,40 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
             _meetings.reset()
     if task.errors:
         device, error = task.errors[0]
-        error.add_note(f"It was raised on {device}, one of the devices {[str(d) for d in devices]} of the program.")
+        _add_note(error, device, devices)
         raise error
     return task.results
+
+
+def in_turn(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T]:
+    """Call a function that submits work to each of some devices, and waits for none.
+
+    Return the results in their order. Raises as `on_all` does.
+    """
+    _check_no_callback()
+    results: list[T] = []
+    with _submission:
+        try:
+            for device in devices:
+                distribution.set_current_in_thread(_workers[device].world)
+                results.append(function(device))
+        except BaseException as error:
+            _meetings.interrupt()
+            _meetings.reset()
+            _add_note(error, devices[len(results)], devices)
+            raise
+        finally:
+            distribution.set_current_in_thread(None)
+    return results
+
+
+def _check_no_callback() -> None:
+    if distribution.current().member == DeviceWorld.member:
+        raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
+
+
+def _add_note(error: BaseException, device: Device, devices: Sequence[Device]) -> None:
+    error.add_note(f"It was raised on {device}, one of the devices {[str(d) for d in devices]} of the program.")
 
 
 # Programs.
@@ -316,20 +347,25 @@ class DeviceProgram:
         self._out_specs = [array_spec(a, group_of(s)) for a, s in zip(closed.out_avals, local.out_shardings, strict=True)]
         self._donated = [i for i, flag in enumerate(donated) if flag]
 
-        def compiled(device: Device) -> Callable[..., Sequence[Any]]:
+        def compiled(device: Device) -> Executable:
             flags = donated or [False] * len(self._in_groups)
-            run: Callable[..., Sequence[Any]] = device.backend.compile(local.at(device), flags, pipeline).run
-            return run
+            executable: Executable = device.backend.compile(local.at(device), flags, pipeline)
+            return executable
 
-        self._programs = dict(zip(self.devices, on_all(self.devices, compiled), strict=True))
+        executables = on_all(self.devices, compiled)
+        self._programs = {device: executable.run for device, executable in zip(self.devices, executables, strict=True)}
+        #: How devices are called: first each by its thread, as kernels are loaded then.
+        self._call: Callable[..., list[Any]] = on_all
+        self._next_call: Callable[..., list[Any]] = in_turn if all(executable.submits for executable in executables) else on_all
 
     def __call__(self, args: Sequence[ConcreteArray]) -> list[ConcreteArray]:
         """Run the program; donated arguments are deleted."""
         buffers: list[Shards] = [moved(a, group).buffer() for a, group in zip(args, self._in_groups, strict=True)]
         for i in self._donated:
             args[i]._buffer, args[i]._spec = DELETED, array_spec(args[i].aval, args[i].device).donated
-        donate = bool(self._donated) and _are_exclusive([buffers[i] for i in self._donated])
-        results = on_all(self.devices, lambda device: self._programs[device](donate, *[b.parts[device] for b in buffers]))
+        donate = bool(self._donated) and _are_exclusive([buffers[i] for i in self._donated], self.devices)
+        results = self._call(self.devices, lambda device: self._programs[device](donate, *[b.parts[device] for b in buffers]))
+        self._call = self._next_call
         by_result = zip(*results, strict=True)
         return [
             wrap(Shards(dict(zip(self.devices, parts, strict=True)), spec.aval.shape), spec)
@@ -337,15 +373,18 @@ class DeviceProgram:
         ]
 
 
-def _are_exclusive(shards: Sequence[Shards]) -> bool:
+def _are_exclusive(shards: Sequence[Shards], devices: Sequence[Device]) -> bool:
     """Return whether nothing but lists of the caller refers to shards.
 
     Then they may be overwritten.
     """
-    parts = [part for each in shards for part in each.parts.values()]
-    if max(map(getrefcount, shards)) > _EXCLUSIVE_REFERENCES or max(map(getrefcount, parts)) > _EXCLUSIVE_REFERENCES:
+    if max(map(getrefcount, shards)) > _EXCLUSIVE_REFERENCES:
         return False
-    return all(device.backend.exclusive([part]) for each in shards for device, part in each.parts.items())
+    for device in devices:
+        parts = [each.parts[device] for each in shards]
+        if max(map(getrefcount, parts)) > _EXCLUSIVE_REFERENCES or not device.backend.exclusive(parts):
+            return False
+    return True
 
 
 def executable_at_home(closed: ClosedJaxpr, home: Device, pipeline: Any) -> Executable | None:

@@ -158,9 +158,12 @@ def set_current(world: World) -> None:
     process.set_process_rank(world.rank, world.size, _check_collectives if world.size > 1 else None)
 
 
-def set_current_in_thread(world: World) -> None:
-    """Replace the world in this thread, which works for one device alone."""
-    _of_thread.world = world
+def set_current_in_thread(world: World | None) -> None:
+    """Replace the world in this thread, which works for one device alone; None restores that of the processes."""
+    if world is None:
+        del _of_thread.world
+    else:
+        _of_thread.world = world
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     fake, devices = install(monkeypatch, getattr(request, "param", 2))
     with vf.default_device(devices[0]):
         yield Machine(fake, devices)
+    fake.close()
     assert not fake.broken, fake.broken
 
 
@@ -364,6 +365,18 @@ def test_an_error_of_one_gpu_ends_the_others_and_names_it(machine: Machine) -> N
             mapped(np.array([1, 1, 2, 2], np.float32))
         assert any("gpu:1" in note for note in caught.value.__notes__)
     np.testing.assert_array_equal(mapped(np.array([3, 3, 1, 1], np.float32)), [4, 4])
+
+
+def test_a_launch_that_fails_ends_kernels_that_wait_for_it(machine: Machine) -> None:
+    mapped = vf.jit(vf.shard_map(lambda x: lax.psum(x, "i"), mesh=machine.mesh((2,), "i"), in_specs=P("i"), out_specs=P()))
+    x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
+    for _ in range(4):
+        np.testing.assert_array_equal(mapped(x), [2, 4])
+    machine.fake.failures["cuLaunchKernelEx"] = [0, INVALID_VALUE]
+    with pytest.raises(DeviceError) as caught:
+        mapped(x)
+    assert any("raised on gpu:1" in note for note in caught.value.__notes__)
+    np.testing.assert_array_equal(mapped(x), [2, 4])
 
 
 def test_an_error_ends_collectives_on_the_host(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
