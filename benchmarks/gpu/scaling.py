@@ -111,21 +111,24 @@ def seconds_of(call: Callable[[], Any], steps: int) -> tuple[float, list[float]]
 
 def workloads(gpus: Gpus, names: Sequence[str]) -> None:
     """Train on one GPU and on all, and print times and losses."""
-    n, one = gpus.size, Gpus(1, (0,))
     for name in names:
-        examples = named(name).size["batch"]
-        calls = {
-            "one": lambda: training_call(name, one, examples),
-            "data parallelism": lambda: training_call(name, gpus, examples),
-            "split": lambda: split_call(name, gpus, examples),
-            "one with all examples": lambda: training_call(name, one, n * examples),
-        }
-        times = {}
-        for label, make in calls.items():
-            times[label], losses = seconds_of(make(), 20)
-            ratio = n * times["one"] / times[label] if label in ("data parallelism", "split") else 1.0
-            print(f"{name} {label:22s} {times[label] * 1e3:8.3f} ms {ratio:6.3f}  {' '.join(f'{x:.6f}' for x in losses)}", flush=True)
+        _compare(name, gpus)
     print(f"steps on the host: {host_steps()}", flush=True)
+
+
+def _compare(name: str, gpus: Gpus) -> None:
+    n, one, examples = gpus.size, Gpus(1, (0,)), named(name).size["batch"]
+    calls = {
+        "one": lambda: training_call(name, one, examples),
+        "data parallelism": lambda: training_call(name, gpus, examples),
+        "split": lambda: split_call(name, gpus, examples),
+        "one with all examples": lambda: training_call(name, one, n * examples),
+    }
+    times = {}
+    for label, make in calls.items():
+        times[label], losses = seconds_of(make(), 20)
+        ratio = n * times["one"] / times[label] if label in ("data parallelism", "split") else 1.0
+        print(f"{name} {label:22s} {times[label] * 1e3:8.3f} ms {ratio:6.3f}  {' '.join(f'{x:.6f}' for x in losses)}", flush=True)
 
 
 # A model that no GPU has room for.

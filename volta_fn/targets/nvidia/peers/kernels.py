@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Value, i64, vector_of
 from volta_fn.targets.nvidia.function import GLOBAL, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, divided
-from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
+from volta_fn.targets.nvidia.peers.memory import CAPACITY
 from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -29,7 +29,7 @@ class PeerSchedule(NamedTuple):
 
     threads: int = 512
     #: The most blocks.
-    blocks: int = BLOCKS
+    blocks: int = 64
     #: Words that a thread loads before it stores the first.
     unroll: int = 4
     #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
@@ -317,13 +317,15 @@ def moved(
         if slots:
             _send(f, count, lambda word: source.load(f, array, row, f.plus(begin, word), word_size), slots, word_size)
 
-    def take(exchange: Value) -> None:
+    def keep(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
         f.words(
             count,
             lambda word: [source.load(f, array, f.position, f.plus(begin, word), word_size)],
             lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
         )
+
+    def take(exchange: Value) -> None:
         for sender in others:
             fetch(exchange, sender)
 
@@ -332,7 +334,7 @@ def moved(
         slot = f.slot(f.position, sender, exchange, POSTS, size)
         _fetch(f, count, slot, lambda word, value: stored(sender, f.plus(begin, word), value), word_size)
 
-    f.exchanges(division.exchanges, post, take)
+    f.exchanges(division.exchanges, post, take, meanwhile=keep)
     return _dispatch(f, ranks, buffers, 1, division)
 
 

@@ -32,7 +32,7 @@ from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Func
 # which its exchanges take in turns: while one process leaves words of the next exchange, another may still read those of the last.
 
 #: The most blocks of a kernel, and the most processes of a group.
-BLOCKS, MOST_PROCESSES = 64, 32
+BLOCKS, MOST_PROCESSES = 128, 32
 #: Areas, and bytes of a block's slots in an area: the slots of all processes, for each of two kinds of words.
 AREAS, KINDS, CAPACITY = 4, 2, 1 << 17
 
