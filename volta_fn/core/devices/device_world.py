@@ -26,7 +26,7 @@ from volta_fn.core.devices.device import Device, Executable, default_device, loc
 from volta_fn.core.devices.placement import Shards, group_of, moved
 from volta_fn.core.devices.sharding import NamedSharding
 from volta_fn.core.jaxpr import ClosedJaxpr, devices_of
-from volta_fn.errors import DistributedError
+from volta_fn.errors import DeviceError, DistributedError
 from volta_fn.settings import value_of
 
 T = TypeVar("T")
@@ -141,24 +141,34 @@ class _Meetings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_ranks: dict[tuple[int, ...], _Meeting] = {}
-        self._memories: list[distribution.SharedMemory] = []
+        #: By the numbers of devices.
+        self._memories: dict[int, distribution.SharedMemory] = {}
 
     def of(self, ranks: tuple[int, ...]) -> _Meeting:
         """Return the meeting of some devices."""
         with self._lock:
             return self._by_ranks.setdefault(ranks, _Meeting(ranks))
 
-    def add(self, memory: distribution.SharedMemory) -> None:
+    def add(self, rank: int, memory: distribution.SharedMemory) -> None:
         """Add memory that a device shares with others."""
         with self._lock:
-            self._memories.append(memory)
+            self._memories[rank] = memory
+
+    def check(self, rank: int) -> None:
+        """Raise `DistributedError` if a device has failed; kernels that wait for it end then."""
+        try:
+            self._memories[rank].check_device()
+        except DeviceError as error:
+            self.interrupt()
+            self.reset()
+            raise DistributedError(f"GPU {rank} has failed, for which others wait in a collective: {error.message}") from error
 
     def interrupt(self) -> None:
         """End all collectives that wait."""
         with self._lock:
             for meeting in self._by_ranks.values():
                 meeting.barrier.abort()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.interrupt()
 
     def reset(self) -> None:
@@ -166,9 +176,9 @@ class _Meetings:
         with self._lock:
             for meeting in self._by_ranks.values():
                 meeting.barrier.reset()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.drain()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.reset()
 
 
@@ -201,7 +211,11 @@ class DeviceWorld:
 
     def watch_device(self, memory: distribution.SharedMemory) -> None:
         """Let the failure of another device end the collectives of this one."""
-        _meetings.add(memory)
+        _meetings.add(self.rank, memory)
+
+    def check_member(self, rank: int) -> None:
+        """Raise `DistributedError` if another device has failed."""
+        _meetings.check(rank)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function."""

@@ -72,6 +72,9 @@ class SharedMemory(Protocol):
     def waiting(self) -> list[DeviceCall]:
         """Return the collectives that wait, and have for long."""
 
+    def check_device(self) -> None:
+        """Raise `DeviceError` if the device has failed."""
+
     def interrupt(self) -> None:
         """End all collectives that wait."""
 
@@ -112,6 +115,9 @@ class World(Protocol):
     def watch_device(self, memory: SharedMemory) -> None:
         """Watch over the collectives of a device through memory that it shares."""
 
+    def check_member(self, rank: int) -> None:
+        """Raise `DistributedError` if a member, for which a kernel has waited for long, is a device that has failed."""
+
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
 
@@ -135,6 +141,9 @@ class _Alone:
 
     def watch_device(self, memory: SharedMemory) -> None:
         """Do nothing: there is no watch."""
+
+    def check_member(self, rank: int) -> None:
+        """Do nothing: there is no other process."""
 
     def run_once(self, function: Callable[[], T]) -> T:
         return function()

@@ -38,7 +38,7 @@ class Streams(FakeCuda):
             self._pending[stream] += 1
             if stream not in self._pieces:
                 self._pieces[stream] = queue.SimpleQueue()
-                threading.Thread(target=self._work, args=(stream,), daemon=True).start()
+                threading.Thread(target=self._work, args=(stream,), name=f"stream {stream}", daemon=True).start()
         self._pieces[stream].put(piece)
 
     def _work(self, stream: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import collectives as benchmark
 from tests.distributed import law_cases
-from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda
+from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda, Fault
 from tests.targets.nvidia.peers.one_process import install
 from volta_fn import P, lax, tree
 from volta_fn.core.devices.device_world import on_all
@@ -377,6 +378,29 @@ def test_a_launch_that_fails_ends_kernels_that_wait_for_it(machine: Machine) -> 
         mapped(x)
     assert any("raised on gpu:1" in note for note in caught.value.__notes__)
     np.testing.assert_array_equal(mapped(x), [2, 4])
+
+
+def test_a_kernel_that_faults_ends_those_that_wait_for_its_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = vf.jit(vf.shard_map(lambda x: lax.psum(x, "i"), mesh=machine.mesh((2,), "i"), in_specs=P("i"), out_specs=P()))
+    x = np.arange(4.0, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(mapped(x), [2, 4])
+    stream = machine.devices[1].backend.gpu.queue.driver.stream
+    kernel = type(machine.fake.kernels).__getitem__
+
+    def failing(kernels: Any, source: str) -> Callable[..., None]:
+        run = kernel(kernels, source)
+
+        def call(*args: Any) -> None:
+            if threading.current_thread().name == f"stream {stream}":
+                raise Fault
+            run(*args)
+
+        return call
+
+    monkeypatch.setattr(type(machine.fake.kernels), "__getitem__", failing)
+    with pytest.raises(DistributedError, match="GPU 1 has failed, for which others wait in a collective: "):
+        np.asarray(mapped(x))
 
 
 def test_an_error_ends_collectives_on_the_host(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
