@@ -20,7 +20,7 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from benchmarks.gpu.collectives import Gpus, host_steps, training_call
+from benchmarks.gpu.collectives import Gpus, host_steps, in_precision, training_call
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import library, map_arrays
@@ -60,10 +60,7 @@ def of_rows(shapes: Any, n: int) -> Callable[..., Any]:
 def split_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
     """Return the training step of a workload whose parameters and states are split."""
     n, workload = gpus.size, named(name)
-    local, whole = (
-        workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch})).in_precision("bfloat16")
-        for batch in (examples, n * examples)
-    )
+    local, whole = (in_precision(workload, batch) for batch in (examples, n * examples))
     (params, moments), *data = whole.inputs
     lib = library("volta_fn")
     shapes = {key: x.shape for key, x in params.items()}

@@ -251,7 +251,7 @@ def _with_early_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
     Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else.
     """
     eqns = closed.eqns
-    definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
+    definitions: dict[Atom, int] = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
     #: The number of the equation after which a value can be computed.
     early: dict[Atom, int] = {}
     for number, eqn in enumerate(eqns):
@@ -336,7 +336,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
         return closed
     closed = _with_early_operands(closed)
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
-    narrow = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
+    narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
     positions: dict[Atom, Atom] = {}
     replaced: set[int] = set()
