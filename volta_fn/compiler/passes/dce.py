@@ -37,6 +37,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
+from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
@@ -241,14 +242,15 @@ _SLOW_PRIMITIVES = frozenset(
 )
 
 
-#: Equations of other primitives than elementwise ones that are computed as early as an operand of a sum can be.
-_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p])
+#: Primitives, beside elementwise ones, of equations that are computed as early as an operand of a sum can be.
+_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p])
 
 
-def _with_early_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Move equations that prepare operands of sums to where what they read is computed.
+def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = frozenset()) -> ClosedJaxpr:
+    """Move equations that prepare operands of sums to where what they read is computed, and sums of some primitives behind them.
 
-    Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else.
+    Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else; so are
+    gradients of gathered parameters summed.
     """
     eqns = closed.eqns
     definitions: dict[Atom, int] = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
@@ -256,15 +258,15 @@ def _with_early_operands(closed: ClosedJaxpr) -> ClosedJaxpr:
     early: dict[Atom, int] = {}
     for number, eqn in enumerate(eqns):
         operands = max([early.get(v, -1) for v in eqn.invars], default=-1)
-        early.update(dict.fromkeys(eqn.outvars, operands if _prepares(eqn) else number))
-    moved: set[int] = set()
-    remaining = [v for eqn in eqns if eqn.primitive is psum_p for v in eqn.invars]
+        early.update(dict.fromkeys(eqn.outvars, operands if _prepares(eqn) or eqn.primitive in moved_sums else number))
+    moved = {number for number, eqn in enumerate(eqns) if eqn.primitive in moved_sums}
+    remaining = [v for eqn in eqns if eqn.primitive is psum_p or eqn.primitive in moved_sums for v in eqn.invars]
     while remaining:
         number = definitions.get(remaining.pop(), -1)
         if number >= 0 and number not in moved and _prepares(eqns[number]):
             moved.add(number)
             remaining += eqns[number].invars
-    if all(early[eqns[number].outvars[0]] == number - 1 for number in moved):
+    if not moved:
         return closed
     order = sorted(range(len(eqns)), key=lambda number: early[eqns[number].outvars[0]] if number in moved else number)
     return closed.replace(eqns=[eqns[number] for number in order])
@@ -288,7 +290,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Split sums between processes into starts and waits."""
     if not any(eqn.primitive is psum_p for eqn in closed.eqns):
         return closed
-    original, closed = closed, _with_early_operands(closed)
+    original, closed = closed, _with_early_sums(closed)
     eqns = closed.eqns
     definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
     first_reads = _first_reads(closed)
@@ -327,14 +329,14 @@ _DEVICE_BUCKET = 1 << 22
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
-    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. Operands that were converted to float32, as
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows. Operands that were converted to float32, as
     gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a constant. `sums` says whether
     devices compute a sum.
     """
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):
         return closed
-    closed = _with_early_operands(closed)
+    closed = _with_early_sums(closed, frozenset([reduce_scatter_p]))
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
