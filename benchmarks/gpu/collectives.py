@@ -387,6 +387,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file = options.nccl or Path(folder) / "nccl.json"
             return max([_run_form(form, options.gpus, [*words, "--nccl", str(file)]) for form in options.forms])
     chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}
+    if options.blocks:
+        chosen["most_blocks"] = options.blocks
     kernels.SCHEDULE = kernels.SCHEDULE._replace(**chosen)
     if options.shares:
         kernels._reduce_whole = kernels._reduce_shares

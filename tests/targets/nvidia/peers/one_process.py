@@ -76,9 +76,9 @@ def install(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Streams, list[
     monkeypatch.setattr(kernels, "SCHEDULE", SCHEDULE)
     for module in (exchange, kernels):
         monkeypatch.setattr(module, "CAPACITY", 1 << 10)
-    monkeypatch.setattr(exchange, "BLOCKS", SCHEDULE.blocks)
+    monkeypatch.setattr(exchange, "BLOCKS", SCHEDULE.most_blocks)
     monkeypatch.setattr(kernels, "_FEWEST", 1 << 9)
-    monkeypatch.setattr(memory, "SIZE", memory.SLOTS + memory.AREAS * SCHEDULE.blocks * memory.KINDS * (1 << 10))
+    monkeypatch.setattr(memory, "SIZE", memory.SLOTS + memory.AREAS * SCHEDULE.most_blocks * memory.KINDS * (1 << 10))
     library._functions.cache_clear()
     backend.adapters.cache_clear()
     monkeypatch.setattr(device, "_devices_by_platform", {k: v for k, v in device._devices_by_platform.items() if k != "gpu"})

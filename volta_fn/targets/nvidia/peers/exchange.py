@@ -206,12 +206,7 @@ class PeerFunction(KernelFunction):
             self.repeat(self.thread, count, i32(self._unroll * step), [], body)
 
     def exchanges(
-        self,
-        count: int,
-        post: Callable[[Value], None],
-        take: Callable[[Value], None],
-        finish: Callable[[Value], None] | None = None,
-        meanwhile: Callable[[Value], None] = lambda exchange: None,
+        self, count: int, post: Callable[[Value], None], take: Callable[[Value], None], finish: Callable[[Value], None] | None = None
     ) -> None:
         """Append all exchanges of a block.
 
@@ -220,7 +215,6 @@ class PeerFunction(KernelFunction):
             post: leaves the words of an exchange.
             take: reads those that have arrived, and may leave results.
             finish: reads the results that have arrived, if there are any.
-            meanwhile: does what needs no other process, while words are under way.
         """
 
         def posted(exchange: Value) -> None:
@@ -236,7 +230,6 @@ class PeerFunction(KernelFunction):
             following = self.plus(exchange, i32(1))
             with self.only_if(self.below(following, count)):
                 posted(following)
-            meanwhile(exchange)
             self.wait(exchange, POSTS)
             take(exchange)
             if finish is not None:
@@ -249,7 +242,6 @@ class PeerFunction(KernelFunction):
         if count > 1:
             self.repeat(i32(0), i32(count), i32(1), [], body)
         else:
-            meanwhile(i32(0))
             self.wait(i32(0), POSTS)
             take(i32(0))
             if finish is not None:

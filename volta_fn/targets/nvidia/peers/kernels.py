@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Value, i64, vector_of
 from volta_fn.targets.nvidia.function import GLOBAL, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
 from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, divided
-from volta_fn.targets.nvidia.peers.memory import CAPACITY
+from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
 from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -28,13 +28,20 @@ class PeerSchedule(NamedTuple):
     """How a collective's kernel runs."""
 
     threads: int = 512
-    #: The most blocks.
+    #: The most blocks, and those for `many` bytes or more. Fewer leave multiprocessors to kernels that run at the same time.
     blocks: int = 64
+    most_blocks: int = BLOCKS
+    many: int = 1 << 26
     #: Words that a thread loads before it stores the first.
     unroll: int = 4
     #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
     #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
     whole: int = 1 << 18
+
+
+    def blocks_for(self, size: int) -> int:
+        """Return the most blocks for an array of so many bytes."""
+        return self.most_blocks if size >= self.many else self.blocks
 
 
 #: The schedule of all collectives.
@@ -125,6 +132,7 @@ def reduction(
     arrays = _Arrays(f, sizes, numbers)
     # Two processes send each other as much in either way.
     whole = len(ranks) <= 2 or sum(sizes) <= schedule.whole
+    schedule = schedule._replace(blocks=schedule.blocks_for(sum(sizes)))
     division = (_reduce_whole if whole else _reduce_shares)(f, arrays, numbers, step, schedule)
     return _dispatch(f, ranks, buffers, len(sizes), division)
 
@@ -286,6 +294,12 @@ def _word_of(*sizes: int) -> int:
     return math.gcd(WORD, *sizes)
 
 
+def _divided_rows(f: PeerFunction, row_bytes: int, word_size: int, schedule: PeerSchedule) -> Division:
+    """Divide the words of a row, of which each process has one."""
+    fewest = max(_FEWEST // word_size // f.size, 1)
+    return divided(row_bytes // word_size, f.slot_bytes // word_size, fewest, schedule.blocks_for(f.size * row_bytes))
+
+
 def moved(
     row_bytes: int, source: Rows, target: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
 ) -> Dispatch:
@@ -297,7 +311,7 @@ def moved(
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind, target.behind)
     size = f.slot_bytes
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    division = _divided_rows(f, row_bytes, word_size, schedule)
     array, result = f.bindings
     others = [f.other(distance) for distance in range(1, f.size)]
 
@@ -317,15 +331,13 @@ def moved(
         if slots:
             _send(f, count, lambda word: source.load(f, array, row, f.plus(begin, word), word_size), slots, word_size)
 
-    def keep(exchange: Value) -> None:
+    def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
         f.words(
             count,
             lambda word: [source.load(f, array, f.position, f.plus(begin, word), word_size)],
             lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
         )
-
-    def take(exchange: Value) -> None:
         for sender in others:
             fetch(exchange, sender)
 
@@ -334,7 +346,7 @@ def moved(
         slot = f.slot(f.position, sender, exchange, POSTS, size)
         _fetch(f, count, slot, lambda word, value: stored(sender, f.plus(begin, word), value), word_size)
 
-    f.exchanges(division.exchanges, post, take, meanwhile=keep)
+    f.exchanges(division.exchanges, post, take)
     return _dispatch(f, ranks, buffers, 1, division)
 
 
@@ -347,7 +359,7 @@ def scattered_sum(
     word_size = _word_of(row_bytes, source.behind)
     numbers = Numbers(f, dtype, word_size)
     size = f.slot_bytes
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    division = _divided_rows(f, row_bytes, word_size, schedule)
     array, result = f.bindings
 
     def post(exchange: Value) -> None:
@@ -394,7 +406,7 @@ def permuted(
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes)
     type_ = word_type(word_size)
-    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks)
+    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks_for(row_bytes))
     array, result = f.bindings
     nobody = i32(f.size)
     target, source = nobody, nobody
