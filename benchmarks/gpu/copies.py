@@ -1,4 +1,4 @@
-"""Temporary: what copies by copy engines, and by kernels of few blocks, cost products beside them (torch)."""
+"""Temporary."""
 import sys, time, torch
 n = torch.cuda.device_count()
 D = [torch.device("cuda", i) for i in range(n)]

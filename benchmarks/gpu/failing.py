@@ -1,4 +1,4 @@
-"""Temporary: what happens when a GPU's kernel faults, or a process is killed."""
+"""Temporary."""
 import os, signal, sys, time
 import numpy as np
 import volta_fn as vf

@@ -1,6 +1,6 @@
-"""Training with parameters and states split between GPUs of one process: `python -m benchmarks.gpu.scaling`.
+"""Training with split parameters: `python -m benchmarks.gpu.scaling`.
 
-Each GPU has a row of every parameter and of its moments in float32; it gathers parameters in bfloat16 where they are used, and gets the sum
+Parameters and states are split between the GPUs of one process. Each GPU has a row of every parameter and of its moments in float32; it gathers parameters in bfloat16 where they are used, and gets the sum
 of a row's gradients (ZeRO-3, Rajbhandari et al. 2020; FSDP). `workloads` trains those of `benchmarks.gpu.collectives` so, beside data
 parallelism and one GPU with all examples. `large` trains a GPT whose parameters and states no GPU has room for, layer by layer, and
 compares the memory that it takes with the memory that `lower(…).memory()` foretells.
@@ -43,7 +43,7 @@ def gathered(row: Any, shape: Sequence[int]) -> Any:
 
 
 def of_rows(shapes: Any, n: int) -> Callable[..., Any]:
-    """Return `value_and_grad` for rows of parameters: the gradient of the mean over all GPUs."""
+    """Return `value_and_grad` of rows, for the mean over all GPUs."""
 
     def value_and_grad(function: Callable[..., Any]) -> Callable[..., Any]:
         whole = lambda rows: {name: gathered(row, shapes[name]) for name, row in rows.items()}
@@ -137,7 +137,10 @@ def layer_shapes(width: int) -> dict[str, tuple[int, int]]:
 
 
 def large_step(n: int, width: int, heads: int, vocabulary: int) -> Callable[..., Any]:
-    """Return the training step of a GPT, for one GPU's rows: `layers` of all layers' matrices, and `tokens`, the embedding, tied."""
+    """Return the training step of a GPT, for one GPU's rows.
+
+    Parameters are `layers`, all layers' matrices, and `tokens`, the embedding, which is also the last matrix.
+    """
     shapes = layer_shapes(width)
 
     def norm(x: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Show when the kernels of a training step run: `python -m benchmarks.gpu.timeline WORKLOAD`.
+"""When a step's kernels run: `python -m benchmarks.gpu.timeline WORKLOAD`.
 
-A step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have no names,
+A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have no names,
 so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in µs on each GPU.
 """
 

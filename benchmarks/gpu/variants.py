@@ -1,4 +1,4 @@
-"""Temporary: steps of data parallelism by other schedules; run by a process for each GPU."""
+"""Temporary."""
 import statistics, sys, time
 import numpy as np
 import volta_fn as vf

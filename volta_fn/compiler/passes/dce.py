@@ -247,9 +247,9 @@ _RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p])
 
 
 def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = frozenset()) -> ClosedJaxpr:
-    """Move equations that prepare operands of sums to where what they read is computed, and sums of some primitives behind them.
+    """Move equations that prepare operands of sums to what they read.
 
-    Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else; so are
+    Sums of some primitives move behind them. Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else; so are
     gradients of gathered parameters summed.
     """
     eqns = closed.eqns

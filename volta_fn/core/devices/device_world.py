@@ -155,7 +155,10 @@ class _Meetings:
             self._memories[rank] = memory
 
     def check(self, rank: int) -> None:
-        """Raise `DistributedError` if a device has failed; kernels that wait for it end then."""
+        """Raise `DistributedError` if a device has failed.
+
+        Kernels that wait for it end then.
+        """
         try:
             self._memories[rank].check_device()
         except DeviceError as error:

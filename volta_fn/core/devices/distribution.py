@@ -116,7 +116,10 @@ class World(Protocol):
         """Watch over the collectives of a device through memory that it shares."""
 
     def check_member(self, rank: int) -> None:
-        """Raise `DistributedError` if a member, for which a kernel has waited for long, is a device that has failed."""
+        """Raise `DistributedError` if a member is a device that has failed.
+
+        It is called when a kernel has waited for the member for long.
+        """
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
@@ -168,7 +171,10 @@ def set_current(world: World) -> None:
 
 
 def set_current_in_thread(world: World | None) -> None:
-    """Replace the world in this thread, which works for one device alone; None restores that of the processes."""
+    """Replace the world in this thread, which works for one device alone.
+
+    None restores that of the processes.
+    """
     if world is None:
         del _of_thread.world
     else:

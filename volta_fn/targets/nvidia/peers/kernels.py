@@ -57,7 +57,10 @@ def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], r
 
 
 class _Arrays:
-    """The words of several results of a dtype, and those of what is combined, numbered one after another."""
+    """The words of several results of a dtype, numbered one after another.
+
+    What is combined has as many words.
+    """
 
     def __init__(self, f: PeerFunction, sizes: Sequence[int], numbers: Numbers) -> None:
         self.f, self._source_size = f, numbers.source_size
@@ -122,9 +125,9 @@ def reduction(
     source: np.dtype | None = None,
     schedule: PeerSchedule | None = None,
 ) -> Dispatch:
-    """Return the dispatch that combines arrays over processes, with results of a dtype and of so many bytes.
+    """Return the dispatch that combines arrays over processes.
 
-    Buffers are the arrays, which may be of another dtype, `source`, then the results. Numbers are combined in the order of the processes.
+    Results are of a dtype and of so many bytes. Buffers are the arrays, which may be of another dtype, `source`, then the results. Numbers are combined in the order of the processes.
     """
     schedule = schedule or SCHEDULE
     f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)

@@ -124,7 +124,10 @@ class Peers:
         return [(ranks, region) for ranks, region in self._regions.copy().items() if region is not None]
 
     def check(self) -> None:
-        """Raise `DistributedError` if a kernel has waited too long for another process, or for a device that has failed."""
+        """Raise `DistributedError` if a kernel waits in vain.
+
+        It has waited too long for another process, or waits for a device that has failed.
+        """
         with self._reading:
             reports = [(ranks, region.world, *region.words[:2]) for ranks, region in self._connected()]
         for ranks, world, report, awaited in reports:
