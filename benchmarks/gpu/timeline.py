@@ -1,7 +1,7 @@
 """When a step's kernels run: `python -m benchmarks.gpu.timeline WORKLOAD`.
 
-A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have no names,
-so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in µs on each GPU.
+A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have
+no names, so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in µs on each GPU.
 """
 
 from __future__ import annotations

@@ -249,8 +249,8 @@ _RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p])
 def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = frozenset()) -> ClosedJaxpr:
     """Move equations that prepare operands of sums to what they read.
 
-    Sums of some primitives move behind them. Gradients of casts, of which all are at the beginning of a function, are converted at the end of its gradient, after all else; so are
-    gradients of gathered parameters summed.
+    Sums of some primitives move behind them. Gradients of casts, of which all are at the beginning of a function, are converted at the end
+    of its gradient, after all else; so are gradients of gathered parameters summed.
     """
     eqns = closed.eqns
     definitions: dict[Atom, int] = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
@@ -329,9 +329,9 @@ _DEVICE_BUCKET = 1 << 22
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
-    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows. Operands that were converted to float32, as
-    gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a constant. `sums` says whether
-    devices compute a sum.
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows. Operands that were
+    converted to float32, as gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a
+    constant. `sums` says whether devices compute a sum.
     """
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):

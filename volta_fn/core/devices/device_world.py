@@ -294,7 +294,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
         task.run(number, device, lambda: context.run(in_context))
 
     with _submission:
-        workers = [_workers.get(device) or _workers.setdefault(device, _Worker(device)) for device in devices]
+        workers = [*map(_worker_of, devices)]
         try:
             for number, (device, worker) in enumerate(zip(devices, workers, strict=True)):
                 worker.calls.put(partial(call, number, device, contextvars.copy_context()))
@@ -323,16 +323,20 @@ def in_turn(devices: Sequence[Device], function: Callable[[Device], T]) -> list[
     with _submission:
         try:
             for device in devices:
-                distribution.set_current_in_thread(_workers[device].world)
+                distribution.set_current_in_thread(_worker_of(device).world)
                 results.append(function(device))
         except BaseException as error:
             _meetings.interrupt()
             _meetings.reset()
-            _add_note(error, devices[len(results)], devices)
+            _add_note(error, devices[min(len(results), len(devices) - 1)], devices)
             raise
         finally:
             distribution.set_current_in_thread(None)
     return results
+
+
+def _worker_of(device: Device) -> _Worker:
+    return _workers.get(device) or _workers.setdefault(device, _Worker(device))
 
 
 def _check_no_callback() -> None:

@@ -175,9 +175,8 @@ def set_current_in_thread(world: World | None) -> None:
 
     None restores that of the processes.
     """
-    if world is None:
-        del _of_thread.world
-    else:
+    _of_thread.__dict__.pop("world", None)
+    if world is not None:
         _of_thread.world = world
 
 

@@ -38,7 +38,6 @@ class PeerSchedule(NamedTuple):
     #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
     whole: int = 1 << 18
 
-
     def blocks_for(self, size: int) -> int:
         """Return the most blocks for an array of so many bytes."""
         return self.most_blocks if size >= self.many else self.blocks
@@ -127,7 +126,8 @@ def reduction(
 ) -> Dispatch:
     """Return the dispatch that combines arrays over processes.
 
-    Results are of a dtype and of so many bytes. Buffers are the arrays, which may be of another dtype, `source`, then the results. Numbers are combined in the order of the processes.
+    Results are of a dtype and of so many bytes. Buffers are the arrays, which may be of another dtype, `source`, then the results. Numbers
+    are combined in the order of the processes.
     """
     schedule = schedule or SCHEDULE
     f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
