@@ -58,7 +58,7 @@ def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> 
     """Return the routine of a reduction by "sum", "max" or "min"."""
     dtypes = params.get("dtypes") or [aval.dtype for aval in avals]
     sizes = [aval.size * dtype.itemsize for aval, dtype in zip(avals, dtypes, strict=True)]
-    if max(sizes) > _LARGEST or not all(combines(step, aval.dtype) for aval in avals) or not any(sizes):
+    if any(size > _LARGEST for size in sizes) or not all(combines(step, aval.dtype) for aval in avals) or not any(sizes):
         return None
     ranks = _ranks(params)
     if not shared.connect(ranks):
