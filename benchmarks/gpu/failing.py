@@ -8,7 +8,7 @@ from volta_fn import P, lax
 mode = sys.argv[1]
 use_gpu()
 if mode != "one": vf.distributed.initialize()
-n = 4
+n = len(vf.devices("gpu")) if mode == "one" else vf.process_count()
 mesh = vf.make_mesh({"i": n})
 f = vf.jit(vf.shard_map(lambda x: lax.psum(x * 2, "i"), mesh=mesh, in_specs=P("i"), out_specs=P()))
 x = vf.device_put(np.arange(4096.0, dtype="float32"), vf.NamedSharding(mesh, P("i"))) if mode == "one" else np.ones(1024, "float32")
