@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -424,8 +423,7 @@ class NvidiaDriver:
                 nodes.append(self._loop(step))
             else:
                 kernel = step.pipeline
-                urgent = bool(step.bind_group.peers) and not os.environ.get("MULTI_NO_PRIORITY")
-                nodes.append(KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step), urgent))
+                nodes.append(KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step)))
         return tuple(nodes)
 
     def _loop(self, step: Repeat) -> LoopNode:

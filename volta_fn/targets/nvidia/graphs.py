@@ -282,10 +282,6 @@ class ConditionalNodeParameters(ctypes.Structure):
     )
 
 
-#: The attribute of a kernel's priority, the flag of graphs whose nodes have priorities, and the bytes of an attribute.
-_PRIORITY, _USE_PRIORITIES, _ATTRIBUTE_BYTES = 8, 8, 64
-#: The highest priority that all GPUs have.
-_HIGHEST = -1
 #: CUDA's numbers of conditional nodes, and of those that repeat a graph.
 _CONDITIONAL, _WHILE = 13, 1
 
@@ -299,8 +295,6 @@ class KernelNode(NamedTuple):
     shared_bytes: int
     #: The parameters, whose addresses the driver reads.
     parameters: Parameters
-    #: Whether its blocks begin before those of others that are ready.
-    urgent: bool = False
 
 
 class LoopNode(NamedTuple):
@@ -361,16 +355,12 @@ class _Builder:
         return handles
 
     def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
-        function, grid, threads, shared, parameters, urgent = kernel
+        function, grid, threads, shared, parameters = kernel
         node = KernelNodeParameters(function, grid, threads, shared, parameters.address, None, None, None)
         result = ctypes.c_void_p()
         array = (ctypes.c_void_p * len(before))(*before) if before else None
         status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
         self._errors.check(status, "cuGraphAddKernelNode")
-        if urgent:
-            attribute = ctypes.create_string_buffer(struct.pack("<i", _HIGHEST), _ATTRIBUTE_BYTES)
-            status = self._functions.cuGraphKernelNodeSetAttribute(result, _PRIORITY, ctypes.addressof(attribute))
-            self._errors.check(status, "cuGraphKernelNodeSetAttribute")
         return result.value or 0
 
     def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
@@ -410,8 +400,7 @@ def instantiate(
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
         _Builder(loaded, errors, condition).add(graph.value or 0, nodes, edges)
-        flags = _USE_PRIORITIES if any(isinstance(node, KernelNode) and node.urgent for node in nodes) else 0
-        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, flags), "cuGraphInstantiate")
+        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)
     handle = executable.value or 0
