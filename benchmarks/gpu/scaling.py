@@ -2,8 +2,8 @@
 
 Parameters and states are split between the GPUs of one process. Each GPU has a row of every parameter and of its moments in float32; it
 gathers parameters in bfloat16 where they are used, and gets the sum of a row's gradients (ZeRO-3, Rajbhandari et al. 2020; FSDP).
-`workloads` trains those of `benchmarks.gpu.collectives` so, beside data parallelism and one GPU with all examples. `large` trains a GPT that
-no GPU has room for, layer by layer, and compares the memory that it takes with what `lower(…).memory()` foretells.
+`workloads` trains those of `benchmarks.gpu.collectives` so, beside data parallelism and one GPU with all examples. `large` trains a GPT
+that no GPU has room for, layer by layer, and compares the memory that it takes with what `lower(…).memory()` foretells.
 """
 
 from __future__ import annotations
