@@ -30,7 +30,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
-from benchmarks.workloads.case import Library, arrays_in, library, map_arrays
+from benchmarks.workloads.case import Case, Library, Workload, arrays_in, library, map_arrays
 from volta_fn import P, lax
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.nvidia.peers import kernels
@@ -301,8 +301,7 @@ def training_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
     """
     n = gpus.size
     workload = named(name)
-    case = lambda batch: _in(workload.precision, workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch})))
-    local, whole = case(examples), case(n * examples)
+    local, whole = in_precision(workload, examples), in_precision(workload, n * examples)
     lib = library("volta_fn")
 
     def averaged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -328,8 +327,10 @@ def _with(lib: Library, averaged: Callable[..., Any]) -> Library:
     return lib._replace(jax=SimpleNamespace(__name__="volta_fn", tree=vf.tree, value_and_grad=averaged))
 
 
-def _in(precision: str, case: Any) -> Any:
-    return case.in_precision(precision) if precision else case
+def in_precision(workload: Workload, batch: int) -> Case:
+    """Return the case of a workload with so many examples, in its precision."""
+    case = workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch}))
+    return case.in_precision(workload.precision) if workload.precision and case.in_precision else case
 
 
 def train(gpus: Gpus, names: Sequence[str]) -> None:
@@ -386,6 +387,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file = options.nccl or Path(folder) / "nccl.json"
             return max([_run_form(form, options.gpus, [*words, "--nccl", str(file)]) for form in options.forms])
     chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}
+    if options.blocks:
+        chosen["most_blocks"] = options.blocks
     kernels.SCHEDULE = kernels.SCHEDULE._replace(**chosen)
     if options.shares:
         kernels._reduce_whole = kernels._reduce_shares

@@ -156,6 +156,25 @@ def test_a_sum_of_sums_starts_after_those_are_awaited(mesh: Any) -> None:
     vf.check_jaxpr(after)
 
 
+def test_gradients_of_casts_are_summed_early(mesh: Any) -> None:
+    """Their conversions are the last equations of a gradient, as casts are the first of a function; here they are scaled, too."""
+
+    def step(a: Any, b: Any, x: Any) -> Any:
+        def loss(p: Any) -> Any:
+            a, b = (w.astype("bfloat16") for w in p)
+            return vnp.sum(vnp.tanh(vnp.tanh(x @ a) @ b).astype("float32"))
+
+        grads = vf.tree.map(lambda g: (g * 0.5).reshape(-1), vf.grad(loss)((a, b)))
+        return vf.optim.average_gradients(grads, "data")
+
+    ones = np.ones((300, 300), np.float32)
+    before = optimize(program(mesh, step, (P(), P(), P("data")), (P(), P()), ones, ones, ones.astype(vf.dtypes.bfloat16)))
+    after = overlap_sums(before)
+    order = [name for name in names(after) if name in ("dot_general", "psum_start", "psum_done", "psum")]
+    assert order[2:] == ["dot_general", "psum_start", "dot_general", "dot_general", "psum", "psum_done"]
+    vf.check_jaxpr(after)
+
+
 def test_sums_without_computation_to_hide_behind_stay_whole(mesh: Any) -> None:
     closed = optimize(program(mesh, lambda x: lax.psum([x, x + 1, x * 2], "data"), P("data"), P(), np.ones((100, 100), np.float32)))
     assert overlap_sums(closed) is closed

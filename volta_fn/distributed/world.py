@@ -100,6 +100,9 @@ class MpiWorld:
         """Watch over the collectives of a device through memory that it shares."""
         self.calls.devices.append(memory.waiting)
 
+    def check_member(self, rank: int) -> None:
+        """Do nothing: a process whose device fails ends, which the watch sees."""
+
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
         result: Any = None

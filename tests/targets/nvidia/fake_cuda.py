@@ -132,7 +132,7 @@ class FakeCuda:
         """Return how often a function was called."""
         return self.calls.count(name)
 
-    def _enqueue(self, piece: Callable[[], None]) -> None:
+    def _enqueue(self, piece: Callable[[], None], stream: int) -> None:
         context = self.context
         assert context is not None
 
@@ -140,11 +140,15 @@ class FakeCuda:
             if not context.status and not context.destroyed:
                 piece()
 
-        if self.eager:  # at once, in this thread: others may launch work that this one waits for
-            self.clock += 1.0
-            run()
+        if self.eager:
+            self._start(run, stream)
         else:
             self.work.append(run)
+
+    def _start(self, piece: Callable[[], None], stream: int) -> None:
+        """Do a piece of the work in a stream at once."""
+        self.clock += 1.0
+        piece()
 
     def _make(self, result: int, value: Any) -> None:
         handle = next(self._handles)
@@ -254,13 +258,13 @@ class FakeCuda:
 
     def do_cuMemcpyHtoDAsync_v2(self, target: int, source: int, size: int, stream: int) -> None:
         data = ctypes.string_at(source, size)
-        self._enqueue(lambda: ctypes.memmove(target, data, size) and None)
+        self._enqueue(lambda: ctypes.memmove(target, data, size) and None, stream)
 
     def do_cuMemcpyDtoHAsync_v2(self, target: int, source: int, size: int, stream: int) -> None:
-        self._enqueue(lambda: ctypes.memmove(target, source, size) and None)
+        self._enqueue(lambda: ctypes.memmove(target, source, size) and None, stream)
 
     def do_cuMemcpyDtoDAsync_v2(self, target: int, source: int, size: int, stream: int) -> None:
-        self._enqueue(lambda: ctypes.memmove(target, source, size) and None)
+        self._enqueue(lambda: ctypes.memmove(target, source, size) and None, stream)
 
     # streams and events
 
@@ -281,7 +285,7 @@ class FakeCuda:
         def reach() -> None:
             self.events[event] = True, self.clock
 
-        self._enqueue(reach)
+        self._enqueue(reach, stream)
 
     def do_cuEventQuery(self, event: int) -> int:
         return 0 if self.events[event][0] else NOT_READY
@@ -355,13 +359,13 @@ class FakeCuda:
     def do_cuLaunchKernel(self, function: int, *args: Any) -> int:
         *sizes, shared, stream, parameters, extra = args
         assert not shared and not extra and self.objects[stream] == "stream"
-        self._enqueue(self._launch(function, tuple(sizes[:3]), tuple(sizes[3:]), parameters))
+        self._enqueue(self._launch(function, tuple(sizes[:3]), tuple(sizes[3:]), parameters), stream)
         return 0
 
     def do_cuLaunchKernelEx(self, configuration: int, function: int, parameters: int, extra: Any) -> None:
         launch = LaunchConfiguration.from_address(configuration)
         assert self.objects[launch.stream] == "stream" and not (extra or launch.attributes or launch.attribute_count)
-        self._enqueue(self._launch(function, tuple(launch.grid), tuple(launch.threads), parameters))
+        self._enqueue(self._launch(function, tuple(launch.grid), tuple(launch.threads), parameters), launch.stream)
 
     def do_cuGraphCreate(self, result: int, flags: int) -> None:
         self._make(result, [])
@@ -417,7 +421,7 @@ class FakeCuda:
 
     def do_cuGraphLaunch(self, executable: int, stream: int) -> None:
         nodes = self.objects[executable][1]
-        self._enqueue(lambda: self._run_nodes(nodes))
+        self._enqueue(lambda: self._run_nodes(nodes), stream)
 
     def _run_nodes(self, nodes: list[Any]) -> None:
         """Run nodes in the order that is farthest from theirs."""

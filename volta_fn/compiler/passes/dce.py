@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
@@ -35,6 +36,9 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
+from volta_fn.primitives.data_movement.slicing import pad_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 from volta_fn.transforms.differentiation import fixed_point, marked
@@ -197,6 +201,40 @@ _SLOW_PRIMITIVES = frozenset(
 )
 
 
+#: Primitives, beside elementwise ones, of equations that are computed as early as an operand of a sum can be.
+_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p])
+
+
+def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = frozenset()) -> ClosedJaxpr:
+    """Move equations that prepare operands of sums to what they read.
+
+    Sums of some primitives move behind them. Gradients of casts, of which all are at the beginning of a function, are converted at the end
+    of its gradient, after all else; so are gradients of gathered parameters summed.
+    """
+    eqns = closed.eqns
+    definitions: dict[Atom, int] = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
+    #: The number of the equation after which a value can be computed.
+    early: dict[Atom, int] = {}
+    for number, eqn in enumerate(eqns):
+        operands = max([early.get(v, -1) for v in eqn.invars], default=-1)
+        early.update(dict.fromkeys(eqn.outvars, operands if _prepares(eqn) or eqn.primitive in moved_sums else number))
+    moved = {number for number, eqn in enumerate(eqns) if eqn.primitive in moved_sums}
+    remaining = [v for eqn in eqns if eqn.primitive is psum_p or eqn.primitive in moved_sums for v in eqn.invars]
+    while remaining:
+        number = definitions.get(remaining.pop(), -1)
+        if number >= 0 and number not in moved and _prepares(eqns[number]):
+            moved.add(number)
+            remaining += eqns[number].invars
+    if not moved:
+        return closed
+    order = sorted(range(len(eqns)), key=lambda number: early[eqns[number].outvars[0]] if number in moved else number)
+    return closed.replace(eqns=[eqns[number] for number in order])
+
+
+def _prepares(eqn: Equation) -> bool:
+    return bool(eqn.primitive.arity or eqn.primitive in _RESHAPING) and not is_pinned(eqn.primitive) and not eqn.primitive.multiple_results
+
+
 class _Sum(NamedTuple):
     """Operands of a `psum` that are summed together."""
 
@@ -209,9 +247,10 @@ class _Sum(NamedTuple):
 @program_cache
 def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Split sums between processes into starts and waits."""
-    eqns = closed.eqns
-    if not any(eqn.primitive is psum_p for eqn in eqns):
+    if not any(eqn.primitive is psum_p for eqn in closed.eqns):
         return closed
+    original, closed = closed, _with_early_sums(closed)
+    eqns = closed.eqns
     definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
     first_reads = _first_reads(closed)
     #: The starts and waits before an equation, and what stands in place of a `psum`, by the number of the equation.
@@ -235,7 +274,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
         if operands:
             replacements[number] = _remaining_sum(eqn, [i for i in range(len(eqn.invars)) if i not in operands])
     if not replacements:
-        return closed
+        return original
     result: list[Equation] = []
     for number in range(len(eqns) + 1):
         result += starts.get(number, []) + waits.get(number, [])
@@ -250,13 +289,16 @@ _DEVICE_BUCKET = 1 << 22
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
-    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest. A process's position becomes a constant.
-    `sums` says whether devices compute a sum.
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows. Operands that were
+    converted to float32, as gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a
+    constant. `sums` says whether devices compute a sum.
     """
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):
         return closed
+    closed = _with_early_sums(closed, frozenset([reduce_scatter_p]))
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
+    narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
     positions: dict[Atom, Atom] = {}
     replaced: set[int] = set()
@@ -266,9 +308,11 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
             positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
             replaced.add(number)
         elif eqn.primitive is psum_p and sums(eqn):
-            for operands, start in arranged_operands(eqn, definitions, _DEVICE_BUCKET):
-                outs = [eqn.outvars[i] for i in operands]
-                part = Equation(psum_bucket_p, [eqn.invars[i] for i in operands], outs, eqn.params, eqn.position)
+            total = eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])
+            for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
+                outs = [total.outvars[i] for i in operands]
+                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
+                part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
                 starts.setdefault(start, []).append(part)
             replaced.add(number)
     if not replaced:
@@ -279,6 +323,16 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
         eqns += [] if number in replaced else closed.eqns[number : number + 1]
     outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
     return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
+
+
+def _widens(eqn: Equation) -> bool:
+    """Return True if an equation converts floats of 16 bits to float32."""
+    if eqn.primitive is not convert_element_type_p:
+        return False
+    return eqn.invars[0].aval.dtype in _HALVES and eqn.outvars[0].aval.dtype == np.float32
+
+
+_HALVES = (dtypes.as_dtype("bfloat16"), np.dtype(np.float16))
 
 
 def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:

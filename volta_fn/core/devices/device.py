@@ -131,6 +131,8 @@ class Executable(NamedTuple):
     #: The positions of arguments that `run` had to copy since the list was last cleared, as they were not contiguous. The caller may
     #: replace their buffers by contiguous ones, and clears the list. None if `run` takes buffers with any strides.
     copied: list[int] | None = None
+    #: Whether `run` returns once the device has its work, and waits for nothing that another device does.
+    submits: bool = False
 
 
 class Backend(Protocol):

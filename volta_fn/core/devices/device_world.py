@@ -2,7 +2,8 @@
 
 Devices with memories of their own are for a program what processes are: each has its shard of an array, and they meet in collectives.
 Every device has a thread, which compiles and calls programs for it in the order in which they were asked for. So a device that waits for
-another, in a kernel or on the host, never keeps that one from coming.
+another, in a kernel or on the host, never keeps that one from coming. A program that only submits work is called by the caller's thread,
+for one device after another.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from volta_fn.core.devices.device import Device, Executable, default_device, loc
 from volta_fn.core.devices.placement import Shards, group_of, moved
 from volta_fn.core.devices.sharding import NamedSharding
 from volta_fn.core.jaxpr import ClosedJaxpr, devices_of
-from volta_fn.errors import DistributedError
+from volta_fn.errors import DeviceError, DistributedError
 from volta_fn.settings import value_of
 
 T = TypeVar("T")
@@ -140,24 +141,37 @@ class _Meetings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_ranks: dict[tuple[int, ...], _Meeting] = {}
-        self._memories: list[distribution.SharedMemory] = []
+        #: By the numbers of devices.
+        self._memories: dict[int, distribution.SharedMemory] = {}
 
     def of(self, ranks: tuple[int, ...]) -> _Meeting:
         """Return the meeting of some devices."""
         with self._lock:
             return self._by_ranks.setdefault(ranks, _Meeting(ranks))
 
-    def add(self, memory: distribution.SharedMemory) -> None:
+    def add(self, rank: int, memory: distribution.SharedMemory) -> None:
         """Add memory that a device shares with others."""
         with self._lock:
-            self._memories.append(memory)
+            self._memories[rank] = memory
+
+    def check(self, rank: int) -> None:
+        """Raise `DistributedError` if a device has failed.
+
+        Kernels that wait for it end then.
+        """
+        try:
+            self._memories[rank].check_device()
+        except DeviceError as error:
+            self.interrupt()
+            self.reset()
+            raise DistributedError(f"GPU {rank} has failed, for which others wait in a collective: {error.message}") from error
 
     def interrupt(self) -> None:
         """End all collectives that wait."""
         with self._lock:
             for meeting in self._by_ranks.values():
                 meeting.barrier.abort()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.interrupt()
 
     def reset(self) -> None:
@@ -165,9 +179,9 @@ class _Meetings:
         with self._lock:
             for meeting in self._by_ranks.values():
                 meeting.barrier.reset()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.drain()
-            for memory in self._memories:
+            for memory in self._memories.values():
                 memory.reset()
 
 
@@ -200,7 +214,11 @@ class DeviceWorld:
 
     def watch_device(self, memory: distribution.SharedMemory) -> None:
         """Let the failure of another device end the collectives of this one."""
-        _meetings.add(memory)
+        _meetings.add(self.rank, memory)
+
+    def check_member(self, rank: int) -> None:
+        """Raise `DistributedError` if another device has failed."""
+        _meetings.check(rank)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function."""
@@ -242,11 +260,11 @@ class _Worker:
 
     def __init__(self, device: Device) -> None:
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._world = DeviceWorld(device)
+        self.world = DeviceWorld(device)
         threading.Thread(target=self._work, name=f"volta_fn {device}", daemon=True).start()
 
     def _work(self) -> None:
-        distribution.set_current_in_thread(self._world)
+        distribution.set_current_in_thread(self.world)
         while True:
             self.calls.get()()
 
@@ -265,8 +283,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
 
     Raises the first error, with a note that names its device; collectives in which others wait for that one end.
     """
-    if distribution.current().member == DeviceWorld.member:
-        raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
+    _check_no_callback()
     task = _Task(len(devices))
 
     def call(number: int, device: Device, context: contextvars.Context) -> None:
@@ -277,7 +294,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
         task.run(number, device, lambda: context.run(in_context))
 
     with _submission:
-        workers = [_workers.get(device) or _workers.setdefault(device, _Worker(device)) for device in devices]
+        workers = [*map(_worker_of, devices)]
         try:
             for number, (device, worker) in enumerate(zip(devices, workers, strict=True)):
                 worker.calls.put(partial(call, number, device, contextvars.copy_context()))
@@ -291,9 +308,44 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
             _meetings.reset()
     if task.errors:
         device, error = task.errors[0]
-        error.add_note(f"It was raised on {device}, one of the devices {[str(d) for d in devices]} of the program.")
+        _add_note(error, device, devices)
         raise error
     return task.results
+
+
+def in_turn(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T]:
+    """Call a function that submits work to each of some devices, and waits for none.
+
+    Return the results in their order. Raises as `on_all` does.
+    """
+    _check_no_callback()
+    results: list[T] = []
+    with _submission:
+        try:
+            for device in devices:
+                distribution.set_current_in_thread(_worker_of(device).world)
+                results.append(function(device))
+        except BaseException as error:
+            _meetings.interrupt()
+            _meetings.reset()
+            _add_note(error, devices[min(len(results), len(devices) - 1)], devices)
+            raise
+        finally:
+            distribution.set_current_in_thread(None)
+    return results
+
+
+def _worker_of(device: Device) -> _Worker:
+    return _workers.get(device) or _workers.setdefault(device, _Worker(device))
+
+
+def _check_no_callback() -> None:
+    if distribution.current().member == DeviceWorld.member:
+        raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
+
+
+def _add_note(error: BaseException, device: Device, devices: Sequence[Device]) -> None:
+    error.add_note(f"It was raised on {device}, one of the devices {[str(d) for d in devices]} of the program.")
 
 
 # Programs.
@@ -316,20 +368,25 @@ class DeviceProgram:
         self._out_specs = [array_spec(a, group_of(s)) for a, s in zip(closed.out_avals, local.out_shardings, strict=True)]
         self._donated = [i for i, flag in enumerate(donated) if flag]
 
-        def compiled(device: Device) -> Callable[..., Sequence[Any]]:
+        def compiled(device: Device) -> Executable:
             flags = donated or [False] * len(self._in_groups)
-            run: Callable[..., Sequence[Any]] = device.backend.compile(local.at(device), flags, pipeline).run
-            return run
+            executable: Executable = device.backend.compile(local.at(device), flags, pipeline)
+            return executable
 
-        self._programs = dict(zip(self.devices, on_all(self.devices, compiled), strict=True))
+        executables = on_all(self.devices, compiled)
+        self._programs = {device: executable.run for device, executable in zip(self.devices, executables, strict=True)}
+        #: How devices are called: first each by its thread, as kernels are loaded then.
+        self._call: Callable[..., list[Any]] = on_all
+        self._next_call: Callable[..., list[Any]] = in_turn if all(executable.submits for executable in executables) else on_all
 
     def __call__(self, args: Sequence[ConcreteArray]) -> list[ConcreteArray]:
         """Run the program; donated arguments are deleted."""
         buffers: list[Shards] = [moved(a, group).buffer() for a, group in zip(args, self._in_groups, strict=True)]
         for i in self._donated:
             args[i]._buffer, args[i]._spec = DELETED, array_spec(args[i].aval, args[i].device).donated
-        donate = bool(self._donated) and _are_exclusive([buffers[i] for i in self._donated])
-        results = on_all(self.devices, lambda device: self._programs[device](donate, *[b.parts[device] for b in buffers]))
+        donate = bool(self._donated) and _are_exclusive([buffers[i] for i in self._donated], self.devices)
+        results = self._call(self.devices, lambda device: self._programs[device](donate, *[b.parts[device] for b in buffers]))
+        self._call = self._next_call
         by_result = zip(*results, strict=True)
         return [
             wrap(Shards(dict(zip(self.devices, parts, strict=True)), spec.aval.shape), spec)
@@ -337,15 +394,18 @@ class DeviceProgram:
         ]
 
 
-def _are_exclusive(shards: Sequence[Shards]) -> bool:
+def _are_exclusive(shards: Sequence[Shards], devices: Sequence[Device]) -> bool:
     """Return whether nothing but lists of the caller refers to shards.
 
     Then they may be overwritten.
     """
-    parts = [part for each in shards for part in each.parts.values()]
-    if max(map(getrefcount, shards)) > _EXCLUSIVE_REFERENCES or max(map(getrefcount, parts)) > _EXCLUSIVE_REFERENCES:
+    if max(map(getrefcount, shards)) > _EXCLUSIVE_REFERENCES:
         return False
-    return all(device.backend.exclusive([part]) for each in shards for device, part in each.parts.items())
+    for device in devices:
+        parts = [each.parts[device] for each in shards]
+        if max(map(getrefcount, parts)) > _EXCLUSIVE_REFERENCES or not device.backend.exclusive(parts):
+            return False
+    return True
 
 
 def executable_at_home(closed: ClosedJaxpr, home: Device, pipeline: Any) -> Executable | None:

@@ -72,6 +72,9 @@ class SharedMemory(Protocol):
     def waiting(self) -> list[DeviceCall]:
         """Return the collectives that wait, and have for long."""
 
+    def check_device(self) -> None:
+        """Raise `DeviceError` if the device has failed."""
+
     def interrupt(self) -> None:
         """End all collectives that wait."""
 
@@ -112,6 +115,12 @@ class World(Protocol):
     def watch_device(self, memory: SharedMemory) -> None:
         """Watch over the collectives of a device through memory that it shares."""
 
+    def check_member(self, rank: int) -> None:
+        """Raise `DistributedError` if a member is a device that has failed.
+
+        It is called when a kernel has waited for the member for long.
+        """
+
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function in the first process; return or raise the same in all."""
 
@@ -136,6 +145,9 @@ class _Alone:
     def watch_device(self, memory: SharedMemory) -> None:
         """Do nothing: there is no watch."""
 
+    def check_member(self, rank: int) -> None:
+        """Do nothing: there is no other process."""
+
     def run_once(self, function: Callable[[], T]) -> T:
         return function()
 
@@ -158,9 +170,14 @@ def set_current(world: World) -> None:
     process.set_process_rank(world.rank, world.size, _check_collectives if world.size > 1 else None)
 
 
-def set_current_in_thread(world: World) -> None:
-    """Replace the world in this thread, which works for one device alone."""
-    _of_thread.world = world
+def set_current_in_thread(world: World | None) -> None:
+    """Replace the world in this thread, which works for one device alone.
+
+    None restores that of the processes.
+    """
+    _of_thread.__dict__.pop("world", None)
+    if world is not None:
+        _of_thread.world = world
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:

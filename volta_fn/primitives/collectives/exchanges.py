@@ -400,9 +400,16 @@ psum_done_p = Primitive(
     "psum_done", lambda ticket, *, result_avals: result_avals, evaluate=on_host.psum_done, multiple_results=True, listed=False
 )
 
-# A sum between processes, or some operands of one, that devices compute among each other when its operands are there.
+# A sum between processes, or some operands of one, that devices compute among each other when its operands are there. Operands may have
+# narrower dtypes than their sums: they are converted after they have travelled.
 
-psum_bucket_p = Primitive("psum_bucket", lambda *operands, **params: operands, evaluate=on_host.psum, multiple_results=True, listed=False)
+psum_bucket_p = Primitive(
+    "psum_bucket",
+    lambda *operands, dtypes, **params: [aval.update(dtype=dtype) for aval, dtype in zip(operands, dtypes, strict=True)],
+    evaluate=on_host.psum_bucket,
+    multiple_results=True,
+    listed=False,
+)
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:

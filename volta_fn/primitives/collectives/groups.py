@@ -122,6 +122,11 @@ def psum(
     return outs
 
 
+def psum_bucket(*arrays: np.ndarray, dtypes: Sequence[np.dtype], **params: Any) -> Sequence[np.ndarray]:
+    """Sum each array over processes, as an array of one of the dtypes."""
+    return psum(*[array.astype(dtype, copy=False) for array, dtype in zip(arrays, dtypes, strict=True)], **params)
+
+
 def extreme(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups, step: str, out: Outs = None) -> Sequence[np.ndarray]:
     """Return the maximum or minimum of each array over processes."""
     outs = _results(arrays, out)

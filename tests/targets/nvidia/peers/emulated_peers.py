@@ -15,7 +15,7 @@ from volta_fn.targets.nvidia.peers import exchange, kernels, memory
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Few threads and words, so that blocks have several exchanges of several rounds.
-SCHEDULE = kernels.PeerSchedule(threads=32, unroll=2, whole=256, blocks=3)
+SCHEDULE = kernels.PeerSchedule(threads=32, unroll=2, whole=256, blocks=2, most_blocks=3, many=2048)
 _TIMEOUT = 60.0
 
 

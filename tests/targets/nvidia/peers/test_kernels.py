@@ -103,6 +103,24 @@ def test_a_sum_that_travels_as_bfloat16(size: int, count: int) -> None:
         checked(out, expected)
 
 
+@pytest.mark.parametrize("source", [BFLOAT16, np.dtype(np.float16)], ids=str)
+@pytest.mark.parametrize(("size", "counts"), [(2, [40, 3]), (3, [1000]), (4, [5, 2001, 1])])
+def test_a_sum_of_numbers_that_are_converted_behind_the_way(source: np.dtype, size: int, counts: list[int]) -> None:
+    dtype, ranks, group = np.dtype(np.float32), tuple(range(size)), Group(size)
+    parts = [[drawn(source, count, seed=rank + count) for count in counts] for rank in ranks]
+    numbers = tuple(range(2 * len(counts)))
+    for compression in (None, BFLOAT16):
+        sizes = [4 * count for count in counts]
+        dispatch = kernels.reduction("sum", dtype, sizes, numbers, ranks, compression, source, schedule=SCHEDULE)
+        outs = [[guarded(dtype, count) for count in counts] for _ in ranks]
+        group.run(dispatch, [[padded(part) for part in mine] for mine in parts], outs)
+        for k in range(len(counts)):
+            summands = [mine[k] if compression is None else mine[k].astype(BFLOAT16) for mine in parts]
+            expected = total([part.astype(dtype) for part in summands])
+            for out in outs:
+                checked(out[k], expected if compression is None else expected.astype(BFLOAT16).astype(dtype))
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nan_stays_in_extremes(value: float) -> None:
     parts = [np.array([1, value, 3, -0.5], np.float32), np.array([value, 2, 2, 4], np.float32)]

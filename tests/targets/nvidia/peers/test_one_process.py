@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import collectives as benchmark
 from tests.distributed import law_cases
-from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda
+from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda, Fault
 from tests.targets.nvidia.peers.one_process import install
 from volta_fn import P, lax, tree
 from volta_fn.core.devices.device_world import on_all
@@ -44,6 +45,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     fake, devices = install(monkeypatch, getattr(request, "param", 2))
     with vf.default_device(devices[0]):
         yield Machine(fake, devices)
+    fake.close()
     assert not fake.broken, fake.broken
 
 
@@ -125,6 +127,18 @@ def test_every_collective_of_every_dtype_is_a_kernel(machine: Machine) -> None:
         same(program(values), expected, 0)
         same(program(values), expected, 0)
     assert machine.host_steps() == [{}] * n
+
+
+@counts(2, 4)
+def test_a_sum_of_converted_numbers_is_that_of_float32(machine: Machine) -> None:
+    n = len(machine.devices)
+    values = np.random.default_rng(n).normal(size=(n, 300)).astype(ml_dtypes.bfloat16)
+    program = machine.by_rows(lambda x: lax.psum((x * x).astype("float32"), "i"))
+    squares = (values * values).astype(np.float32)
+    total = squares[0]
+    for row in squares[1:]:
+        total = total + row
+    np.testing.assert_array_equal(np.asarray(program(values)), np.tile(total, (n, 1)))
 
 
 #: Without large arrays, which take an emulated GPU a minute.
@@ -352,6 +366,41 @@ def test_an_error_of_one_gpu_ends_the_others_and_names_it(machine: Machine) -> N
             mapped(np.array([1, 1, 2, 2], np.float32))
         assert any("gpu:1" in note for note in caught.value.__notes__)
     np.testing.assert_array_equal(mapped(np.array([3, 3, 1, 1], np.float32)), [4, 4])
+
+
+def test_a_launch_that_fails_ends_kernels_that_wait_for_it(machine: Machine) -> None:
+    mapped = vf.jit(vf.shard_map(lambda x: lax.psum(x, "i"), mesh=machine.mesh((2,), "i"), in_specs=P("i"), out_specs=P()))
+    x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
+    for _ in range(4):
+        np.testing.assert_array_equal(mapped(x), [2, 4])
+    machine.fake.failures["cuLaunchKernelEx"] = [0, INVALID_VALUE]
+    with pytest.raises(DeviceError) as caught:
+        mapped(x)
+    assert any("raised on gpu:1" in note for note in caught.value.__notes__)
+    np.testing.assert_array_equal(mapped(x), [2, 4])
+
+
+def test_a_kernel_that_faults_ends_those_that_wait_for_its_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = vf.jit(vf.shard_map(lambda x: lax.psum(x, "i"), mesh=machine.mesh((2,), "i"), in_specs=P("i"), out_specs=P()))
+    x = np.arange(4.0, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(mapped(x), [2, 4])
+    stream = machine.devices[1].backend.gpu.queue.driver.stream
+    kernel = type(machine.fake.kernels).__getitem__
+
+    def failing(kernels: Any, source: str) -> Callable[..., None]:
+        run = kernel(kernels, source)
+
+        def call(*args: Any) -> None:
+            if threading.current_thread().name == f"stream {stream}":
+                raise Fault
+            run(*args)
+
+        return call
+
+    monkeypatch.setattr(type(machine.fake.kernels), "__getitem__", failing)
+    with pytest.raises(DistributedError, match="GPU 1 has failed, for which others wait in a collective: "):
+        np.asarray(mapped(x))
 
 
 def test_an_error_ends_collectives_on_the_host(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,47 @@ def test_sums_begin_when_their_operands_are_computed() -> None:
     assert sorted(len(run.ranges) for run in dispatches) in ([2, 4], [4, 2])
 
 
+def test_gradients_of_casts_travel_in_16_bits() -> None:
+    """No kernel converts what is only summed, whose sum is of float32."""
+
+    def gradients(w: Any, b: Any) -> Any:
+        cast = lambda p: [x.astype("bfloat16") for x in p]
+        loss = lambda p: vnp.sum(vnp.tanh(vnp.ones((8, 1024), "bfloat16") @ cast(p)[0] + cast(p)[1]).astype("float32"))
+        return lax.pmean(vf.grad(loss)((w, b)), "i")
+
+    plan = planned(gradients, (1024, 256), (256,))
+    (dispatch,) = exchanges(plan)
+    assert [p.size for p in dispatch.ranges] == [2 * 256, 2 * 1024 * 256, 4 * 256, 4 * 1024 * 256]
+
+
+def test_a_value_that_is_also_read_elsewhere_travels_in_16_bits() -> None:
+    def function(x: Any) -> Any:
+        wide = (x * x).astype("float32")
+        return lax.psum(wide, "i"), vnp.cumsum(wide), lax.psum((x + 1).astype("float16").astype("float32"), "i")
+
+    plan = planned(function, (64,), dtype="bfloat16")
+    assert sorted(tuple([p.size for p in run.ranges]) for run in exchanges(plan)) == [(128, 256)] * 2
+
+
+def test_gradients_of_gathered_parameters_are_summed_early() -> None:
+    """They are gathered first, so their gradients are summed last in the program that derivatives give."""
+
+    def gradients(w: Any, v: Any) -> Any:
+        def loss(rows: Any) -> Any:
+            w, v = (lax.all_gather(row.astype("bfloat16"), "i", tiled=True) for row in rows)
+            return vnp.sum(vnp.tanh(vnp.tanh(vnp.ones((64, 1024), "bfloat16") @ w) @ v).astype("float32"))
+
+        return vf.grad(loss)((w, v))
+
+    plan = planned(gradients, (512, 1024), (512, 1024))
+    assert not plan.on_host
+    commands = list(runs(plan.commands))
+    scattered, *_ = [commands.index(run) for run in exchanges(plan)][2:]
+    products = [k for k, run in enumerate(commands) if (header := header_of(run.source)) is not None and not header.peers]
+    assert len(exchanges(plan)) == 4
+    assert scattered < products[-1], "the sum of the second gradient waits for the first"
+
+
 def test_collectives_in_loops_and_branches() -> None:
     def function(x: Any) -> Any:
         def step(c: Any, k: Any) -> Any:

@@ -28,13 +28,19 @@ class PeerSchedule(NamedTuple):
     """How a collective's kernel runs."""
 
     threads: int = 512
-    #: The most blocks.
-    blocks: int = BLOCKS
+    #: The most blocks, and those for `many` bytes or more. Fewer leave multiprocessors to kernels that run at the same time.
+    blocks: int = 64
+    most_blocks: int = BLOCKS
+    many: int = 1 << 26
     #: Words that a thread loads before it stores the first.
     unroll: int = 4
     #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
     #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
     whole: int = 1 << 18
+
+    def blocks_for(self, size: int) -> int:
+        """Return the most blocks for an array of so many bytes."""
+        return self.most_blocks if size >= self.many else self.blocks
 
 
 #: The schedule of all collectives.
@@ -50,42 +56,45 @@ def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], r
 
 
 class _Arrays:
-    """The words of several arrays of a dtype, numbered one after another."""
+    """The words of several results of a dtype, numbered one after another.
 
-    def __init__(self, f: PeerFunction, sizes: Sequence[int], itemsize: int) -> None:
-        self.f = f
+    What is combined has as many words.
+    """
+
+    def __init__(self, f: PeerFunction, sizes: Sequence[int], numbers: Numbers) -> None:
+        self.f, self._source_size = f, numbers.source_size
         #: Bytes of numbers that are stored one by one, and the number of the first word of each array.
-        self._part = min(itemsize, 8)
+        self._part = min(numbers.dtype.itemsize, 8)
         self._ends = np.cumsum([-(-size // WORD) for size in sizes]).tolist()
         self._sizes = sizes
         self.words = self._ends[-1]
         starts = [0, *self._ends[:-1]]
         self._sources, self._targets = [
             [
-                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), i64(WORD * start))
+                f.binary("sub", f.cast("ptrtoint", pointer, "i64"), i64(size * start))
                 for pointer, start in zip(pointers, starts, strict=True)
             ]
-            for pointers in (f.bindings[: len(sizes)], f.bindings[len(sizes) :])
+            for pointers, size in ((f.bindings[: len(sizes)], self._source_size), (f.bindings[len(sizes) :], WORD))
         ]
 
     def source(self, word: Value) -> Value:
         """Emit the pointer to a word that is combined."""
-        return self._pointer(self._sources, word)
+        return self._pointer(self._sources, word, self._source_size)
 
-    def _pointer(self, bases: Sequence[Value], word: Value) -> Value:
+    def _pointer(self, bases: Sequence[Value], word: Value, size: int) -> Value:
         f, base = self.f, bases[-1]
         for end, other in zip(self._ends[-2::-1], bases[-2::-1], strict=True):
             base = f.select(f.below(word, end), other, base)
-        offset = f.wide_times(word, WORD)
+        offset = f.wide_times(word, size)
         return f.let(GLOBAL, f"inttoptr {f.binary('add', base, offset)} to {GLOBAL}")
 
     def load(self, word: Value) -> Value:
         """Emit a word; what is behind an array in its last word is undefined."""
-        return self.f.load(word_type(WORD), self.source(word), WORD)
+        return self.f.load(word_type(self._source_size), self.source(word), self._source_size)
 
     def store(self, word: Value, value: Value) -> None:
         """Emit a store of a word, or of the part of it that belongs to an array."""
-        f, pointer = self.f, self._pointer(self._targets, word)
+        f, pointer = self.f, self._pointer(self._targets, word, WORD)
         incomplete = [(end - 1, size % WORD) for end, size in zip(self._ends, self._sizes, strict=True) if size % WORD]
         if not incomplete:
             f.store(value, pointer, WORD)
@@ -111,19 +120,22 @@ def reduction(
     sizes: Sequence[int],
     buffers: Sequence[int],
     ranks: tuple[int, ...],
-    wire: np.dtype | None = None,
+    compression: np.dtype | None = None,
+    source: np.dtype | None = None,
     schedule: PeerSchedule | None = None,
 ) -> Dispatch:
-    """Return the dispatch that combines arrays of so many bytes over processes.
+    """Return the dispatch that combines arrays over processes.
 
-    Buffers are the arrays, then the results. Numbers are combined in the order of the processes.
+    Results are of a dtype and of so many bytes. Buffers are the arrays, which may be of another dtype, `source`, then the results. Numbers
+    are combined in the order of the processes.
     """
     schedule = schedule or SCHEDULE
     f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
-    arrays = _Arrays(f, sizes, dtype.itemsize)
-    numbers = Numbers(f, dtype, WORD, wire)
+    numbers = Numbers(f, dtype, WORD, compression, source)
+    arrays = _Arrays(f, sizes, numbers)
     # Two processes send each other as much in either way.
     whole = len(ranks) <= 2 or sum(sizes) <= schedule.whole
+    schedule = schedule._replace(blocks=schedule.blocks_for(sum(sizes)))
     division = (_reduce_whole if whole else _reduce_shares)(f, arrays, numbers, step, schedule)
     return _dispatch(f, ranks, buffers, len(sizes), division)
 
@@ -144,10 +156,10 @@ def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: S
     offset = f.wide_times(word, numbers.wire_size)
     pointers = [f.further(slot, offset) for slot in slots]
     is_mine = [f.equals(f.position, number) for number in range(len(slots))]
-    if numbers.wire == numbers.dtype:
+    if numbers.wire == numbers.source:
         pointers = [f.select(condition, mine, pointer) for condition, pointer in zip(is_mine, pointers, strict=True)]
-        return [numbers.decoded(f.load(word_type(numbers.size), pointer, numbers.size)) for pointer in pointers]
-    sent = numbers.arrived(numbers.sent(f.load(word_type(numbers.size), mine, numbers.size)))
+        return [numbers.decoded(f.load(word_type(numbers.source_size), pointer, numbers.source_size)) for pointer in pointers]
+    sent = numbers.arrived(numbers.sent(f.load(word_type(numbers.source_size), mine, numbers.source_size)))
     # This process's own slot has old words, which are not used.
     arrived = [numbers.arrived(f.load(word_type(numbers.wire_size), pointer, numbers.wire_size)) for pointer in pointers]
     return [f.select(condition, sent, part) for condition, part in zip(is_mine, arrived, strict=True)]
@@ -172,17 +184,13 @@ def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str,
         def load(word: Value) -> list[Value]:
             return [numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))]
 
-        f.words(count, load, lambda word, total: arrays.store(f.plus(begin, word), _rounded(numbers, total[0])))
+        def store(word: Value, total: Sequence[Value]) -> None:
+            arrays.store(f.plus(begin, word), numbers.arrived_result(numbers.sent_result(total[0])))
+
+        f.words(count, load, store)
 
     f.exchanges(division.exchanges, post, take)
     return division
-
-
-def _rounded(numbers: Numbers, total: Value) -> Value:
-    """Emit the word of a result, rounded as one that has travelled."""
-    if numbers.wire == numbers.dtype:
-        return numbers.encoded(total)
-    return numbers.encoded(numbers.arrived(numbers.sent(numbers.encoded(total))))
 
 
 def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: Value, size: int) -> None:
@@ -211,7 +219,8 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
     It sends the result to all others.
     """
     size = f.slot_bytes
-    division = divided(arrays.words, f.size * (size // numbers.wire_size), f.size * (_FEWEST // WORD), schedule.blocks)
+    most = size // max(numbers.wire_size, numbers.result_size)
+    division = divided(arrays.words, f.size * most, f.size * (_FEWEST // WORD), schedule.blocks)
     share = -(-division.each // f.size)
     division = division._replace(each=f.size * share)
     others = [f.other(distance) for distance in range(1, f.size)]
@@ -235,12 +244,11 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
 
         def load(word: Value) -> list[Value]:
             total = numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))
-            return [numbers.encoded(total)]
+            return [numbers.sent_result(total)]
 
-        def store(word: Value, value: Sequence[Value]) -> None:
-            sent = numbers.sent(value[0])
-            arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(sent)))
-            _store_to_all(f, targets, word, sent, numbers.wire_size)
+        def store(word: Value, sent: Sequence[Value]) -> None:
+            arrays.store(f.plus(begin, word), numbers.arrived_result(sent[0]))
+            _store_to_all(f, targets, word, sent[0], numbers.result_size)
 
         f.words(count, load, store)
 
@@ -253,9 +261,9 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
         slot = f.slot(f.position, owner, exchange, RESULTS, size)
 
         def store(word: Value, value: Value) -> None:
-            arrays.store(f.plus(begin, word), numbers.encoded(numbers.arrived(value)))
+            arrays.store(f.plus(begin, word), numbers.arrived_result(value))
 
-        _fetch(f, count, slot, store, numbers.wire_size)
+        _fetch(f, count, slot, store, numbers.result_size)
 
     f.exchanges(division.exchanges, post, take, finish)
     return division
@@ -289,6 +297,12 @@ def _word_of(*sizes: int) -> int:
     return math.gcd(WORD, *sizes)
 
 
+def _divided_rows(f: PeerFunction, row_bytes: int, word_size: int, schedule: PeerSchedule) -> Division:
+    """Divide the words of a row, of which each process has one."""
+    fewest = max(_FEWEST // word_size // f.size, 1)
+    return divided(row_bytes // word_size, f.slot_bytes // word_size, fewest, schedule.blocks_for(f.size * row_bytes))
+
+
 def moved(
     row_bytes: int, source: Rows, target: Rows, buffers: Sequence[int], ranks: tuple[int, ...], schedule: PeerSchedule | None = None
 ) -> Dispatch:
@@ -300,7 +314,7 @@ def moved(
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind, target.behind)
     size = f.slot_bytes
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    division = _divided_rows(f, row_bytes, word_size, schedule)
     array, result = f.bindings
     others = [f.other(distance) for distance in range(1, f.size)]
 
@@ -348,7 +362,7 @@ def scattered_sum(
     word_size = _word_of(row_bytes, source.behind)
     numbers = Numbers(f, dtype, word_size)
     size = f.slot_bytes
-    division = divided(row_bytes // word_size, size // word_size, max(_FEWEST // word_size // f.size, 1), schedule.blocks)
+    division = _divided_rows(f, row_bytes, word_size, schedule)
     array, result = f.bindings
 
     def post(exchange: Value) -> None:
@@ -395,7 +409,7 @@ def permuted(
     f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes)
     type_ = word_type(word_size)
-    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks)
+    division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks_for(row_bytes))
     array, result = f.bindings
     nobody = i32(f.size)
     target, source = nobody, nobody

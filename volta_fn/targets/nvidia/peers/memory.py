@@ -32,7 +32,7 @@ from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Func
 # which its exchanges take in turns: while one process leaves words of the next exchange, another may still read those of the last.
 
 #: The most blocks of a kernel, and the most processes of a group.
-BLOCKS, MOST_PROCESSES = 64, 32
+BLOCKS, MOST_PROCESSES = 128, 32
 #: Areas, and bytes of a block's slots in an area: the slots of all processes, for each of two kinds of words.
 AREAS, KINDS, CAPACITY = 4, 2, 1 << 17
 
@@ -124,10 +124,15 @@ class Peers:
         return [(ranks, region) for ranks, region in self._regions.copy().items() if region is not None]
 
     def check(self) -> None:
-        """Raise `DistributedError` if a kernel has waited too long for another process."""
+        """Raise `DistributedError` if a kernel waits in vain.
+
+        It has waited too long for another process, or waits for a device that has failed.
+        """
         with self._reading:
-            reports = [(ranks, region.world, region.words[REPORTED_FAILURE // 4]) for ranks, region in self._connected()]
-        for ranks, world, report in reports:
+            reports = [(ranks, region.world, *region.words[:2]) for ranks, region in self._connected()]
+        for ranks, world, report, awaited in reports:
+            if awaited:
+                world.check_member(ranks[awaited - 1])
             if report:
                 late = ranks[report - 1]
                 group = f"processes {list(ranks)} on their GPUs" if world.member == "process" else f"GPUs {list(ranks)}"
@@ -135,6 +140,13 @@ class Peers:
                     f"{world.member} {world.rank} has waited longer than {world.limit:g} s in a collective of the {group}: {world.member} "
                     f"{late} has not come"
                 )
+
+    def check_device(self) -> None:
+        """Raise `DeviceError` if the GPU has failed."""
+        with self._context:
+            status = self._functions.cuStreamQuery(self._stream)
+        if status != NOT_READY:
+            self._errors.check(status, "cuStreamQuery")
 
     def interrupt(self) -> None:
         """End all kernels that wait for other processes; their results are undefined.

@@ -36,32 +36,46 @@ def combines(step: str, dtype: np.dtype) -> bool:
 class Numbers:
     """The numbers of a dtype in words of `size` bytes, under construction.
 
-    On the way between processes they are of the dtype `wire`: float32 may travel as bfloat16.
+    Those that are combined may be of another dtype, `source`, of 16 bits: they travel as they are. With `compression` all travel as that
+    dtype, also results.
     """
 
-    def __init__(self, f: KernelFunction, dtype: np.dtype, size: int, wire: np.dtype | None = None) -> None:
+    def __init__(
+        self, f: KernelFunction, dtype: np.dtype, size: int, compression: np.dtype | None = None, source: np.dtype | None = None
+    ) -> None:
         self.f, self.dtype, self.size = f, dtype, size
-        self.wire = wire or dtype
-        self.stored = _STORED[dtype.name]
         self.lanes = size // (dtype.itemsize if dtype.kind != "c" else dtype.itemsize // 2)
-        #: Bytes of a word on its way.
-        self.wire_size = size * self.wire.itemsize // dtype.itemsize
+        self.source = source or dtype
+        #: The dtypes of operands and of results on their way.
+        self.wire, self.result_wire = compression or self.source, compression or dtype
+        #: Bytes of a word that is combined, and of operands' and results' words on their way.
+        self.source_size, self.wire_size, self.result_size = [
+            size * each.itemsize // dtype.itemsize for each in (self.source, self.wire, self.result_wire)
+        ]
 
     def decoded(self, word: Value) -> Value:
-        """Emit the numbers of a word, as they are combined."""
-        return self._decoded(word, self.dtype)
+        """Emit the numbers of a word that is combined."""
+        return self._decoded(word, self.source)
 
     def encoded(self, numbers: Value) -> Value:
         """Emit the word of numbers."""
         return self._encoded(numbers, self.dtype)
 
     def sent(self, word: Value) -> Value:
-        """Emit a word as it travels."""
-        return word if self.wire == self.dtype else self._encoded(self.decoded(word), self.wire)
+        """Emit a word that is combined as it travels."""
+        return word if self.wire == self.source else self._encoded(self.decoded(word), self.wire)
 
     def arrived(self, word: Value) -> Value:
         """Emit the numbers of a word that has arrived."""
         return self._decoded(word, self.wire)
+
+    def sent_result(self, numbers: Value) -> Value:
+        """Emit the word of a result as it travels."""
+        return self._encoded(numbers, self.result_wire)
+
+    def arrived_result(self, word: Value) -> Value:
+        """Emit the word of a result that has travelled."""
+        return word if self.result_wire == self.dtype else self.encoded(self._decoded(word, self.result_wire))
 
     def _decoded(self, word: Value, dtype: np.dtype) -> Value:
         f, lanes = self.f, self.lanes

@@ -41,30 +41,34 @@ def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:
 # Reductions.
 
 
-def _buckets(avals: Avals) -> list[list[int]]:
-    """Group arrays with elements by their dtypes."""
-    by_dtype: dict[np.dtype, list[list[int]]] = {}
-    for number, aval in enumerate(avals):
+def _buckets(avals: Avals, dtypes: Sequence[np.dtype]) -> list[list[int]]:
+    """Group arrays with elements by their dtypes and those of their results."""
+    by_dtypes: dict[tuple[np.dtype, np.dtype], list[list[int]]] = {}
+    for number, (aval, dtype) in enumerate(zip(avals, dtypes, strict=True)):
         if aval.size:
-            groups = by_dtype.setdefault(aval.dtype, [[]])
-            if len(groups[-1]) == _MOST_ARRAYS or sum([avals[i].nbytes for i in groups[-1]]) + aval.nbytes > _LARGEST:
+            groups = by_dtypes.setdefault((aval.dtype, dtype), [[]])
+            size = aval.size * dtype.itemsize
+            if len(groups[-1]) == _MOST_ARRAYS or sum([avals[i].size * dtype.itemsize for i in groups[-1]]) + size > _LARGEST:
                 groups.append([])
             groups[-1].append(number)
-    return [group for groups in by_dtype.values() for group in groups if group]
+    return [group for groups in by_dtypes.values() for group in groups if group]
 
 
 def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
     """Return the routine of a reduction by "sum", "max" or "min"."""
-    if any(aval.nbytes > _LARGEST or not combines(step, aval.dtype) for aval in avals) or not any(aval.size for aval in avals):
+    dtypes = params.get("dtypes") or [aval.dtype for aval in avals]
+    sizes = [aval.size * dtype.itemsize for aval, dtype in zip(avals, dtypes, strict=True)]
+    if any(size > _LARGEST for size in sizes) or not all(combines(step, aval.dtype) for aval in avals) or not any(sizes):
         return None
     ranks = _ranks(params)
     if not shared.connect(ranks):
         return None
-    wire = None if params.get("compression") is None else _BFLOAT16
+    compression = None if params.get("compression") is None else _BFLOAT16
     dispatches: list[Dispatch] = []
-    for bucket in _buckets(avals):
+    for bucket in _buckets(avals, dtypes):
         buffers = [*bucket, *[len(avals) + number for number in bucket]]
-        dispatches.append(reduction(step, avals[bucket[0]].dtype, [avals[i].nbytes for i in bucket], buffers, ranks, wire))
+        source, dtype = avals[bucket[0]].dtype, dtypes[bucket[0]]
+        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source))
     return Routine(tuple(dispatches))
 
 

@@ -1,0 +1,95 @@
+"""When a step's kernels run: `python -m benchmarks.gpu.timeline WORKLOAD`.
+
+A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have
+no names, so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in µs on each GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import volta_fn as vf
+from benchmarks.gpu.collectives import Gpus, training_call
+from benchmarks.machine import use_gpu
+from benchmarks.workloads import named
+
+
+class Launch(NamedTuple):
+    """A kernel's run: its GPU, beginning and duration in µs, and what it occupies."""
+
+    device: int
+    start: float
+    duration: float
+    shape: str
+    name: str
+
+
+def traced(call: Callable[[], Any], steps: int) -> list[Launch]:
+    """Return the kernels of so many steps, after as many that are not looked at."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.init()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            vf.block_until_ready(call())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        events = json.loads(file.read_text())["traceEvents"]
+    launches = []
+    for event in events:
+        if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
+            continue
+        args = event["args"]
+        shape = f"{args.get('grid', '')}×{args.get('block', '')} r{args.get('registers per thread', 0)} s{args.get('shared memory', 0)}"
+        launches.append(Launch(args["device"], event["ts"], event["dur"], shape, event["name"]))
+    return sorted(launches, key=lambda launch: launch.start)
+
+
+def report(launches: list[Launch], steps: int, lines: int) -> None:
+    """Print the last step of each GPU, and sums by the kernels' shapes."""
+    for device in sorted({launch.device for launch in launches}):
+        rows = [launch for launch in launches if launch.device == device]
+        rows = rows[len(rows) - len(rows) // steps :]
+        begin, end = rows[0].start, max(row.start + row.duration for row in rows)
+        busy, until = 0.0, begin
+        for row in rows:
+            busy += max(0.0, row.start + row.duration - max(until, row.start))
+            until = max(until, row.start + row.duration)
+        print(f"GPU {device}: {len(rows)} kernels in {end - begin:.0f} µs, of which {busy:.0f} have one at least", flush=True)
+        for row in rows[:lines] if device == 0 else []:
+            print(f"  {row.start - begin:8.1f} {row.duration:8.1f}  {row.shape} {row.name[:40]}")
+        sums: dict[str, list[float]] = {}
+        for row in rows:
+            sums.setdefault(row.shape, []).append(row.duration)
+        for shape, durations in sorted(sums.items(), key=lambda item: -sum(item[1]))[:12]:
+            print(f"  sum {sum(durations):8.1f} of {len(durations):3d}  {shape}")
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.timeline", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("workload", nargs="?", default="gpu train/gpt medium@bfloat16")
+    parser.add_argument("-n", "--gpus", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=400)
+    options = parser.parse_args()
+    use_gpu()
+    examples = named(options.workload).size["batch"]
+    for count in sorted({1, options.gpus}):
+        call = training_call(options.workload, Gpus(count, range(count)), examples)
+        for _ in range(12):
+            vf.block_until_ready(call())
+        print(f"{options.workload} on {count} GPUs", flush=True)
+        report(traced(call, 3), 3, options.lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
