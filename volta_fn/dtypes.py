@@ -43,6 +43,10 @@ class ExtendedDType:
         """The bytes of an element."""
         raise NotImplementedError
 
+    def describe(self, shape: tuple[int, ...]) -> Any:
+        """Return a pytree of descriptions of the arrays that hold an array of this dtype."""
+        raise NotImplementedError
+
 
 def _dtypes(*types: type) -> frozenset[np.dtype]:
     return frozenset(np.dtype(t) for t in types)

@@ -175,8 +175,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         if len(sizes) > 1:
             listed, ordered = ", ".join(map(str, shapes)), sorted(sizes, key=lambda n: (len(str(n)), str(n)))
             raise BroadcastError(
-                f"shapes {listed} do not broadcast: dimension {axis} has sizes {ordered}, and only equal sizes or 1 go together. "
-                "Reshape, transpose, or insert an axis with x[:, None]."
+                f"Incompatible shapes for broadcasting: {listed}. Dimension {axis} has sizes {ordered}, and only equal sizes or 1 go "
+                "together. Reshape, transpose, or insert an axis with x[:, None]."
             )
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)

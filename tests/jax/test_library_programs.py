@@ -1,0 +1,98 @@
+"""What tests of libraries look at: each program prints the same under JAX and after `install`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jax.programs import output_of, output_of_jax
+
+#: Tells what a call returns, or which builtin class of errors it raises.
+_TELL = """
+import jax, jax.numpy as jnp, numpy as np
+def tell(call):
+    try:
+        print(call())
+    except Exception as error:
+        print([c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins"][0])
+"""
+
+PROGRAMS = {
+    "keys described by their dtype, in every transform that takes descriptions": """
+keys = jax.random.split(jax.random.key(3), 4)
+one, several = jax.ShapeDtypeStruct((), keys.dtype), jax.ShapeDtypeStruct((4,), keys.dtype)
+def draw(args):
+    return {"draw": jax.random.normal(jax.random.fold_in(args["key"], 3), (2,)) * args["scale"], "key": jax.random.split(args["key"])}
+args, described = {"key": keys[0], "scale": 2.0}, {"key": one, "scale": jax.ShapeDtypeStruct((), "float32", weak_type=True)}
+shapes = jax.eval_shape(draw, described)
+print(shapes["draw"], shapes["key"].shape, shapes["key"].dtype)
+print(jax.eval_shape(jax.vmap(lambda key: jax.random.bits(key, (3,))), several))
+print(len(jax.make_jaxpr(draw)(described).in_avals))
+print(jax.jit(draw).lower(described).compile()(args)["draw"].dtype, jax.jit(draw).trace(described).out_info["key"].shape)
+exported = jax.export.export(jax.jit(lambda key: jax.random.bits(key)))(one)
+print(exported.call(keys[1]), jax.random.bits(keys[1]))
+""",
+    "tangents and cotangents of another dtype": """
+for x in np.float32(2), 2.0, np.float16(2), np.complex64(2), jnp.array(3.0):
+    for t in jnp.array(1.0), jnp.array(1), 1.0, 1, True, 1j, np.float16(1), np.complex64(1):
+        tell(lambda: jax.jvp(lambda y: y * 2, (x,), (t,))[1].dtype)
+        tell(lambda: jax.linear_transpose(lambda y: y * 2, jnp.asarray(x))(t)[0].dtype)
+        try:
+            print(jax.vjp(lambda y: y * 2, x)[1](t)[0].dtype, jax.linearize(lambda y: y * 2, x)[1](t).dtype)
+        except (TypeError, ValueError):
+            print("refused")
+""",
+    "limits of dtypes": """
+for name in "float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64".split():
+    info = jnp.finfo(name)
+    for attribute in "bits eps epsneg max min tiny smallest_normal smallest_subnormal resolution nmant maxexp".split():
+        value = getattr(info, attribute)
+        print(name, attribute, getattr(value, "dtype", type(value)), value)
+print((jnp.ones(2, "bfloat16") * jnp.finfo("bfloat16").max).dtype, (jnp.ones(2, "float16") * jnp.finfo("bfloat16").eps).dtype)
+print(jnp.finfo(jnp.float8_e4m3fn).max.astype(jnp.float32), jnp.nan_to_num(jnp.array([jnp.inf], "bfloat16")))
+""",
+    "equations": """
+def f(x):
+    with jax.named_scope("block"), jax.named_scope("sine"):
+        return jnp.sin(x) * 2.0
+closed = jax.make_jaxpr(f)(jnp.ones((2, 3)))
+sine = closed.eqns[0]
+print([str(e.source_info.name_stack) for e in closed.eqns], sine.outvars[0].aval.str_short(), sine.outvars[0].aval.str_short(True))
+first = closed.jaxpr.replace(eqns=closed.eqns[:1], outvars=sine.outvars)
+print(jax.core.eval_jaxpr(first, [], jnp.zeros((2, 3))))
+print(jax.core.eval_jaxpr(closed.replace(jaxpr=first).jaxpr, [], jnp.zeros((2, 3))))
+print(sine.replace(primitive=jax.lax.cos_p).primitive, sine.replace(params={}).primitive)
+""",
+    "results of primitives of users as they are": """
+from jax.extend.core import Primitive
+same_p = Primitive("same")
+same_p.def_impl(lambda x: x)
+same_p.def_abstract_eval(lambda x: x)
+print(same_p.bind(1.5), isinstance(same_p.bind(1.5), float), isinstance(same_p.bind(np.ones(2)), np.ndarray))
+print(jax.make_jaxpr(same_p.bind)(1.5).out_avals[0].shape)
+""",
+    "platforms": """
+jax.config.update("jax_platforms", "cpu")
+for platform in "cpu", "gpu", "cuda":
+    tell(lambda: len(jax.devices(platform)))
+    tell(lambda: jax.device_count(platform))
+""",
+    "shapes that do not broadcast, and slices of traced sizes": """
+for call in lambda: jnp.broadcast_shapes((2, 3), (3, 2)), lambda: jnp.where(True, jnp.ones((2, 3)), jnp.ones(4)):
+    try:
+        call()
+    except ValueError as error:
+        print("Incompatible shapes for broadcasting" in str(error))
+x = jnp.ones((2, 5))
+for part in lambda n: x[:n], lambda n: x[n : n + 2], lambda n: x[0, ::n], lambda n: x.at[n:].set(0):
+    try:
+        jax.jit(part)(3)
+    except IndexError:
+        print("IndexError")
+""",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_prints_what_jax_prints(program: str) -> None:
+    text = _TELL + PROGRAMS[program]
+    assert output_of(text) == output_of_jax(text)
