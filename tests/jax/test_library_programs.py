@@ -70,6 +70,34 @@ same_p.def_abstract_eval(lambda x: x)
 print(same_p.bind(1.5), isinstance(same_p.bind(1.5), float), isinstance(same_p.bind(np.ones(2)), np.ndarray))
 print(jax.make_jaxpr(same_p.bind)(1.5).out_avals[0].shape)
 """,
+    "integers of 4 bits wrap around, and floats of 8 bits are rounded": """
+binary = "add subtract multiply maximum minimum floor_divide remainder bitwise_and bitwise_or bitwise_xor less equal not_equal matmul"
+binary = [getattr(jnp, f) for f in binary.split()]
+unary = jnp.negative, jnp.invert, jnp.sign, jnp.cumsum, jnp.max, jnp.min, lambda x: x + 3, lambda x: x**3
+pairs = jax.lax.div, jax.lax.rem, jax.lax.shift_left, jax.jit(lambda x, y: x * y + x), jax.vmap(lambda x, y: x * y - y)
+floats = (
+    jnp.add, jnp.multiply, jnp.divide, jnp.floor_divide, jnp.maximum, jnp.less, jax.jit(lambda x, y: x * y - y), lambda x, y: x * 1.5 + 2,
+    lambda x, y: jax.nn.relu(x), lambda x, y: x**2, lambda x, y: jnp.isnan(x), lambda x, y: x.max(),
+)
+for name in "int4", "uint4":
+    numbers = np.arange(-8, 8) if name == "int4" else np.arange(16)
+    x, y = jnp.repeat(jnp.asarray(numbers, name), 16), jnp.tile(jnp.asarray(numbers, name), 16)
+    print([np.asarray(f(x, y)).astype(int).tolist() for f in binary], [f(x, y).dtype for f in binary])
+    print(*[np.asarray(f(x)).astype(int) for f in unary], *[np.asarray(f(x, y)).astype(int) for f in pairs])
+    print((x / jnp.maximum(y, 1)).dtype, x.mean().dtype, jax.lax.scan(lambda c, v: (c + v, c * v), x[5], y)[1][:9])
+    for call in lambda: x + 1.5, lambda: x + np.int8(1), lambda: jnp.where(x > 0, x, 0.5):
+        try:
+            print(call())
+        except (TypeError, ValueError):
+            print("refused")
+for name in "float8_e4m3fn", "float8_e5m2":
+    x, y = (jnp.asarray(np.random.default_rng(k).normal(size=64) * 4, name) for k in (1, 2))
+    for f in floats:
+        result = f(x, y)
+        print(result.dtype, (np.asarray(result).astype(np.float32) + 0.0).tolist())
+    product = jax.lax.dot(x, y, preferred_element_type=jnp.float32)
+    print(product.dtype, abs(product - np.dot(np.asarray(x, np.float32), np.asarray(y, np.float32))) < 1e-3, (x @ y).dtype)
+""",
     "platforms": """
 jax.config.update("jax_platforms", "cpu")
 for platform in "cpu", "gpu", "cuda":

@@ -125,7 +125,7 @@ def _plain_product(x: ShapedArray, y: ShapedArray) -> SharedParams | None:
 
     None for other operands, and for those that do not fit.
     """
-    if x.dtype != y.dtype or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
+    if x.dtype != y.dtype or x.dtype in dtypes.STORAGE or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
         return None
     return SharedParams(product_params(_plain_numbers(x.ndim, y.ndim), x, y, None))
 
