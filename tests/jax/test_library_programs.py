@@ -76,7 +76,7 @@ binary = [getattr(jnp, f) for f in binary.split()]
 unary = jnp.negative, jnp.invert, jnp.sign, jnp.cumsum, jnp.max, jnp.min, lambda x: x + 3, lambda x: x**3
 pairs = jax.lax.div, jax.lax.rem, jax.lax.shift_left, jax.jit(lambda x, y: x * y + x), jax.vmap(lambda x, y: x * y - y)
 floats = (
-    jnp.add, jnp.multiply, jnp.divide, jnp.floor_divide, jnp.maximum, jnp.less, jax.jit(lambda x, y: x * y - y), lambda x, y: x * 1.5 + 2,
+    jnp.add, jnp.multiply, jnp.divide, jnp.maximum, jnp.less, jax.jit(lambda x, y: x * y - y), lambda x, y: x * 1.5 + 2,
     lambda x, y: jax.nn.relu(x), lambda x, y: x**2, lambda x, y: jnp.isnan(x), lambda x, y: x.max(),
 )
 for name in "int4", "uint4":
@@ -97,6 +97,21 @@ for name in "float8_e4m3fn", "float8_e5m2":
         print(result.dtype, (np.asarray(result).astype(np.float32) + 0.0).tolist())
     product = jax.lax.dot(x, y, preferred_element_type=jnp.float32)
     print(product.dtype, abs(product - np.dot(np.asarray(x, np.float32), np.asarray(y, np.float32))) < 1e-3, (x @ y).dtype)
+""",
+    "products of users in einsum": """
+def product(lhs, rhs, dimension_numbers, precision=None, preferred_element_type=None, **rest):
+    print(lhs.shape, rhs.shape, dimension_numbers, preferred_element_type)
+    return jax.lax.dot_general(lhs.astype("float8_e5m2"), rhs.astype("float8_e4m3fn"), dimension_numbers, preferred_element_type="float32")
+x, y = jnp.ones((2, 3)) / 3, jnp.ones((3, 4))
+print(jnp.einsum("ij,jk->ik", x, y, _dot_general=product), jnp.einsum("ij,jk->ki", x, y, _dot_general=product).dtype)
+""",
+    "options of the compiler": """
+lowered = jax.jit(lambda x: 2 * x).lower(1.0)
+print(lowered.compile(compiler_options={"xla_cpu_enable_fast_math": False})(3.0))
+try:
+    lowered.compile(compiler_options={"fast": True})
+except jax.errors.JaxRuntimeError as error:
+    print("No such compile option" in str(error))
 """,
     "platforms": """
 jax.config.update("jax_platforms", "cpu")
