@@ -85,7 +85,7 @@ def _enable_x64(value: Any) -> None:
 
 
 def _platforms(value: Any) -> None:
-    """Hide the devices of all platforms but those of a list, whose first has the default device."""
+    """Hide the platforms that a list lacks; its first has the default device."""
     names = _platform_names(value)
     set_visible_platforms(names or None)
     _platform_name(value)

@@ -219,7 +219,10 @@ class ShapedArray:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def str_short(self, short_dtypes: bool = False, mesh_axis_types: bool = False) -> str:
-        """Return the type as JAX writes it, "float32[2,3]", or "f32[2,3]"; `mesh_axis_types` has no effect."""
+        """Return the type as JAX writes it, "float32[2,3]" or "f32[2,3]".
+
+        `mesh_axis_types` has no effect.
+        """
         return repr(self) if short_dtypes else f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
     def __reduce__(self) -> tuple[Any, ...]:

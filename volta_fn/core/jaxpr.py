@@ -89,7 +89,7 @@ class Equation:
 
     @property
     def source_info(self) -> SourceInfo:
-        """The user's line and the names of the blocks (`named_scope`) around it, by JAX's name."""
+        """The user's line, and the names of the blocks (`named_scope`) around it."""
         source = self.source
         return SourceInfo(source, NameStack(tuple(source.scope.split("/")) if source and source.scope else ()))
 
@@ -185,7 +185,7 @@ class ClosedJaxpr:
         return ClosedJaxpr, (self.jaxpr, self.consts)
 
     def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Array] | None = None, **fields: Any) -> ClosedJaxpr:
-        """Return the program with another jaxpr, or other fields of it (`Jaxpr.replace`), or other constants."""
+        """Return the program with another jaxpr, constants or `fields` of the jaxpr."""
         return ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
 
     def _repr_html_(self) -> str:

@@ -59,9 +59,9 @@ class FlatFunction:
 
 
 def describe_data(leaves: list[Any], structure: Any) -> tuple[list[Any], Any]:
-    """Flatten descriptions of arrays of extended dtypes, such as random keys, to those of their data.
+    """Flatten descriptions of random keys to descriptions of their data.
 
-    A call has a node of the tree in the place of such a description.
+    So it is with all arrays of extended dtypes. A call has a node of the tree in the place of such a description.
     """
     described = [isinstance(getattr(leaf, "dtype", None), ExtendedDType) for leaf in leaves]
     if not any(described):

@@ -93,7 +93,10 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         return impl
 
     def bind(self, *args: Any, **params: Any) -> Any:
-        """Apply the primitive; outside of transforms the function of `def_impl` takes the operands, and gives the results, as they are."""
+        """Apply the primitive.
+
+        Outside of transforms the function of `def_impl` takes the operands, and gives the results, as they are.
+        """
         if self.eager_rule is not None and current_trace() is EVAL:
             return self.eager_rule(*args, **params)
         return super().bind(*args, **params)

@@ -422,7 +422,7 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
 
 
 def _described(types: Sequence[ShapedArray]) -> tuple[list[Any], Any]:
-    """Return the types of the arrays that hold values of these types, and the list that they are the leaves of."""
+    """Return the leaves and the structure of a list of values of these types."""
     return describe_data(list(types), tree.structure([0] * len(types)))
 
 

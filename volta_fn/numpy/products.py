@@ -474,7 +474,7 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
 
 
 def _product_letters(a: Labelled, b: Labelled, needed: set[str]) -> list[str]:
-    """Return the letters of a product of two operands: shared ones, then those of each."""
+    """Return the letters of a product: shared ones, then those of each operand."""
     shared = [letter for letter in a[1] if letter in b[1]]
     return [letter for letter in dict.fromkeys([*shared, *a[1], *b[1]]) if letter in needed]
 

@@ -336,7 +336,7 @@ def dot_general(
 
 
 def _product_of_stored(left: Array, right: Array, dimension_numbers: Any, precision: Any, preferred_element_type: Any) -> Array:
-    """Multiply operands of dtypes that only store numbers, as JAX does: in a wider one."""
+    """Multiply operands of dtypes that only store numbers in a wider one, as JAX does."""
     dtype = left.dtype if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     floats = {left.dtype, right.dtype, dtype} & (dtypes.STORAGE_FLOATS | dtypes.FLOATS)
     wide = np.dtype(np.float32 if floats else np.int32)

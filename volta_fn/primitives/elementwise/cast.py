@@ -143,7 +143,7 @@ _OF_BITS = ("population_count", "shift_right_logical")
 
 
 def decoded(operand: Array) -> Array:
-    """Convert numbers of a dtype that only stores them to one that orders and computes them: int8, uint8 or float32."""
+    """Convert numbers of a dtype that only stores them to int8, uint8 or float32."""
     if operand.dtype not in dtypes.STORAGE:
         return operand
     signed = np.int8 if operand.dtype in dtypes.STORAGE_SIGNED else np.uint8
@@ -151,9 +151,9 @@ def decoded(operand: Array) -> Array:
 
 
 def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array]) -> Array:
-    """Compute on operands of a dtype that only stores numbers, as JAX does: in a wider one, and convert the result.
+    """Compute with numbers that are only stored in a wider dtype, as JAX does.
 
-    Integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is raised for such operands, and raises it
+    The result is converted to their dtype: integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is raised for such operands, and raises it
     again in programs that are not written for JAX.
     """
     dtype = operands[0].dtype
