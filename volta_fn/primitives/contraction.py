@@ -340,8 +340,8 @@ def _product_of_stored(left: Array, right: Array, dimension_numbers: Any, precis
     dtype = left.dtype if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     floats = {left.dtype, right.dtype, dtype} & (dtypes.STORAGE_FLOATS | dtypes.FLOATS)
     wide = np.dtype(np.float32 if floats else np.int32)
-    operands = [convert_element_type(operand, wide) for operand in (left, right)]
-    return convert_element_type(dot_general(*operands, dimension_numbers, precision), dtype)
+    lhs, rhs = convert_element_type(left, wide), convert_element_type(right, wide)
+    return convert_element_type(dot_general(lhs, rhs, dimension_numbers, precision), dtype)
 
 
 def _frozen(numbers: Any) -> Any:

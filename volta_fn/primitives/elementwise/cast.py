@@ -153,8 +153,8 @@ def decoded(operand: Array) -> Array:
 def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array]) -> Array:
     """Compute with numbers that are only stored in a wider dtype, as JAX does.
 
-    The result is converted to their dtype: integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is raised for such operands, and raises it
-    again in programs that are not written for JAX.
+    The result is converted to their dtype: integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is
+    raised for such operands, and raises it again in programs that are not written for JAX.
     """
     dtype = operands[0].dtype
     if not settings.permissive or dtype not in dtypes.STORAGE or name == "clz":
