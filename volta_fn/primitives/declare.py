@@ -378,12 +378,13 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
                 run = eager.get((x._spec, y._spec))
                 if run is not None:
                     return run(x, y)
+            operands: Sequence[Array] = (x, y)
+            if not (isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype):
+                operands = weakly_promoted(primitive.name, operands)
             try:
-                if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype:
-                    return current_trace().process(primitive, (x, y), {})
-                return bind(primitive, *weakly_promoted(primitive.name, (x, y)))
+                return bind(primitive, *operands)
             except DTypeError:
-                return in_wider_dtype(primitive.name, binary, weakly_promoted(primitive.name, (x, y)))
+                return in_wider_dtype(primitive.name, binary, operands)
 
         return binary
 
