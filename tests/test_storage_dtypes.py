@@ -100,6 +100,7 @@ ORDERED: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray, np.ndarray]
     "sort by two keys": (lambda x: vnp.lexsort((vnp.arange(x.size)[::-1], x)), lambda x, _: np.lexsort((np.arange(x.size)[::-1], x))),
     "sort by stored keys": (lambda x: vnp.lexsort((x[::-1], x)), lambda x, _: np.lexsort((x[::-1], x))),
     "greatest": (lambda x: lax.top_k(x, 1)[0], lambda x, order: x[order][-1:]),
+    "sort of columns": (lambda x: vnp.sort(x[:24].reshape(4, 6), axis=0), lambda x, _: np.sort(x[:24].reshape(4, 6), axis=0)),
     "first greatest": (vnp.argmax, lambda x, _: np.argmax(x)),
     "first least": (vnp.argmin, lambda x, _: np.argmin(x)),
 }
@@ -107,9 +108,16 @@ ORDERED: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ORDERED)
-def test_numbers_are_ordered(kind: str, name: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_numbers_are_ordered(kind: str, name: str, device: str) -> None:
     """NaN is the greatest, of equals the first comes first."""
     function, oracle = ORDERED[kind]
+    with vf.default_device(device):
+        check_order(function, oracle, name)
+
+
+def check_order(function: Callable[[Any], Any], oracle: Callable[[np.ndarray, np.ndarray], Any], name: str) -> None:
+    """Compare with the oracle, on the default device, with and without `jit`."""
     x = vnp.asarray(np.random.default_rng(3).permutation(np.concatenate([NUMBERS, NUMBERS[::2], NUMBERS / 3]))).astype(name)
     wide = np.asarray(x.astype("float32"))
     wanted = oracle(wide, np.argsort(wide, kind="stable"))
@@ -124,6 +132,26 @@ def test_extremes_of_segments(name: str) -> None:
     for segments, extreme in ((vf.ops.segment_max, np.max), (vf.ops.segment_min, np.min)):
         actual = segments(x, vnp.array([0, 0, 1, 1]), 2)
         np.testing.assert_array_equal(actual.astype("float32"), [extreme(wide[:2]), extreme(wide[2:])])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_updates_combine_as_in_a_wider_dtype(name: str, device: str) -> None:
+    """The sum of integers wraps around, and floats are rounded once."""
+    numbers = np.float32([1.0, 0.5, 2.0, 1.0])
+    wide_name = "float32" if "float" in name else "int8" if name[0] == "i" else "uint8"
+    where = np.array([0, 0, 3])
+    with vf.default_device(device):
+        x = vnp.asarray(numbers).astype(name)
+        for method in ("add", "mul", "max", "min"):
+            update = lambda x, method=method: getattr(x.at[where], method)(x[:3])
+            wanted = np.asarray(x.astype(wide_name)).copy()
+            combine = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[method]
+            combine.at(wanted, where, wanted[:3].copy())
+            wanted = wanted.astype(dtypes.as_dtype(name))
+            for function in (update, vf.jit(update)):
+                assert function(x).dtype == x.dtype
+                np.testing.assert_array_equal(function(x).astype(wide_name), wanted.astype(wide_name))
 
 
 @pytest.mark.parametrize("name", ["int4", "float8_e4m3fn", "float4_e2m1fn"])

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerOverflowError
+from volta_fn.settings import current as settings
 
 #: The public names; the package also uses the others.
 __all__ = [
@@ -41,6 +42,10 @@ class ExtendedDType:
     @property
     def itemsize(self) -> int:
         """The bytes of an element."""
+        raise NotImplementedError
+
+    def describe(self, shape: tuple[int, ...]) -> Any:
+        """Return a pytree of descriptions of the arrays that hold an array of this dtype."""
         raise NotImplementedError
 
 
@@ -287,7 +292,9 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     operands = {dtype for dtype, _ in pairs}
     if stored := operands & STORAGE:
         others = sorted({dtype.name for dtype, weak in pairs if not weak and dtype not in stored} | {dtype.name for dtype in stored})
-        if len(others) > 1:
+        weak_kinds = {dtype.kind for dtype, weak in pairs if weak}
+        if len(others) > 1 or "c" in weak_kinds or ("f" in weak_kinds and stored & STORAGE_INTEGERS):
+            others += [f"a {name} number" for kind, name in (("c", "complex"), ("f", "floating")) if kind in weak_kinds]
             raise DTypeError(
                 f"{' and '.join(others)} do not promote: dtypes of 8 bits and less only store numbers; convert with x.astype first"
             )
@@ -451,7 +458,9 @@ def to_inexact(dtype: np.dtype) -> np.dtype:
     if dtype in INEXACT:
         return dtype
     if dtype in STORAGE:
-        raise DTypeError(f"{dtype.name} only stores numbers; convert with x.astype before computing")
+        if not settings.permissive:
+            raise DTypeError(f"{dtype.name} only stores numbers; convert with x.astype before computing")
+        return dtype if dtype in STORAGE_FLOATS else _FLOAT
     return _FLOAT64 if dtype in (_INT64, _UINT64) else _FLOAT
 
 
@@ -470,5 +479,5 @@ def complex_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of sums: float32 for float16 and bfloat16, else itself."""
-    return _FLOAT if dtype in _HALVES else dtype
+    """Return the dtype of sums: float32 for floats of 16 bits and less, else itself."""
+    return _FLOAT if dtype in _HALVES or dtype in STORAGE_FLOATS else dtype

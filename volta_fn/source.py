@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,6 +57,43 @@ class SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
         code, lineno, *scope = position
         return cls(code.co_filename, lineno, code.co_qualname, *scope)
+
+
+@dataclass(frozen=True)
+class NameStack:
+    """The names of enclosing scopes, the outermost first.
+
+    >>> str(NameStack().extend("layer").transform("jvp"))
+    'jvp(layer)'
+    """
+
+    stack: tuple[str, ...] = ()
+
+    def extend(self, name: str) -> NameStack:
+        """Return the stack with a scope more."""
+        return NameStack((*self.stack, name))
+
+    def transform(self, transform_name: str) -> NameStack:
+        """Return the stack of a transform of what the scopes hold."""
+        return NameStack((f"{transform_name}({self})",))
+
+    def __add__(self, other: NameStack) -> NameStack:
+        return NameStack(self.stack + other.stack)
+
+    def __str__(self) -> str:
+        return "/".join(self.stack)
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """A place in the user's source, and the scopes around it."""
+
+    traceback: Any
+    name_stack: NameStack
+
+    def replace(self, **changes: Any) -> SourceInfo:
+        """Return another `traceback` or `name_stack` with the rest."""
+        return replace(self, **changes)
 
 
 def ipython() -> Any:

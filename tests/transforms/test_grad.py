@@ -415,3 +415,17 @@ def test_unfit_entries_raise() -> None:
         pull_back.with_refs(3, GradValue())(1.0)
     with pytest.raises(RefError, match="integer"):
         pull_back.with_refs(GradValue(), vf.new_ref(1))(1.0)
+
+
+def test_complex_tangents_of_real_arguments_are_refused() -> None:
+    """A weakly typed tangent is converted, but not so that it loses its imaginary part."""
+    for x in (2.0, vf.numpy.array(2.0), np.float32(2)):
+        for direction in (1j, np.complex64(1)):
+            with pytest.raises(DTypeError, match="a tangent has dtype complex64"):
+                vf.jvp(lambda y: y * 2, (x,), (direction,))
+            with pytest.raises(DTypeError, match="a tangent has dtype complex64"):
+                vf.linearize(lambda y: y * 2, x)[1](direction)
+            with pytest.raises(DTypeError, match="a cotangent has dtype complex64"):
+                vf.vjp(lambda y: y * 2, x)[1](direction)
+        assert vf.jvp(lambda y: y * 2, (x,), (3,))[1] == 6
+    assert vf.jvp(lambda z: z * 2, (np.complex64(1),), (3.0,))[1] == 6

@@ -15,7 +15,7 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn.core.aval import set_numpy_dtype_promotion
 from volta_fn.core.caches import clear_all
-from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_device, set_default_spec
+from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_device, set_default_spec, set_visible_platforms
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
@@ -83,17 +83,27 @@ def _enable_x64(value: Any) -> None:
 
 
 def _platforms(value: Any) -> None:
+    """Hide the platforms that a list lacks; its first has the default device."""
+    names = _platform_names(value)
+    set_visible_platforms(names or None)
+    _platform_name(value)
+
+
+def _platform_name(value: Any) -> None:
     """Set the default device by a list of platforms, without using it."""
+    set_default_spec(next(iter(_platform_names(value)), None))
+
+
+def _platform_names(value: Any) -> list[str]:
     names = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "vulkan": "gpu"}
-    first = str(value).split(",")[0] if value else ""
-    set_default_spec(names.get(first, first) or None)
+    return [names.get(name, name) for name in str(value or "").split(",") if name]
 
 
 def _default_device(value: Any) -> None:
     if isinstance(value, Device):
         set_default_device(value)
     else:
-        _platforms(config.values["jax_platforms"] if value is None else value)
+        _platform_name(config.values["jax_platforms"] if value is None else value)
 
 
 def _num_cpu_devices(value: Any) -> None:
@@ -121,7 +131,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_default_matmul_precision": _matmul_precision,
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
-    "jax_platform_name": _platforms,
+    "jax_platform_name": _platform_name,
     "jax_default_device": _default_device,
     "jax_num_cpu_devices": _num_cpu_devices,
     "jax_export_calling_convention_version": lambda value: setattr(current, "calling_convention", value),

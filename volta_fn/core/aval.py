@@ -218,6 +218,13 @@ class ShapedArray:
     def __repr__(self) -> str:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
+    def str_short(self, short_dtypes: bool = False, mesh_axis_types: bool = False) -> str:
+        """Return the type as JAX writes it, "float32[2,3]" or "f32[2,3]".
+
+        `mesh_axis_types` has no effect.
+        """
+        return repr(self) if short_dtypes else f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 

@@ -16,7 +16,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import ProcessAxis
 from volta_fn.errors import DeviceError, JaxprError, VoltaError
 from volta_fn.lazy_imports import deferred
-from volta_fn.source import Position, SourceLocation, portable
+from volta_fn.source import NameStack, Position, SourceInfo, SourceLocation, portable
 
 # Jaxprs: typed programs in A-normal form, as data.
 #
@@ -88,10 +88,22 @@ class Equation:
         """The user's line that this equation comes from."""
         return None if self.position is None else SourceLocation.of(self.position)
 
-    def replace(self, invars: list[Atom] | None = None, outvars: list[Var] | None = None, params: dict[str, Any] | None = None) -> Equation:
+    @property
+    def source_info(self) -> SourceInfo:
+        """The user's line, and the names of the blocks (`named_scope`) around it."""
+        source = self.source
+        return SourceInfo(source, NameStack(tuple(source.scope.split("/")) if source and source.scope else ()))
+
+    def replace(
+        self,
+        invars: list[Atom] | None = None,
+        outvars: list[Var] | None = None,
+        params: dict[str, Any] | None = None,
+        primitive: Primitive | None = None,
+    ) -> Equation:
         """Return this equation with some fields changed."""
         return Equation(
-            self.primitive,
+            primitive or self.primitive,
             self.invars if invars is None else invars,
             self.outvars if outvars is None else outvars,
             self.params if params is None else params,
@@ -128,6 +140,22 @@ class Jaxpr:
         """The primitives that must run even if their results are unused."""
         return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
 
+    def replace(
+        self,
+        *,
+        constvars: Sequence[Var] | None = None,
+        invars: Sequence[Var] | None = None,
+        outvars: Sequence[Atom] | None = None,
+        eqns: Sequence[Equation] | None = None,
+    ) -> Jaxpr:
+        """Return the program with some fields changed."""
+        return Jaxpr(
+            self.constvars if constvars is None else [*constvars],
+            self.invars if invars is None else [*invars],
+            self.outvars if outvars is None else [*outvars],
+            self.eqns if eqns is None else [*eqns],
+        )
+
     def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
         """Return the program as text, with the lines of equations if asked for."""
         return format_jaxpr(self, sources=source_info)
@@ -157,13 +185,9 @@ class ClosedJaxpr:
     def __reduce__(self) -> tuple[Any, ...]:
         return ClosedJaxpr, (self.jaxpr, self.consts)
 
-    def replace(
-        self, *, invars: Sequence[Var] | None = None, outvars: Sequence[Atom] | None = None, eqns: list[Equation] | None = None
-    ) -> ClosedJaxpr:
-        """Return the program with other inputs, outputs or equations."""
-        old = self.jaxpr
-        invars, outvars = (old.invars if invars is None else [*invars]), (old.outvars if outvars is None else [*outvars])
-        return ClosedJaxpr(Jaxpr(old.constvars, invars, outvars, old.eqns if eqns is None else eqns), self.consts)
+    def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Array] | None = None, **fields: Any) -> ClosedJaxpr:
+        """Return the program with another jaxpr, constants or `fields` of the jaxpr."""
+        return ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)

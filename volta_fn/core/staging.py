@@ -20,6 +20,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import Trace, Tracer, check_alive, check_leaks, current_trace, raised_recursion_limit, set_trace
+from volta_fn.dtypes import ExtendedDType
 from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, RefError
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
@@ -55,6 +56,18 @@ class FlatFunction:
             return [result]
         outs, self.out_tree = tree.flatten(result)
         return output_arrays(outs, self.function)
+
+
+def describe_data(leaves: list[Any], structure: Any) -> tuple[list[Any], Any]:
+    """Flatten descriptions of random keys to descriptions of their data.
+
+    So it is with all arrays of extended dtypes. A call has a node of the tree in the place of such a description.
+    """
+    described = [isinstance(getattr(leaf, "dtype", None), ExtendedDType) for leaf in leaves]
+    if not any(described):
+        return leaves, structure
+    nodes = [leaf.dtype.describe(leaf.shape) if extended else leaf for leaf, extended in zip(leaves, described, strict=True)]
+    return tree.flatten(tree.unflatten(structure, nodes))
 
 
 def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Array]:

@@ -67,16 +67,18 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
     12.0
     """
 
-    __slots__ = ("call_primitive", "lowering", "map_primitive")
+    __slots__ = ("call_primitive", "eager_rule", "lowering", "map_primitive")
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # its rules are given one by one
     __delattr__ = object.__delattr__
     #: The rule for compiled programs: `lowering(context, *operands, **params)` returns the results.
     lowering: Rule | None
+    #: The function that `def_impl` sets.
+    eager_rule: Rule | None
 
     def __init__(self, name: str) -> None:
         super().__init__(name, self._no_rule, impl=self._no_rule, expand=self._expanded, listed=False)
         self.call_primitive = self.map_primitive = False
-        self.lowering = None
+        self.lowering = self.eager_rule = None
 
     def __reduce__(self) -> Any:
         return self.name  # the variable that holds it
@@ -87,7 +89,17 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
     def def_impl(self, impl: Rule) -> Rule:
         """Set the function that evaluates the primitive on arrays; return it."""
         self.impl = lambda *args, **params: self._as_results(impl(*args, **params))
+        self.eager_rule = impl
         return impl
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Apply the primitive.
+
+        Outside of transforms the function of `def_impl` takes the operands, and gives the results, as they are.
+        """
+        if self.eager_rule is not None and current_trace() is EVAL:
+            return self.eager_rule(*args, **params)
+        return super().bind(*args, **params)
 
     def def_abstract_eval(self, abstract_eval: Rule) -> Rule:
         """Set the rule from the operands' types to the result's; return it."""

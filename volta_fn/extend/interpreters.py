@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.primitive import Primitive as CorePrimitive
 from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import describe_data, trace_to_jaxpr
 from volta_fn.core.trace import bind, current_trace, run_under
 from volta_fn.errors import LoweringError
 from volta_fn.extend.core import LoweringContext as LoweringContext
@@ -29,6 +29,7 @@ from volta_fn.extend.functions import WrappedFun
 from volta_fn.primitives.callbacks import pure_callback
 from volta_fn.primitives.data_movement.movement import expand_dims, instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.random.keys import PRNGKeyArray, key_data
 from volta_fn.transforms.differentiation import JVPTrace as JVPTrace
 from volta_fn.transforms.differentiation import JVPTracer as JVPTracer
 from volta_fn.transforms.differentiation import PartialEvalTrace, jvp_rules, transpose_rules
@@ -404,23 +405,42 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
     Returns the program of the unknown inputs and results, a `PartialVal` for each result, and the program's constants.
     """
     trace = PartialEvalTrace(current_trace(), fun.__name__)
-    inputs = [as_value(p.get_known()) if p.is_known() else trace.new_unknown(p.get_aval()) for p in pvals]
+    leaves, structure = _described([p.get_aval() for p in pvals if not p.is_known()])
+    unknown_data = [trace.new_unknown(aval_of(leaf)) for leaf in leaves]
+    unknown_inputs = iter(tree.unflatten(structure, unknown_data))
+    inputs = [_as_leaf(p.get_known()) if p.is_known() else next(unknown_inputs) for p in pvals]
     try:
-        outs = [as_value(out) for out in run_under(trace, fun.call_wrapped, *inputs)]
+        outs = [_as_leaf(out) for out in run_under(trace, fun.call_wrapped, *inputs)]
     finally:
         trace.finish()
-    unknown = [trace.is_unknown(out) or instantiate for out in outs]
-    invars = [x.variable for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
-    closed = trace.builder.build(invars, [trace.atom(out) for out, u in zip(outs, unknown, strict=True) if u])
-    partial_values = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
+    out_data = [key_data(out) if isinstance(out, PRNGKeyArray) else out for out in outs]
+    unknown = [trace.is_unknown(data) or instantiate for data in out_data]
+    invars = [x.variable for x in unknown_data]
+    closed = trace.builder.build(invars, [trace.atom(data) for data, u in zip(out_data, unknown, strict=True) if u])
+    partial_values = [PartialVal.unknown(aval_of(out)) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
     return closed.jaxpr, partial_values, closed.consts
+
+
+def _described(types: Sequence[ShapedArray]) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of a list of values of these types."""
+    return describe_data(list(types), tree.structure([0] * len(types)))
+
+
+def _as_leaf(value: Any) -> Any:
+    """Return keys as they are, and all other values as arrays."""
+    return value if isinstance(value, PRNGKeyArray) else as_value(value)
 
 
 def trace_to_jaxpr_dynamic(
     fun: WrappedFun, in_avals: Sequence[ShapedArray], **options: Any
 ) -> tuple[Jaxpr, list[ShapedArray], list[Array]]:
     """Trace a flat function to a jaxpr; also return its results' types and constants."""
-    closed = trace_to_jaxpr(lambda *xs: [as_value(x) for x in fun.call_wrapped(*xs)], in_avals, fun.__name__)
+    leaves, structure = _described(in_avals)
+
+    def of_data(*data: Array) -> list[Array]:
+        return [as_value(x) for x in tree.leaves(fun.call_wrapped(*tree.unflatten(structure, data)))]
+
+    closed = trace_to_jaxpr(of_data, [aval_of(leaf) for leaf in leaves], fun.__name__)
     return closed.jaxpr, closed.out_avals, closed.consts
 
 

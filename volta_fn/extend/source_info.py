@@ -1,7 +1,7 @@
 """Lines of source and stacks of names, as `jax.extend.source_info_util` has them.
 
 Equations of programs keep the user's line. A name stack is what blocks of `extend_name_stack` and `set_name_stack` make of it for the code
-inside; it is not kept with equations.
+inside; it is not kept with equations, whose stack has the names of `named_scope`.
 """
 
 from __future__ import annotations
@@ -9,48 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import Any
 
-from volta_fn.source import user_location
-
-
-@dataclass(frozen=True)
-class NameStack:
-    """The names of enclosing scopes, the outermost first.
-
-    >>> str(NameStack().extend("layer").transform("jvp"))
-    'jvp(layer)'
-    """
-
-    stack: tuple[str, ...] = ()
-
-    def extend(self, name: str) -> NameStack:
-        """Return the stack with a scope more."""
-        return NameStack((*self.stack, name))
-
-    def transform(self, transform_name: str) -> NameStack:
-        """Return the stack of a transform of what the scopes hold."""
-        return NameStack((f"{transform_name}({self})",))
-
-    def __add__(self, other: NameStack) -> NameStack:
-        return NameStack(self.stack + other.stack)
-
-    def __str__(self) -> str:
-        return "/".join(self.stack)
-
-
-@dataclass(frozen=True)
-class SourceInfo:
-    """A place in the user's source, and the scopes around it."""
-
-    traceback: Any
-    name_stack: NameStack
-
-    def replace(self, **changes: Any) -> SourceInfo:
-        """Return another `traceback` or `name_stack` with the rest."""
-        return replace(self, **changes)
-
+from volta_fn.source import NameStack, SourceInfo, user_location
 
 _NO_NAMES = NameStack()
 _stack: ContextVar[NameStack] = ContextVar("name_stack", default=_NO_NAMES)

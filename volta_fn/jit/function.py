@@ -15,7 +15,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device, find_device, local_devices
 from volta_fn.core.jaxpr import devices_of
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
-from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, leaf_structure, wraps
+from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
@@ -358,6 +358,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
         request = Request(self._fun, self._options, args, kwargs)
+        request.leaves, request.in_tree = describe_data(request.leaves, request.in_tree)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)

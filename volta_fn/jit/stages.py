@@ -18,7 +18,7 @@ from volta_fn.core.devices.device_world import first_described
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.jaxpr import ClosedJaxpr, devices_of, format_jaxpr
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentTypeError, TracerError
+from volta_fn.errors import ArgumentTypeError, ExecutionError, TracerError
 from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
 from volta_fn.jit.device_plan import DevicePlan, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
@@ -260,8 +260,10 @@ class Lowered(_Stage):
     def compile(self, compiler_options: Any = None) -> Compiled:
         """Return the compiled function of the dynamic arguments.
 
-        `compiler_options` is accepted for compatibility.
+        `compiler_options` are those of XLA, which have no effect. Raises `ExecutionError` for names that XLA cannot have, as JAX does.
         """
+        if unknown := [name for name in compiler_options or () if not name.startswith("xla_")]:
+            raise ExecutionError(f"No such compile option: {unknown[0]!r}; those of XLA begin with xla_, and have no effect here")
         return Compiled(self)
 
 

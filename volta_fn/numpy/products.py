@@ -125,7 +125,7 @@ def _plain_product(x: ShapedArray, y: ShapedArray) -> SharedParams | None:
 
     None for other operands, and for those that do not fit.
     """
-    if x.dtype != y.dtype or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
+    if x.dtype != y.dtype or x.dtype in dtypes.STORAGE or not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2) or x.shape[-1] != y.shape[0]:
         return None
     return SharedParams(product_params(_plain_numbers(x.ndim, y.ndim), x, y, None))
 
@@ -339,6 +339,8 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
     if not isinstance(subscripts, str):
         subscripts, operands = _from_lists((subscripts, *operands))
     values = promote_args("einsum", operands, dtypes.ALL) if operands else []
+    if preferred_element_type is None and values and _dot_general is not dot_general:
+        preferred_element_type = values[0].dtype  # users' products are told the dtype of the result, as in JAX
     inputs, result = _parse(subscripts, values)
     sizes = _letter_sizes(inputs, values)
     terms: list[Labelled] = [_simplify(v, letters, sizes) for v, letters in zip(values, inputs, strict=True)]
@@ -347,6 +349,8 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
         while others:
             other = others.pop()
             needed = set(result).union(*[letters for _, letters in (*terms, *others)])
+            if _dot_general is not dot_general and _product_letters(term, other, needed) != [*result]:
+                term, other = other, term  # it may treat them differently: the earlier one is the first, unless the result has it last
             term = _contract(term, other, needed, precision, preferred_element_type, _dot_general)
         terms.append(term)
     array, letters = _sum_unneeded(terms[0], set(result))
@@ -467,6 +471,12 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
     axes = [i for i, c in enumerate(letters) if c not in needed]
     total = reduce_or if value.dtype in dtypes.BOOL else reduce_sum
     return (total(value, axes), "".join(c for c in letters if c in needed)) if axes else term
+
+
+def _product_letters(a: Labelled, b: Labelled, needed: set[str]) -> list[str]:
+    """Return the letters of a product: shared ones, then those of each operand."""
+    shared = [letter for letter in a[1] if letter in b[1]]
+    return [letter for letter in dict.fromkeys([*shared, *a[1], *b[1]]) if letter in needed]
 
 
 def _contract(a: Labelled, b: Labelled, needed: set[str], precision: Any, preferred_element_type: Any, multiply: DotGeneral) -> Labelled:

@@ -20,6 +20,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.devices.device import Device, available_devices, current_default_device, find_device
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.numpy.creation import asarray
+from volta_fn.settings import current as settings
 
 # The dtypes as callables, and constants.
 
@@ -193,7 +194,8 @@ def __array_namespace_info__() -> NamespaceInfo:  # the standard's name
 class finfo:  # NumPy's name
     """The limits of a float or complex dtype, or of an array's, as Python numbers.
 
-    The attributes are `bits`, `eps`, `max`, `min`, `smallest_normal`, `dtype` (of the components, if complex) and NumPy's others.
+    In programs that are written for JAX they are, as there, numbers of the dtype. The attributes are `bits`, `eps`, `max`, `min`,
+    `smallest_normal`, `dtype` (of the components, if complex) and NumPy's others.
 
     >>> jnp.finfo(jnp.float32).eps
     1.1920928955078125e-07
@@ -208,7 +210,7 @@ class finfo:  # NumPy's name
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._info, name)
-        return float(value) if isinstance(value, np.generic) else value
+        return float(value) if isinstance(value, np.generic) and not settings.permissive else value
 
     def __repr__(self) -> str:
         return repr(self._info)

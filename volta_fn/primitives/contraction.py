@@ -315,6 +315,8 @@ def dot_general(
     (8, 2, 5)
     """
     left, right = as_value(lhs), as_value(rhs)
+    if settings.permissive and {left.dtype, right.dtype} & dtypes.STORAGE:
+        return _product_of_stored(left, right, dimension_numbers, precision, preferred_element_type)
     if preferred_element_type is not None:
         left, right = in_kind_of(dtypes.as_dtype(preferred_element_type), left, right)
     if left.dtype is not right.dtype and not settings.permissive:  # JAX's lax multiplies them in any mode
@@ -331,6 +333,15 @@ def dot_general(
     if precision is not None and left.dtype == right.dtype == _FLOAT32 and (rounded := rounding(precision)):
         params = params | {"precision": rounded}
     return constrained(bind(dot_general_p, left, right, **params), out_sharding)
+
+
+def _product_of_stored(left: Array, right: Array, dimension_numbers: Any, precision: Any, preferred_element_type: Any) -> Array:
+    """Multiply operands of dtypes that only store numbers in a wider one, as JAX does."""
+    dtype = left.dtype if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
+    floats = {left.dtype, right.dtype, dtype} & (dtypes.STORAGE_FLOATS | dtypes.FLOATS)
+    wide = np.dtype(np.float32 if floats else np.int32)
+    lhs, rhs = convert_element_type(left, wide), convert_element_type(right, wide)
+    return convert_element_type(dot_general(lhs, rhs, dimension_numbers, precision), dtype)
 
 
 def _frozen(numbers: Any) -> Any:

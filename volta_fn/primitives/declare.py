@@ -25,7 +25,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import reduction
 from volta_fn.primitives.data_movement import movement
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
 from volta_fn.settings import current as settings
@@ -175,8 +175,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         if len(sizes) > 1:
             listed, ordered = ", ".join(map(str, shapes)), sorted(sizes, key=lambda n: (len(str(n)), str(n)))
             raise BroadcastError(
-                f"shapes {listed} do not broadcast: dimension {axis} has sizes {ordered}, and only equal sizes or 1 go together. "
-                "Reshape, transpose, or insert an axis with x[:, None]."
+                f"Incompatible shapes for broadcasting: {listed}. Dimension {axis} has sizes {ordered}, and only equal sizes or 1 go "
+                "together. Reshape, transpose, or insert an axis with x[:, None]."
             )
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
@@ -364,28 +364,38 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
                 if run is not None:
                     return run(x)
             params.pop("accuracy", None)  # JAX's choice between fast and exact code, of which there is the exact one
-            return bind(primitive, as_value(x), **params)
+            try:
+                return bind(primitive, as_value(x), **params)
+            except DTypeError:
+                return in_wider_dtype(primitive.name, lambda wide: unary(wide, **params), [as_value(x)])
 
         return unary
 
     if arity == 2:
 
         def binary(x: Any, y: Any) -> Array:
-            if isinstance(x, Array) and isinstance(y, Array):
-                if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
-                    run = eager.get((x._spec, y._spec))
-                    if run is not None:
-                        return run(x, y)
-                if x.dtype is y.dtype:
-                    return current_trace().process(primitive, (x, y), {})
-            return bind(primitive, *weakly_promoted(primitive.name, (x, y)))
+            if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
+                run = eager.get((x._spec, y._spec))
+                if run is not None:
+                    return run(x, y)
+            operands: Sequence[Array] = (x, y)
+            if not (isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype):
+                operands = weakly_promoted(primitive.name, operands)
+            try:
+                return bind(primitive, *operands)
+            except DTypeError:
+                return in_wider_dtype(primitive.name, binary, operands)
 
         return binary
 
     def nary(*args: Any) -> Array:
         if len(args) != arity:
             raise ArgumentTypeError(f"{primitive} takes {arity} operands, got {len(args)}")
-        return bind(primitive, *weakly_promoted(primitive.name, args))
+        operands = weakly_promoted(primitive.name, args)
+        try:
+            return bind(primitive, *operands)
+        except DTypeError:
+            return in_wider_dtype(primitive.name, nary, operands)
 
     return nary
 
@@ -506,7 +516,10 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
             _remember(*args, operands)
         if fallback is not None and operands[0].dtype not in allowed:
             return fallback(*operands)
-        return bind(primitive, *operands)
+        try:
+            return bind(primitive, *operands)
+        except DTypeError:
+            return in_wider_dtype(primitive.name, promote_and_bind, operands)
 
     def bind_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:

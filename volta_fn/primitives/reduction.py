@@ -19,7 +19,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, 
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim, canonical_axes, linear_primitive, reshape, transpose_p
-from volta_fn.primitives.elementwise.cast import convert_element_type_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p, in_wider_dtype
 from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
@@ -66,7 +66,10 @@ def reduction(
 
     def reduce(operand: Any, axes: Sequence[int]) -> Array:
         value = as_value(operand)
-        return bind(primitive, value, axes=canonical_axes(tuple(axes), value.ndim))
+        try:
+            return bind(primitive, value, axes=canonical_axes(tuple(axes), value.ndim))
+        except DTypeError:
+            return in_wider_dtype(name, lambda wide: reduce(wide, axes), [value])
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__module__ = sys._getframe(1).f_globals["__name__"]  # where pickled functions are found again
@@ -198,7 +201,12 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
     """
     value = as_value(operand)
     reduced_axes = canonical_axes(tuple(axes), value.ndim)
-    return current_trace().process(reduce_sum_p, (value,), {"axes": reduced_axes}) if reduced_axes else value
+    if not reduced_axes:
+        return value
+    try:
+        return current_trace().process(reduce_sum_p, (value,), {"axes": reduced_axes})
+    except DTypeError:
+        return in_wider_dtype("reduce_sum", lambda wide: reduce_sum(wide, axes), [value])
 
 
 # product

@@ -21,6 +21,7 @@ from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.gather import take_along_dim
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcasted_iota, canonical_axis, no_tangents, zero_jvp
 from volta_fn.primitives.elementwise.arithmetic import neg
+from volta_fn.primitives.elementwise.cast import convert_element_type, decoded
 from volta_fn.primitives.reduction import reduce_max, reduce_min
 
 INT32 = np.dtype(np.int32)
@@ -68,7 +69,9 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     if not values or not values[0].shape:
         raise ShapeError("sort needs at least one operand, and operands with at least one dimension")
     dim = canonical_axis(dimension, values[0].ndim, "dimension")
-    outs = bind(sort_p, *values, dimension=dim, is_stable=bool(is_stable), num_keys=int(num_keys))
+    keys = [decoded(value) for value in values[:num_keys]]
+    outs = bind(sort_p, *keys, *values[num_keys:], dimension=dim, is_stable=bool(is_stable), num_keys=int(num_keys))
+    outs = [convert_element_type(out, value.dtype, out.weak_type) for out, value in zip(outs, values, strict=True)]
     return tuple(outs) if is_sequence else outs[0]
 
 
@@ -122,8 +125,8 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     value = as_value(operand)
     if not value.shape:
         raise ShapeError("top_k needs an operand with at least one dimension, got a scalar")
-    values, indices = bind(top_k_p, value, k=as_integer(k, "top_k: k"), dimension=canonical_axis(axis, value.ndim))
-    return values, indices
+    values, indices = bind(top_k_p, decoded(value), k=as_integer(k, "top_k: k"), dimension=canonical_axis(axis, value.ndim))
+    return convert_element_type(values, value.dtype, values.weak_type), indices
 
 
 def approx_max_k(

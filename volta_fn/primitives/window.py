@@ -42,7 +42,7 @@ from volta_fn.primitives.data_movement.movement import (
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice, slice_in_dim
 from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import difference, logistic
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
@@ -399,7 +399,10 @@ cumlogsumexp_p = _declare(
 
 def _apply(primitive: Primitive, operand: Any, axis: int, reverse: bool) -> Array:
     value = as_value(operand)
-    return bind(primitive, value, axis=canonical_axis(axis, value.ndim), reverse=bool(reverse))
+    try:
+        return bind(primitive, value, axis=canonical_axis(axis, value.ndim), reverse=bool(reverse))
+    except DTypeError:
+        return in_wider_dtype(primitive.name, lambda wide: _apply(primitive, wide, axis, reverse), [value])
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, settings, tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.aval import Shape, ShapeDtypeStruct, canonical_shape
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ShapeError
 from volta_fn.primitives.declare import to_dtype
@@ -135,6 +135,10 @@ class KeyType(dtypes.ExtendedDType):
     def itemsize(self) -> int:
         """The bytes of a key."""
         return 4 * self.words
+
+    def describe(self, shape: Shape) -> PRNGKeyArray:
+        """Return keys of this shape whose data are described, not known."""
+        return PRNGKeyArray(ShapeDtypeStruct((*shape, self.words), _UINT32), self.impl)
 
     def __repr__(self) -> str:
         return self.name

@@ -31,6 +31,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, Gradie
 from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.settings import current as settings
 from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, pull_back, with_zeros
 from volta_fn.transforms.eager import gradient_eagerly, linearize_eagerly
 from volta_fn.tree.structures import structural_difference
@@ -399,13 +400,15 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
     """Return a tangent or cotangent as an array of its owner's type.
 
-    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. It is weak only if its owner
-    is. In messages, it is `what`, and its owner is `owner`.
+    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. Not so a complex one of a
+    real owner, and none where, as in JAX, dtypes must be equal. It is weak only if its owner is. In messages, it is `what`, and its
+    owner is `owner`.
     """
     array, dtype = as_value(value), aval.tangent_aval().dtype
     if array.shape != aval.shape:
         raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
-    if array.dtype not in (dtype, aval.dtype) and not array.weak_type and not is_weak:
+    converts = (array.weak_type or is_weak) and not settings.permissive and (array.dtype.kind != "c" or dtype.kind == "c")
+    if array.dtype not in (dtype, aval.dtype) and not converts:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
     return array if array.dtype == dtype and array.weak_type <= aval.weak_type else convert_element_type(array, dtype)
 

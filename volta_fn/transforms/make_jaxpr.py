@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.arrays.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, function_name, trace_to_jaxpr, wraps
+from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, describe_data, function_name, trace_to_jaxpr, wraps
 from volta_fn.core.trace import bound_axis
 
 
@@ -82,7 +82,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return a function's program, and the shapes and dtypes of its results."""
-    leaves, in_tree = tree.flatten((tuple(args), kwargs))
+    leaves, in_tree = describe_data(*tree.flatten((tuple(args), kwargs)))
     flat = FlatFunction(fun, in_tree)
     labels = argument_labels(fun, in_tree)
     closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)

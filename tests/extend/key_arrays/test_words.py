@@ -11,7 +11,12 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.jax as vjax
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.extend.interpreters import PartialVal, trace_to_jaxpr_dynamic, trace_to_jaxpr_nounits
+from volta_fn.extend.linear_util import wrap_init
 
 #: Calls with a namespace like jax, a key, and four keys.
 CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -106,3 +111,20 @@ def test_keys_are_described_by_their_dtype() -> None:
     described = vjax.ShapeDtypeStruct(keys.shape, keys.dtype)
     assert (described.shape, described.dtype) == ((2,), keys.dtype) and "key<fry>" in repr(described)
     assert vjax.eval_shape(lambda k: k, described).dtype == keys.dtype
+
+
+def test_flat_programs_take_types_of_keys() -> None:
+    """The steps by which libraries trace flat functions take keys by their type, and give the types of keys."""
+    keys = vf.random.split(vf.random.key(0), 2)
+    types = [ShapedArray((), keys.dtype), ShapedArray((), np.dtype("float32"))]  # type: ignore[arg-type]  # the dtype of keys
+    function = wrap_init(lambda key, x: [vf.random.fold_in(key, 3), x + 1, vf.random.normal(key)])
+    known, unknown = PartialVal.known, PartialVal.unknown
+    jaxpr, values, _ = trace_to_jaxpr_nounits(function, [unknown(types[0]), known(vf.numpy.float32(1))])
+    assert [v.is_known() for v in values] == [False, True, False] and values[0].get_aval() == types[0] and values[1].get_known() == 2
+    assert jaxpr.in_avals == [ShapedArray((2,), np.dtype("uint32"))]
+    jaxpr, values, _ = trace_to_jaxpr_nounits(function, [known(keys[0]), unknown(types[1])])
+    assert values[0].get_known() == vf.random.fold_in(keys[0], 3) and len(jaxpr.invars) == 1
+    jaxpr, avals, _ = trace_to_jaxpr_dynamic(function, types)
+    assert [a.shape for a in avals] == [(2,), (), ()]
+    folded, y, z = eval_jaxpr(ClosedJaxpr(jaxpr), vf.random.key_data(keys[1]), vf.numpy.float32(2))
+    assert (folded == vf.random.key_data(vf.random.fold_in(keys[1], 3))).all() and y == 3 and z == vf.random.normal(keys[1])

@@ -381,6 +381,7 @@ _devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
 _default_spec: str | None = None
+_visible_platforms: frozenset[str] | None = None
 _cpu_count: int | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
 
@@ -468,6 +469,8 @@ def _check_platform(name: str) -> None:
     if name not in _platforms:
         remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
         raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+    if _visible_platforms is not None and name not in _visible_platforms:
+        raise DeviceError(f"the platform {name!r} is hidden: the setting jax_platforms names {sorted(_visible_platforms)}")
 
 
 def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
@@ -480,8 +483,8 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
             raise ArgumentError(f"local_devices: this is process {process_rank()}, which does not know the devices of {index}")
     name = backend or current_default_device().platform
     with _lock:
+        _check_platform(name)
         if name not in _devices_by_platform:
-            _check_platform(name)
             _devices_by_platform[name] = _platforms[name].discover()
         return list(_devices_by_platform[name])
 
@@ -647,6 +650,12 @@ def set_default_spec(spec: str | None) -> None:
     if spec is not None:
         _check_platform(spec.partition(":")[0])
     _process_default, _default_spec = None, spec
+
+
+def set_visible_platforms(names: Sequence[str] | None) -> None:
+    """Hide the devices of all platforms but these and the CPU; None hides none."""
+    global _visible_platforms
+    _visible_platforms = None if names is None else frozenset([*names, "cpu"])
 
 
 @contextlib.contextmanager

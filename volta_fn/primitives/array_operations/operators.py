@@ -20,8 +20,9 @@ from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_d
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
 from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promoted, weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.settings import current as settings
 
 # Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`.
 
@@ -39,6 +40,8 @@ def floor_divide(x: Any, y: Any) -> Array:
     Where a float is infinite or zero it is floor(x / y), as the Array API standard prefers.
     """
     a, b = promote_args("floor_divide", (x, y), dtypes.REALS)
+    if settings.permissive and a.dtype in dtypes.STORAGE:
+        return in_wider_dtype("floor_divide", floor_divide, [a, b])
     if a.dtype in dtypes.FLOATS:
         return _floor_quotient(a, b)
     quotient = arithmetic.div(a, b)

@@ -138,7 +138,7 @@ def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> 
         if not sizes:
             raise ArgumentError("scan: there are no arrays in xs, so the number of steps must be given with length=")
         return sizes.pop()
-    steps = as_integer(length, "scan: length")
+    steps = int(length) if settings.permissive and isinstance(length, float) else as_integer(length, "scan: length")  # as in JAX
     if steps < 0:
         raise ArgumentError(f"scan: length cannot be negative, got {steps}")
     if sizes and sizes != {steps}:

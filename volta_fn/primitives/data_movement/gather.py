@@ -38,7 +38,7 @@ from volta_fn.primitives.data_movement.slicing import (
 )
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type, decoded
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
@@ -583,7 +583,10 @@ def _function(primitive: Primitive, does: str) -> Callable[..., Array]:
         numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
         scatter_mode = GatherScatterMode.from_any(mode)
         params = {"dimension_numbers": numbers, "mode": scatter_mode, "unique_indices": bool(unique_indices)}
-        return bind(primitive, value, as_value(scatter_indices), new, **params)
+        if primitive is scatter_p:
+            return bind(primitive, value, as_value(scatter_indices), new, **params)
+        out = bind(primitive, decoded(value), as_value(scatter_indices), decoded(new), **params)
+        return convert_element_type(out, value.dtype, out.weak_type)
 
     apply.__name__ = apply.__qualname__ = primitive.name
     apply.__doc__ = does

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from volta_fn.core.staging import JaxprTrace, JaxprTracer
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement import movement
+from volta_fn.settings import current as settings
 
 # Dtype changes that keep values or bits.
 
@@ -135,6 +136,34 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
             if value.dtype == dtype and weak_type:
                 return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
+
+
+#: Functions of the bits of integers, whose sign takes part in a wider dtype.
+_OF_BITS = ("population_count", "shift_right_logical")
+
+
+def decoded(operand: Array) -> Array:
+    """Convert numbers of a dtype that only stores them to int8, uint8 or float32."""
+    if operand.dtype not in dtypes.STORAGE:
+        return operand
+    signed = np.int8 if operand.dtype in dtypes.STORAGE_SIGNED else np.uint8
+    return convert_element_type(operand, np.float32 if operand.dtype in dtypes.STORAGE_FLOATS else signed)
+
+
+def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array]) -> Array:
+    """Compute with numbers that are only stored in a wider dtype, as JAX does.
+
+    The result is converted to their dtype: integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is
+    raised for such operands, and raises it again in programs that are not written for JAX.
+    """
+    dtype = operands[0].dtype
+    if not settings.permissive or dtype not in dtypes.STORAGE or name == "clz":
+        raise  # the error that the caller handles
+    if name in _OF_BITS and dtype in dtypes.STORAGE_SIGNED:
+        operands = [convert_element_type(operand, f"u{dtype.name}") for operand in operands]
+    wide = [decoded(operand) for operand in operands]
+    result = compute(*wide)
+    return convert_element_type(result, dtype) if result.dtype == wide[0].dtype else result
 
 
 #: The dtypes in which a weakly typed value of 32 bits shows its rounding.
