@@ -345,7 +345,10 @@ class CompilerPool:
                     self._give_back(worker, is_idle=answer is not None)
 
     def _give_back(self, worker: _Worker, *, is_idle: bool) -> None:
-        """Let other threads use a process, or end it: it ended, or Ctrl-C leaves an answer in the pipe."""
+        """Let other threads use a process, or end it.
+
+        One that is not idle has ended, or Ctrl-C has left an answer in its pipe.
+        """
         with self._changed:
             if is_idle:
                 self._idle.append(worker)

@@ -258,7 +258,10 @@ class Driver(Protocol):
 
 
 def with_room(operation: Callable[[], _Result], driver: Driver) -> _Result:
-    """Return the result of an operation that takes the GPU's memory, even if free blocks have filled that."""
+    """Return the result of an operation that takes the GPU's memory.
+
+    If there is no room, free blocks are released before it is tried again.
+    """
     try:
         return operation()
     except OutOfMemoryError:

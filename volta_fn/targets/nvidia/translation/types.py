@@ -189,7 +189,10 @@ def wrapped(scalar: Scalar, number: int) -> int:
 
 
 def saturated(scalar: Scalar, number: int | float) -> int | float:
-    """Return a float as the nearest integer of a type toward zero; for other types the number itself."""
+    """Return a float as the nearest integer of a type toward zero.
+
+    For other types it is the number itself.
+    """
     if scalar.kind not in ("int", "uint"):
         return number
     least = -(1 << (scalar.bits - 1)) if scalar.kind == "int" else 0
