@@ -47,6 +47,25 @@ def test_mxfp8_rounds_each_block():
         np.testing.assert_allclose(product(x, y, ROWS), wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize(
+    ("number_type", "scale_type", "other"),
+    [
+        (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e5m2),
+        (ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn),
+        (ml_dtypes.float8_e4m3fn, np.float32, ml_dtypes.float8_e4m3fn),
+        (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu, np.float32),
+    ],
+)
+def test_products_of_scaled_numbers_lose_no_bits(number_type: Any, scale_type: Any, other: Any) -> None:
+    """Whether they are computed in bfloat16, or in float32 for scales or numbers of more bits."""
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(2, 6, 64)).astype(np.float32).astype(number_type), rng.normal(size=(2, 5, 64)).astype(np.float32).astype(other)
+    scales = [np.exp2(rng.integers(-3, 4, (2, n, 4))).astype(np.float32).astype(scale_type) for n in (6, 5)]
+    wide = [a.astype(np.float64) * np.repeat(s.astype(np.float64), 16, 2) for a, s in zip((x, y), scales, strict=True)]
+    wanted = np.einsum("bmk,bnk->bmn", *wide)
+    np.testing.assert_allclose(nn.scaled_matmul(x, y, *scales), wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
 def test_nvfp4_has_a_scale_for_all():
     x, y, configs = numbers(1, 4, 32), numbers(1, 5, 32), [nn.get_scaled_dot_general_config("nvfp4", np.float32([0.5]))] * 3
     rounded = [0.5 * dequantised(a / 0.5, 16, ml_dtypes.float4_e2m1fn, nv_scale) for a in (np.clip(x, -300, 300), np.clip(y, -300, 300))]

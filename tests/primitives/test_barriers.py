@@ -10,6 +10,12 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.pipeline import lower
+from volta_fn.compiler.target import Target, TargetCapabilities
+from volta_fn.targets.cpu.target import TARGET as CPU
+from volta_fn.targets.nvidia.target import NvidiaTarget
+from volta_fn.targets.wgsl.target import WgslTarget
 
 X = np.array([0.3, 1.7, -2.0])
 
@@ -66,6 +72,30 @@ def test_a_barrier_holds_together_what_goes_through_it() -> None:
     (barrier,) = [e for e in program.eqns if e.primitive.name == "optimization_barrier"]
     assert len(barrier.invars) == len(barrier.outvars) == 2
     assert lax.optimization_barrier(()) == ()
+
+
+@pytest.mark.parametrize(
+    "target", [CPU, WgslTarget(TargetCapabilities()), NvidiaTarget(TargetCapabilities())], ids=["cpu", "wgsl", "nvidia"]
+)
+def test_a_barrier_copies_nothing(target: Target) -> None:
+    """Two kernels compute what one would without it, and a sum: the values between them stay where they are."""
+    program = lower(vf.make_jaxpr(lambda x: lax.optimization_barrier((jnp.sin(x), x))[0] * 2 + x[0])(np.ones(4096, np.float32)), target)
+    assert [isinstance(item.node, KernelCall) for item in program.items] == [True, True]
+
+
+def test_a_barrier_shares_the_memory_of_operands_that_live_on() -> None:
+    """Results of a barrier may be outputs beside their operands, and overwritten in place later."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = jnp.sin(x)
+        b, c = lax.optimization_barrier((a, y))
+        return a, b, c.at[1].add(1.0), b.at[0].set(9.0), y
+
+    x, y = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    expected: list[np.ndarray] = [np.sin(x), np.sin(x), np.array([1, 2, 1, 1]), np.array([9, *np.sin(x[1:])]), y]
+    for donated in ((), (0, 1)):
+        for actual, reference in zip(vf.jit(f, donate_argnums=donated)(jnp.array(x), jnp.array(y)), expected, strict=True):
+            np.testing.assert_allclose(actual, reference, rtol=1e-6)
 
 
 def test_tokens_can_be_passed_on() -> None:

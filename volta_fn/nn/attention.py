@@ -95,16 +95,26 @@ def scaled_matmul(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferre
     a, b = _scaled("lhs", lhs, lhs_scales), _scaled("rhs", rhs, rhs_scales)
     if a.shape[0] != b.shape[0] or a.shape[2] != b.shape[2]:
         raise ShapeError(f"scaled_matmul: lhs of shape {a.shape} and rhs of shape {b.shape} differ in their first or last axis")
-    product = lax.dot_general(a, b, (((2,), (2,)), ((0,), (0,))))
+    dtype = a.dtype if a.dtype == b.dtype else np.dtype(np.float32)
+    product = lax.dot_general(a.astype(dtype), b.astype(dtype), (((2,), (2,)), ((0,), (0,))), preferred_element_type=np.float32)
     return product.astype(preferred_element_type)
 
 
+#: The significant bits of bfloat16.
+_BFLOAT16_BITS = 8
+
+
 def _scaled(name: str, numbers: Any, scales: Any) -> Array:
-    """Return numbers times their scales, in float32."""
+    """Return numbers times their scales.
+
+    They are of bfloat16 if that has all bits of the products, as of MXFP8 and NVFP4, or else of float32.
+    """
     x, by_block = as_value(numbers), as_value(scales)
     if x.ndim != 3 or by_block.ndim != 3 or x.shape[:2] != by_block.shape[:2] or not by_block.shape[2] or x.shape[2] % by_block.shape[2]:
         raise ShapeError(f"scaled_matmul: {name} of shape {x.shape} has no blocks for scales of shape {by_block.shape}")
-    return x.astype("float32") * vnp.repeat(by_block.astype("float32"), x.shape[2] // by_block.shape[2], axis=2)
+    bits = [dtypes.finfo(v.dtype).nmant + 1 if v.dtype in dtypes.STORAGE_FLOATS else _BFLOAT16_BITS for v in (x, by_block)]
+    dtype = dtypes.bfloat16 if sum(bits) <= _BFLOAT16_BITS else np.float32
+    return x.astype(dtype) * vnp.repeat(by_block.astype(dtype), x.shape[2] // by_block.shape[2], axis=2)
 
 
 def scaled_dot_general(

@@ -246,9 +246,14 @@ class Emulator:
             return block.group_meetings[warp // 4].meet(thread % 128, a, lambda given: self._wgmma(given, code, count))
         if "wgmma.wait_group" in code:
             return a
-        if "e4m3x2" in code:
-            two = np.array([a[0] & 0xFFFF], np.uint16).view(ml_dtypes.float8_e4m3fn).astype(np.float16)
-            return [int(two.view(np.uint32)[0])]
+        if "e4m3x2" in code or "e5m2x2" in code:
+            dtype = np.dtype(ml_dtypes.float8_e4m3fn if "e4m3x2" in code else ml_dtypes.float8_e5m2)
+            if "satfinite" not in code:
+                two = np.array([a[0] & 0xFFFF], np.uint16).view(dtype).astype(np.float16)
+                return [int(two.view(np.uint32)[0])]
+            most = float(ml_dtypes.finfo(dtype).max)
+            two = np.clip(np.array([a[1], a[0]], np.float32), -most, most).astype(dtype)
+            return [int(two.view(np.uint16)[0])]
         if code.startswith("cvt.rn.") or ".ff2" in code:
             dtype = _DTYPES["bfloat16" if "bf16x2" in code else "float16"]
             return [int(np.array([a[1], a[0]], np.float32).astype(dtype).view(np.uint32)[0])]

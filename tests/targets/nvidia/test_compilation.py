@@ -19,7 +19,6 @@ import pytest
 
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import caches
-from volta_fn.settings import current as settings
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia.compilation import Compiler, CompilerPool, architecture_of, compile_ptx, receive, send
 from volta_fn.targets.nvidia.translation import translate
@@ -91,12 +90,6 @@ def processes() -> Iterator[CompilerPool]:
 
 def request(source: str = KERNEL, ordinal: str = "") -> list[bytes]:
     return [source.encode(), HOPPER.encode(), ordinal.encode(), b"unchecked"]
-
-
-@pytest.fixture(autouse=True)
-def _unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile as programs do that ask for no verification; tests of the package do."""
-    monkeypatch.setattr(settings, "verify", False)
 
 
 def unlinked(ptx: bytes) -> bytes:
@@ -315,6 +308,48 @@ def test_an_interrupted_request_leaves_no_answer_behind(monkeypatch: pytest.Monk
     pool.close()
 
 
+@pytest.mark.parametrize("place", ["_take", "_start", "_give_back"])
+def test_ctrl_c_between_requests_loses_no_process(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives when a process was taken, when one was started, and when one was given back."""
+    pool, inner = pool_of(), getattr(CompilerPool, place)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        result = inner(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CompilerPool, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.ask(request())
+    answers: list[bytes] = []
+    thread = threading.Thread(target=lambda: answers.append(pool.ask(request())[0]), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert answers == [b"ptx"]
+    assert len(pool._workers) == len(pool._idle) == 1
+    pool.close()
+
+
+def test_ctrl_c_ends_a_wait_for_a_process() -> None:
+    pool = pool_of("import time\n" + AFTER.format("time.sleep(100)"))
+
+    def ask() -> None:
+        with contextlib.suppress(DeviceError):
+            pool.ask(request())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not pool._workers:
+        time.sleep(0.01)
+    interrupt = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.ask(request())
+    pool.close()
+    thread.join()
+
+
 SCRIPT = """
 import os, sys
 from tests.targets.nvidia.test_compilation import pool_of, request
@@ -429,11 +464,10 @@ def test_another_compiler_is_another_entry(folder: Path, monkeypatch: pytest.Mon
     assert len(pool.requests) == 2
 
 
-def test_a_verified_shader_is_another_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checked_shader_is_another_entry(folder: Path) -> None:
     pool = Counted()
     compiler(pool).binary("shader", 0, unlinked)
-    monkeypatch.setattr(settings, "verify", True)
-    compiler(pool).binary("shader", 0, unlinked)
+    compiler(pool).binary("shader", 0, unlinked, is_checked=True)
     assert [indices for *_, indices in pool.requests] == [b"unchecked", b"checked"]
 
 

@@ -475,7 +475,7 @@ def test_graphs_of_dropped_recordings_are_destroyed(device: NvidiaDriver, cuda: 
 
 def test_without_room_for_a_graph_its_dispatches_are_launched(device: NvidiaDriver, cuda: FakeCuda) -> None:
     steps, blocks = chain_of(device, 3)
-    cuda.failures = {"cuGraphInstantiateWithFlags": [2], "cuGraphUpload": [2]}
+    cuda.failures = {"cuGraphInstantiateWithFlags": [2, 2], "cuGraphUpload": [2, 2]}
     for _ in range(2):  # it cannot be instantiated, and cannot be uploaded
         device.recording(steps)[0].write()
         assert not cuda.graphs()
@@ -549,10 +549,19 @@ def test_which_loops_graphs_have(device: NvidiaDriver, monkeypatch: pytest.Monke
 
 def test_without_room_for_a_graph_there_is_no_recording_of_a_loop(device: NvidiaDriver, cuda: FakeCuda) -> None:
     repeat, x, _ = loop_of(device, cuda, 4)
-    cuda.failures = {"cuGraphInstantiateWithFlags": [2]}
+    cuda.failures = {"cuGraphInstantiateWithFlags": [2, 2]}
     assert device.recording([repeat]) is None
     device.play([repeat])
     assert read(device, cuda, x, 4) == [16]
+
+
+def test_a_graph_gets_the_room_of_free_blocks(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    repeat, x, _ = loop_of(device, cuda, 4)
+    freed: list[bool] = []
+    device.make_room = lambda: freed.append(True)
+    cuda.failures = {"cuGraphInstantiateWithFlags": [2]}
+    device.play([repeat])
+    assert freed and read(device, cuda, x, 4) == [16]
 
 
 # timestamps

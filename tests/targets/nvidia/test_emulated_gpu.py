@@ -14,7 +14,9 @@ from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn import lax
 from volta_fn import numpy as jnp
 from volta_fn.core.devices.device import Device
-from volta_fn.targets.nvidia import library
+from volta_fn.settings import current as settings
+from volta_fn.targets.nvidia import compilation, library
+from volta_fn.targets.wgsl.plans.commands import Run
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,38 @@ def test_training_survives_losses(gpu: Device, fake: FakeCuda) -> None:
             vf.set_recovery(None)
     np.testing.assert_allclose(actual[0], weights, rtol=1e-5)
     np.testing.assert_allclose(actual[1], loss, rtol=1e-5)
+
+
+def test_a_kernel_gets_the_room_of_free_blocks(gpu: Device, fake: FakeCuda) -> None:
+    with vf.default_device(gpu):
+        vf.block_until_ready(vf.device_put(np.ones(1 << 16, np.float32), gpu))
+        held = gpu.backend.gpu.pool.held
+        fake.failures = {"cuModuleLoadData": [2]}
+        x = vf.device_put(X, gpu)
+        np.testing.assert_allclose(np.asarray(vf.jit(lambda x: x * 3 + 0.125)(x)), X * 3 + 0.125, rtol=1e-6)
+    assert not fake.failures["cuModuleLoadData"]
+    assert gpu.backend.gpu.pool.held < held
+
+
+def test_kernels_are_checked_as_the_switch_says_when_programs_are_planned(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch may have changed since a shader was compiled, or before another thread compiles it."""
+    requests: list[bytes] = []
+    ask = compilation.pool().ask
+    monkeypatch.setattr(type(compilation.pool()), "ask", lambda self, request: requests.append(request[3]) or ask(request))
+    planned = Run.key.fget
+
+    def key(run: Run) -> Any:
+        result = planned(run)
+        monkeypatch.setattr(settings, "verify", False)
+        return result
+
+    with vf.default_device(gpu):
+        x = vf.device_put(X, gpu)
+        for is_checked in (False, True, True):
+            monkeypatch.setattr(settings, "verify", is_checked)
+            monkeypatch.setattr(Run, "key", property(key))
+            vf.block_until_ready(vf.jit(lambda x: x * 5 + 0.375)(x))
+    assert requests == [b"unchecked", b"checked"]
 
 
 def test_dispatches_are_timed(gpu: Device) -> None:

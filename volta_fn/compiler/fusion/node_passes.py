@@ -20,6 +20,7 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store
 from volta_fn.compiler.ir.program import DefUse, FusedProgram, KernelCall, ProgramNode, writes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Var
+from volta_fn.primitives.call import optimization_barrier_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p
 
 # Passes that all targets need: concatenations of many arrays, and aliases.
@@ -40,15 +41,24 @@ def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
 
 
 def drop_aliases(program: FusedProgram) -> FusedProgram:
-    """Drop reshapes of values in memory: their results share their operands' memory."""
+    """Drop reshapes of values in memory, and barriers.
+
+    Their results share their operands' memory. A barrier has done its work when equations are kernels, which keep the order of the program.
+    """
     roots: dict[Var, Var] = dict(program.roots)
     nodes: list[ProgramNode] = []
     for node in program.nodes:
-        if isinstance(node, Equation) and is_alias(node) and isinstance(node.invars[0], Var):
-            operand = node.invars[0]
-            roots[node.outvars[0]] = roots.get(operand, operand)
-        else:
+        if not isinstance(node, Equation) or not (node.primitive is optimization_barrier_p or is_alias(node)):
             nodes.append(node)
+            continue
+        literals: list[tuple[Atom, Var]] = []  # which are in no memory yet
+        for operand, result in zip(node.invars, node.outvars, strict=True):
+            if isinstance(operand, Var):
+                roots[result] = roots.get(operand, operand)
+            else:
+                literals.append((operand, result))
+        if literals:
+            nodes.append(node.replace(invars=[operand for operand, _ in literals], outvars=[result for _, result in literals]))
     return program._replace(nodes=tuple(nodes), roots=roots)
 
 

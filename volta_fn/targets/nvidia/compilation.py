@@ -27,11 +27,11 @@ from typing import IO, Any, NamedTuple
 
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, VoltaError
+from volta_fn.interrupts import deferred_interrupts
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import cpu_count, on_own_thread
-from volta_fn.settings import current as settings
 from volta_fn.targets.gpu.device.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
@@ -247,6 +247,8 @@ def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
 
 #: Processes at most, and as a fraction of the CPUs: the others belong to the program.
 _MOST, _CPU_FRACTION = 8, 2
+#: Seconds after which a thread that waits for a process sees Ctrl-C.
+_WAKE_S = 0.1
 #: The most characters of a process's last words in an error.
 _LAST_WORDS = 2000
 
@@ -331,26 +333,39 @@ class CompilerPool:
 
         Raises `DeviceError` if the process ends or none can be started. Another one takes its place.
         """
-        worker = self._take()
+        worker, answer = None, None
         try:
+            with deferred_interrupts:  # Ctrl-C between its statements would lose a place
+                worker = self._take()
             answer = worker.ask(request)
-        except BaseException:  # it ended, or Ctrl-C leaves an answer in the pipe
-            with self._changed:
-                self._workers.discard(worker)
-                self._changed.notify()
-            worker.end()
-            raise
+            return answer
+        finally:
+            if worker is not None:
+                with deferred_interrupts:
+                    self._give_back(worker, is_idle=answer is not None)
+
+    def _give_back(self, worker: _Worker, *, is_idle: bool) -> None:
+        """Let other threads use a process, or end it.
+
+        One that is not idle has ended, or Ctrl-C has left an answer in its pipe.
+        """
         with self._changed:
-            self._idle.append(worker)
+            if is_idle:
+                self._idle.append(worker)
+            else:
+                self._workers.discard(worker)
             self._changed.notify()
-        return answer
+        if not is_idle:
+            worker.end()
 
     def _take(self) -> _Worker:
         """Return a process that no thread uses, which may be a new one."""
         stale: list[_Worker] = []
         usable: _Worker | None = None
         with self._changed:
-            self._changed.wait_for(lambda: self._idle or len(self._workers) + self._starting < self._most)
+            while not self._idle and len(self._workers) + self._starting >= self._most:
+                self._changed.wait(_WAKE_S)
+                deferred_interrupts.deliver_pending()
             while usable is None and self._idle:
                 worker = self._idle.pop()
                 if worker.is_usable:
@@ -452,28 +467,29 @@ class Compiler:
         self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
         self._processes = processes
 
-    def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes]) -> ShaderBinary:
+    def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
-        `link_here` makes machine code of PTX in this process. Raises `DeviceError` if the shader cannot be compiled.
+        `link_here` makes machine code of PTX in this process; `is_checked` is that of `translate`. Raises `DeviceError` if the shader
+        cannot be compiled.
         """
         folder = cache_dir()
         if folder is None:
-            return _binary(self._compiled(source, link_here))
-        name = self._name(source, checks)
+            return _binary(self._compiled(source, link_here, is_checked))
+        name = self._name(source, checks, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
-            entry = self._compiled(source, link_here)
+            entry = self._compiled(source, link_here, is_checked)
             caches.write(folder, name, entry)
         return _binary(entry)
 
-    def _compiled(self, source: str, link_here: Callable[[bytes], bytes]) -> bytes:
+    def _compiled(self, source: str, link_here: Callable[[bytes], bytes], is_checked: bool) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
         ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
-        request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if settings.verify else _UNCHECKED]
+        request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if is_checked else _UNCHECKED]
         kind, threads, data = (self._processes or pool()).ask(request)
         if kind == _ERROR:
             raise DeviceError(data.decode())
@@ -481,8 +497,8 @@ class Compiler:
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
         return threads + code
 
-    def _name(self, source: str, checks: int) -> str:
-        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks, settings.verify))
+    def _name(self, source: str, checks: int, is_checked: bool) -> str:
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks, is_checked))
         return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import threading
 from collections import deque
@@ -19,7 +20,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log
+from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log, with_room
 from volta_fn.targets.gpu.device.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
 from volta_fn.targets.nvidia.graphs import (
@@ -225,6 +226,7 @@ class NvidiaDriver:
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         self._loops: ConditionKernel | None = None
+        self.make_room: Callable[[], None] = lambda: None
         _OPEN.set(self, None)
 
     def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
@@ -288,11 +290,13 @@ class NvidiaDriver:
 
     # shaders
 
-    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, KernelHeader | None]:
+    def compile(
+        self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False
+    ) -> tuple[Kernel, KernelHeader | None]:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
-        binary = self._compiler.binary(source, checks, self._link)
+        binary = self._compiler.binary(source, checks, self._link, is_checked=is_checked)
         shared = 0 if header is None else header.shared
         function, module = self._load(binary.code, shared)
         return Kernel(function, module, binary.threads, written, shared), header
@@ -409,7 +413,8 @@ class NvidiaDriver:
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()
-            handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream, condition)
+            instantiation = functools.partial(instantiate, self.functions, self.call_errors, nodes, edges, self.stream, condition)
+            handle = with_room(instantiation, self)
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
         graph = GraphRecording(self, handle, peers_of(steps))
         self._graphs.add(graph, handle)

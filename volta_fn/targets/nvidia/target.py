@@ -13,7 +13,7 @@ from volta_fn.compiler.passes.loops import pass_constants
 from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.nvidia import attention, convolution, matmul, peers, recurrence, rows
+from volta_fn.targets.nvidia import attention, convolution, float8, matmul, peers, recurrence, rows
 from volta_fn.targets.nvidia.peers.memory import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -32,7 +32,8 @@ class NvidiaTarget(WgslTarget):
     def __init__(self, capabilities: TargetCapabilities, shared: Peers | None = None) -> None:
         """Describe a GPU, with the memory that it shares with those of other processes."""
         super().__init__(capabilities._replace(scatters_rows=False, recompute_above=_RECOMPUTE_ABOVE))
-        routines = {name: partial(maker, device=self.capabilities) for name, maker in (attention.ROUTINES | convolution.ROUTINES).items()}
+        makers = attention.ROUTINES | convolution.ROUTINES | float8.ROUTINES
+        routines = {name: partial(maker, device=self.capabilities) for name, maker in makers.items()}
         shaders = self.equations
         routines |= {
             name: partial(_first_of, partial(maker, device=self.capabilities), shaders[name]) for name, maker in rows.ROUTINES.items()

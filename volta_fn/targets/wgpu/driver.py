@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class WgpuDriver:
         self.compute_pass: Any = None
         self.done = 0
         self.readbacks = WgpuReadbacks(self)
+        self.make_room: Callable[[], None] = lambda: None
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._layouts_lock = threading.Lock()
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
@@ -93,7 +94,7 @@ class WgpuDriver:
 
     # shaders
 
-    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Any, Any]:
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False) -> tuple[Any, Any]:
         """Return the pipeline of a shader, and its layout."""
         with self._layouts_lock:
             if (count, written) not in self._layouts:

@@ -272,7 +272,7 @@ class WgslTarget(Target):
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
-            return None  # the writer of commands copies the operands
+            return None  # the writer of commands copies literals, which alone are left of a barrier
         return super().host_reason(item)
 
 

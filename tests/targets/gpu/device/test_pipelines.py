@@ -34,9 +34,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
     make = Pipelines.make
 
-    def watched(self: Pipelines, source: str, *rest: Any) -> Any:
+    def watched(self: Pipelines, source: str, *rest: Any, **options: Any) -> Any:
         results.append((source, threading.get_ident()))
-        return make(self, source, *rest)
+        return make(self, source, *rest, **options)
 
     monkeypatch.setattr(Pipelines, "make", watched)
     return results

@@ -29,9 +29,9 @@ def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
     make = Pipelines.make
 
-    def watched(self: Pipelines, source: str, *rest: Any) -> Any:
+    def watched(self: Pipelines, source: str, *rest: Any, **options: Any) -> Any:
         results.append(source)
-        return make(self, source, *rest)
+        return make(self, source, *rest, **options)
 
     monkeypatch.setattr(Pipelines, "make", watched)
     return results

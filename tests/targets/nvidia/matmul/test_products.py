@@ -185,7 +185,8 @@ def test_float32_as_sums_of_two_bfloat16_numbers(device: TargetCapabilities, sch
     assert len(routine.dispatches) == 3
     product = contraction_of(item.node.kernel)
     assert product is not None
-    sides = product.problem()[:2]
+    problem = product.problem()
+    sides = problem.lhs, problem.rhs
     copies = [interpret(copy_kernel(side, a.size, part), a.reshape(-1))[0] for side, a, part in zip(sides, (x, y), (2, 1), strict=True)]
     assert routine.workspaces == tuple([copy.nbytes for copy in copies])
     result = np.zeros((40, 48), np.float32)

@@ -207,7 +207,15 @@ def test_conversions_of_literals_keep_the_sign_of_zero(type_: str) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "type_", "value"),
-    [("u32(16777217.0)", "u32", 16777217), ("i32(-16777217.75)", "i32", -16777217), ("i64(9007199254740991.0)", "i64", (1 << 53) - 1)],
+    [
+        ("u32(16777217.0)", "u32", 16777217),
+        ("i32(-16777217.75)", "i32", -16777217),
+        ("i64(9007199254740991.0)", "i64", (1 << 53) - 1),
+        ("u32(-1.0)", "u32", 0),
+        ("u32(5e9)", "u32", (1 << 32) - 1),
+        ("i32(-3e9)", "i32", -(1 << 31)),
+        ("u64(1e30)", "u64", (1 << 64) - 1),
+    ],
 )
 def test_literals_become_integers_without_rounding_to_float32(expression: str, type_: str, value: int) -> None:
     assert evaluate(expression, type_, type_, np.zeros(1, DTYPES[type_])).tolist() == [value]

@@ -178,6 +178,29 @@ def test_vectors_of_truth_values() -> None:
     assert results_of(body) == expected(reference)
 
 
+def test_vectors_of_truth_values_in_workgroup_memory() -> None:
+    """A component has an address there, which must be that of the whole vector's component."""
+    declarations = "var<workgroup> flags: array<vec4<bool>, 32>;"
+    body = """
+    let k = i % 32u;
+    flags[k] = vec4<bool>(given[i] > 500u, true, i > 9u, false);
+    let j = (k + i / 32u) % 4u;
+    r = select(0u, 1u, flags[k][j]);
+    flags[k].y = false;
+    flags[k][(j + 3u) % 4u] = true;
+    r += select(0u, 2u, flags[k].x) + dot(select(vec4(0u), vec4(4u, 8u, 16u, 32u), flags[k]), vec4(1u));"""
+
+    def reference(x: int, i: int) -> int:
+        flags, k = [x > 500, True, i > 9, False], i % 32
+        j = (k + i // 32) % 4
+        r = int(flags[j])
+        flags[1] = False
+        flags[(j + 3) % 4] = True
+        return r + 2 * flags[0] + sum(4 << n for n, flag in enumerate(flags) if flag)
+
+    assert results_of(body, declarations) == expected(reference)
+
+
 def test_layout_in_storage_is_that_of_wgsl() -> None:
     source = """
     struct S { a: u32, b: vec3<f32>, c: f32, d: u64, e: array<vec3<u32>, 2>, f: f16 }
@@ -279,6 +302,37 @@ def test_functions_use_bindings_and_private_variables() -> None:
     body = "one = 1u; r = twice(i + 1u) + load(i) + 10000u * calls + arrayLength(&results) * 100000u;"
     following = [*NUMBERS[1:].tolist(), int(NUMBERS[-1])]
     assert results_of(body, declarations) == expected(lambda x, i: 2 * following[i] + x + 10000 + 6400000)
+
+
+def test_a_compound_assignment_reads_its_variable_first() -> None:
+    """WGSL: `x op= y` is `x = x op (y)`, whose operands are evaluated from left to right."""
+    declarations = """
+    var<private> p: u32;
+    var<private> v: vec4<u32>;
+    fn five() -> u32 { p = 100u; v = vec4(100u); return 5u; }"""
+    body = "p = given[i]; p += five(); r = p; v.y = given[i]; v.y *= five(); r += v.y * 10u + v.x * 10000u; p = 7u; p = p - five(); r += p;"
+    assert results_of(body, declarations) == expected(lambda x, i: x + 5 + 50 * x + 1000000 + 2)
+
+
+def test_pointers_are_places() -> None:
+    declarations = "var<private> p: u32; var<workgroup> w: array<u32, 32>;"
+    body = """
+    var a = array<u32, 4>(1u, 2u, 3u, 4u);
+    let element = &a[i % 4u];
+    let whole = &p;
+    let shared = &w[i % 32u];
+    p = 1u;
+    a[i % 4u] = given[i];
+    *element += 1u;
+    *whole += 2u;
+    *shared = p;
+    r = a[i % 4u] + *element + p * 10000u + w[i % 32u] * 100000u;"""
+    assert results_of(body, declarations) == expected(lambda x, i: 2 * (x + 1) + 330000)
+
+
+def test_arrays_take_the_type_of_all_their_elements() -> None:
+    body = "let a = array(1, 2.5); let b = array(2, given[i]); r = u32(a[1] * 2.0f) + u32(a[0]) * 10u + b[0] * 100u + b[1] * 1000u;"
+    assert results_of(body) == expected(lambda x, i: 215 + 1000 * x)
 
 
 def test_long_functions_of_long_kernels_are_not_inlined() -> None:
@@ -459,7 +513,7 @@ def test_vectors_and_truth_values_are_shuffled() -> None:
         ("r == 2u;", "no statement"),
         ("r = f(1.0f);", "an argument of type float"),
         ("r = f(1u, 2u);", "f has 1 parameters"),
-        ("let p = &given;", "an array without a length"),
+        ("let p = given;", "an array without a length"),
         ("r = 1u", "expected ';'"),
         ("r = 1u $ 2u;", "begins no token"),
     ],

@@ -11,12 +11,15 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.errors import OutOfMemoryError
 from volta_fn.targets.wgsl.target import WgslTarget
+
+_Result = TypeVar("_Result")
 
 #: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
@@ -162,6 +165,8 @@ class Driver(Protocol):
     description: Description
     errors: Errors
     readbacks: Readbacks
+    #: Called when memory is short, by any thread: releases the blocks of memory that are free.
+    make_room: Callable[[], None]
 
     def target(self, capabilities: TargetCapabilities) -> WgslTarget:
         """Return the target of programs, given the capabilities that tests have found."""
@@ -191,12 +196,13 @@ class Driver(Protocol):
 
     # shaders
 
-    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Any, Any]:
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False) -> tuple[Any, Any]:
         """Return the pipeline of a shader, and the layout of its bindings.
 
         There are `count` bindings, some of them written.
 
-        `checks` says which checks the compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`.
+        `checks` says which checks wgpu's compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`. If `is_checked`, that for NVIDIA's driver
+        lets an index out of range end the kernel.
         """
 
     def release_pipeline(self, pipeline: Any) -> None:
@@ -249,6 +255,18 @@ class Driver(Protocol):
 
     def destroy(self) -> None:
         """Close the device; nothing uses it any more."""
+
+
+def with_room(operation: Callable[[], _Result], driver: Driver) -> _Result:
+    """Return the result of an operation that takes the GPU's memory.
+
+    If there is no room, free blocks are released before it is tried again.
+    """
+    try:
+        return operation()
+    except OutOfMemoryError:
+        driver.make_room()
+        return operation()
 
 
 class Adapter(Protocol):

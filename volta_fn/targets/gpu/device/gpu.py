@@ -64,6 +64,7 @@ class Gpu:
         self.scratch: dict[int, list[Lease]] = {}
         # Not a bound method: objects to be released later must not refer to this one.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
+        driver.make_room = partial(_free_unused, self.pool, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.add(self, (driver, self.pool, self.grids, self.pipelines))
         if value_of("VOLTA_GPU_CHECKS") != "1":
@@ -238,6 +239,12 @@ def release_abandoned() -> None:
 def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
     scratch.clear()
     queue.wait()
+
+
+def _free_unused(pool: Pool, queue: Queue) -> None:
+    with queue.lock:
+        pool.make_room()
+        pool.trim()
 
 
 def _lost(buffer: Buffer) -> DeviceError:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fractions import Fraction
+from functools import partial
 from queue import Empty, PriorityQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +18,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned, LruCache
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log
+from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log, with_room
 from volta_fn.targets.gpu.device.memory import Buffer
 
 if TYPE_CHECKING:
@@ -251,8 +252,8 @@ _MOST_UNUSED = 128
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
 _THREADS, _LATE_THREADS = 16, 1
 
-#: The key of a pipeline: its WGSL, the number of bindings, and which of them are written.
-Key = tuple[str, int, frozenset[int]]
+#: The key of a pipeline: its WGSL, the number of bindings, which of them are written, and whether its indices are checked.
+Key = tuple[str, int, frozenset[int], bool]
 
 
 class Pipeline:
@@ -293,12 +294,12 @@ class Pipelines:
         #: Compiles faster shaders in the background.
         self.upgrades = Upgrades(self)
 
-    def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
+    def find(self, source: str, count: int, written: frozenset[int], is_checked: bool = False) -> Pipeline:
         """Return the pipeline of a module with `count` bindings, some of them written."""
-        key = (source, count, written)
+        key = (source, count, written, is_checked)
         pipeline = self._pipelines.get(key)
         if pipeline is None:
-            compiled = self.make(source, count, written, self.checks)
+            compiled = self.make(source, count, written, self.checks, is_checked=is_checked)
             with self._lock:
                 pipeline = self._pipelines.get(key)
                 if pipeline is None:
@@ -313,10 +314,11 @@ class Pipelines:
         """
         pipeline = self._pipelines.get(key)
         if pipeline is not None:
-            pipeline.handles.append(self.make(source, *key[1:], self.checks).handles.pop())
+            _, count, written, is_checked = key
+            pipeline.handles.append(self.make(source, count, written, self.checks, is_checked=is_checked).handles.pop())
 
     @contextmanager
-    def compile_ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
+    def compile_ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[..., None]]:
         """Compile pipelines on other threads.
 
         ``with compile_ahead(pipelines) as start_compiling:`` yields a function that starts compiling one. The block ends when all are
@@ -334,8 +336,8 @@ class Pipelines:
 
         with ThreadPoolExecutor(max(most - _LATE_THREADS, 1)) as threads, ThreadPoolExecutor(_LATE_THREADS) as more:
 
-            def start_compiling(source: str, count: int, written: frozenset[int]) -> None:
-                key = (source, count, written)
+            def start_compiling(source: str, count: int, written: frozenset[int], is_checked: bool = False) -> None:
+                key = (source, count, written, is_checked)
                 if key in begun:
                     return
                 begun.add(key)
@@ -359,11 +361,12 @@ class Pipelines:
                 start_compiling(*key)
         return pipelines
 
-    def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
+    def make(self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False) -> Pipeline:
         """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
         self._release_dropped()
         try:
-            handle, layout = self.driver.compile(source, count, written, checks)
+            compilation = partial(self.driver.compile, source, count, written, checks, is_checked=is_checked)
+            handle, layout = with_room(compilation, self.driver)
         except DeviceError as error:
             if self.driver.errors.device_lost:
                 raise

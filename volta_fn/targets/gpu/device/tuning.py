@@ -46,7 +46,7 @@ class Trials:
                 tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
                 for schedule in shortlist(c, work, capabilities)
             ]
-            keys = [(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches]
+            keys = [(d.best, len(d.buffers), d.written_bindings, False) for routine in routines for d in routine.dispatches]
             self._pipelines = self.gpu.pipelines.prepare(keys)
             measurements = tune(c, work, capabilities, self.trial, path=users_file())
             self._operands, self._leases, self._pipelines = (), [], []

@@ -14,27 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
 from volta_fn.targets.nvidia.function import KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW
+from volta_fn.targets.nvidia.matmul.problem import ROW
 from volta_fn.targets.nvidia.pipeline import BARRIER, TilePipeline
+from volta_fn.targets.nvidia.warp_groups import ROWS, GroupProduct, GroupStep, SharedMatrix, await_products
 from volta_fn.targets.wgsl.routine import Dispatch
 
-#: Rows of a warp group, features of a box, and terms of one `wgmma`.
-_ROWS, _BOX, _TERMS = 64, 64, 16
+#: Features of a box, and terms of one `wgmma`.
+_BOX, _TERMS = 64, 16
 
 #: The most axes of a tensor map besides features and rows.
 _HEAD_AXES = 3
 
 #: Registers by warp groups that multiply and blocks of a multiprocessor: no more together than 128, 168 and 128 for each thread.
 _REGISTERS = {(1, 2): (40, 208), (2, 1): (24, 240), (3, 1): (32, 160)}
-
-_COMMIT = "wgmma.commit_group.sync.aligned;"
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class GroupSchedule:
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return _ROWS * self.groups
+        return ROWS * self.groups
 
     @property
     def threads(self) -> int:
@@ -292,43 +289,33 @@ class GroupKernel(FragmentKernel, ABC):
 
         The tile's rows are columns of the result.
         """
-        f, columns = self.f, right.tile
-        rows = f.plus(self.base, i32(left.offset), f.times(self.group, _ROWS * ROW))
-        descriptors = f.descriptor(rows, 16), f.descriptor(self._tile(right, stage), 16)
-        count = columns // 2
-        registers = ", ".join(f"${k}" for k in range(count))
-        code = ["{", ".reg .pred adds, none;", ".reg .b64 a0, b;", "setp.ne.b32 adds, 1, 0;", "setp.ne.b32 none, 0, 0;"]
-        code.append("wgmma.fence.sync.aligned;")
-        for term in range(0, self.width, _TERMS):
-            box, inside = divmod(term, _BOX)
-            for k, (name, array) in enumerate((("a0", left), ("b", right))):
-                code.append(f"add.s64 {name}, ${count + k}, {(box * array.tile * ROW + 2 * inside) >> 4};")
-            code.append(f"{self._shape(columns)} {{{registers}}}, a0, b, {'adds' if term else 'none'}, 1, 1, 0, 0;")
-        return f.ptx("\n".join([*code, _COMMIT, "}"]), *descriptors, results=["float"] * count)
+        f = self.f
+        rows = f.plus(self.base, i32(left.offset), f.times(self.group, ROWS * ROW))
+        sides = []
+        for array, address in ((left, rows), (right, self._tile(right, stage))):
+            descriptor = f.descriptor(address, 16)
+            sides.append([SharedMatrix(descriptor, further) for further in self._terms(array)])
+        return GroupProduct(self.dtype, right.tile).begin(f, [GroupStep(*pair) for pair in zip(*sides, strict=True)])
+
+    def _terms(self, array: GroupArray) -> list[int]:
+        """Return where the terms of each `wgmma` begin in a tile, in units of 16 bytes."""
+        places = [divmod(term, _BOX) for term in range(0, self.width, _TERMS)]
+        return [(box * array.tile * ROW + 2 * inside) >> 4 for box, inside in places]
 
     def begin_adding(self, sums: Sequence[Value], left: Fragments, right: GroupArray, stage: Value) -> list[Value]:
         """Begin to add the products of fragments and a tile.
 
         The tile's rows are terms, and its features columns of the result.
         """
-        f, count = self.f, len(sums)
-        (fragments,) = left
-        registers = ", ".join(f"${k}" for k in range(count))
-        words = [word for fragment in fragments for word in fragment]
-        code = ["{", ".reg .pred adds;", ".reg .b64 b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
-        for k in range(len(fragments)):
-            row = ", ".join(f"${2 * count + 4 * k + word}" for word in range(4))
-            code.append(f"add.s64 b, ${2 * count + len(words)}, {(_TERMS * k * ROW) >> 4};")
-            code.append(f"{self._shape(self.width)} {{{registers}}}, {{{row}}}, b, adds, 1, 1, 1;")
+        f, (fragments,) = self.f, left
         descriptor = f.descriptor(self._tile(right, stage), right.tile * ROW)
-        return f.ptx("\n".join([*code, _COMMIT, "}"]), *words, descriptor, tied=sums)
+        terms = [SharedMatrix(descriptor, (_TERMS * k * ROW) >> 4) for k in range(len(fragments))]
+        steps = [GroupStep(*operands) for operands in zip(fragments, terms, strict=True)]
+        return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
-        """Wait for products, and return `values`, which are among them.
-
-        The `remaining` ones that were begun last may still be under way.
-        """
-        return self.f.ptx(f"wgmma.wait_group.sync.aligned {remaining};", tied=values)
+        """Wait for products, as `warp_groups.await_products` does."""
+        return await_products(self.f, values, remaining)
 
     def settle(self, values: Sequence[Value]) -> None:
         """Compute values before products are awaited.
@@ -341,7 +328,3 @@ class GroupKernel(FragmentKernel, ABC):
         for number, value in enumerate(values):
             to = f.shared(f.plus(start, i32(self.results + 128 * number)))
             f.do(f"store volatile {value}, {to}, align 4")
-
-    def _shape(self, columns: int) -> str:
-        kind = FORMATS[np.dtype(self.dtype)]
-        return f"wgmma.mma_async.sync.aligned.m64n{columns}k{_TERMS}.f32.{kind}.{kind}"

@@ -20,6 +20,7 @@ from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT
+from volta_fn.targets.nvidia.swizzled import SwizzledRows, fragment_addresses
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8
@@ -69,32 +70,20 @@ class AttentionSchedule:
         return operands * self.rows * 2 * width + self.stages * self.tile * (4 * width + extra)
 
 
-class Tile:
-    """Consecutive rows of one array in shared memory.
-
-    The number of a row's unit of 16 bytes is changed by the row's number, by exclusive or, so that the same units of eight rows lie in
-    different banks.
-    """
+class Tile(SwizzledRows):
+    """Consecutive rows of one array in shared memory."""
 
     def __init__(self, f: KernelFunction, binding: int, rows: Rows, count: int, offset: int) -> None:
-        self.f, self.binding, self.rows, self.count, self.offset = f, binding, rows, count, offset
-        self.row_bytes = 2 * rows.width
-        self.units = self.row_bytes // UNIT
-        self.bytes = count * self.row_bytes
-        #: Rows that all threads copy at once.
-        self._together = f.threads // self.units
-        assert self._together % 8 == 0 and count % self._together == 0, "the same units of a row have the same number in all passes"
-        self._row, self._unit = f.divided(f.thread, self.units)
-        place = f.exclusive_or(self._unit, f.remainder(self._row, 8))
-        self._to = f.plus(f.times(self._row, self.row_bytes), f.times(place, UNIT), i32(offset))
+        super().__init__(f, count, 2 * rows.width // UNIT, offset)
+        self.binding, self.rows = binding, rows
 
     # copies
 
     def source(self, head: Value) -> Value:
         """Return where this thread's copies of a head begin."""
         f = self.f
-        row = f.wide_times(self._row, self.rows.step)
-        total = f.binary("add", f.offset(head, self.rows.heads), f.binary("add", row, f.widened_index(f.times(self._unit, ELEMENTS))))
+        row = f.wide_times(self.row, self.rows.step)
+        total = f.binary("add", f.offset(head, self.rows.heads), f.binary("add", row, f.widened_index(f.times(self.unit, ELEMENTS))))
         return f.element(f.bindings[self.binding], total, 2)
 
     def copy(self, source: Value, first: Value, stage: Value) -> None:
@@ -105,10 +94,11 @@ class Tile:
         f = self.f
         pitch = 2 * self.rows.step
         begin = f.further(source, f.wide_times(first, pitch))
-        row, to = f.plus(first, self._row), f.plus(self._to, stage)
-        for k in range(0, self.count, self._together):
+        row = f.plus(first, self.row)
+        for number in range(self.passes):
+            k = number * self.together
             size = f.select(f.below(f.plus(row, i32(k)), self.rows.count), i32(UNIT), i32(0))
-            f.copy_unit(f.plus(to, i32(k * self.row_bytes)), f.further(begin, i64(k * pitch)), size)
+            self.copy_unit(number, f.further(begin, i64(k * pitch)), stage, size)
 
     # fragments
 
@@ -117,12 +107,9 @@ class Tile:
 
         There is one for each 16 features. The four matrices of a fragment are listed by rows first, or, `crossed`, by features first.
         """
-        f, lane = self.f, self.f.lane
-        low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
-        row, unit = f.plus(low, f.times(high if crossed else middle, 8)), middle if crossed else high
-        line = f.plus(f.times(f.plus(first, row), self.row_bytes), i32(self.offset))
-        place = f.exclusive_or(unit, low)
-        return [f.plus(line, f.times(f.exclusive_or(place, change), UNIT)) for change in range(0, self.units, 2)]
+        f = self.f
+        addresses = fragment_addresses(f, self.row_bytes, first, i32(0), self.row_bytes // UNIT, crossed=crossed)
+        return [f.plus(address, i32(self.offset)) for address in addresses]
 
     def pointers(self, addresses: Sequence[Value], stage: Value) -> list[Value]:
         """Return the pointers to fragments of a stage."""

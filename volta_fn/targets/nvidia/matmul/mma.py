@@ -17,12 +17,13 @@ from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
+from volta_fn.targets.nvidia.swizzled import SwizzledRows, fragment_addresses
 
 #: Terms of a slice, and of one `mma`; elements of a unit.
 _TERMS, _STEP, _ELEMENTS = 64, 16, 8
 
 
-class _Side(ABC):
+class _Side(SwizzledRows, ABC):
     """A slice of an operand in shared memory, and a thread's share of the work.
 
     A row has 64 terms of one row of the left operand or column of the right one; if the operand is not contiguous along k, it has one term
@@ -30,22 +31,11 @@ class _Side(ABC):
     """
 
     def __init__(self, f: KernelFunction, operand: ProductOperand, is_left: bool, schedule: WarpSchedule, offset: int) -> None:
-        self.f, self.operand, self.is_left, self.offset = f, operand, is_left, offset
         self.tile = schedule.rows if is_left else schedule.columns
+        rows, units = (self.tile, _TERMS // _ELEMENTS) if operand.along_k else (_TERMS, self.tile // _ELEMENTS)
+        super().__init__(f, rows, units, offset)
+        self.operand, self.is_left = operand, is_left
         self.warp_size = schedule.warp_rows if is_left else schedule.warp_columns
-        self.rows, units = (self.tile, _TERMS // _ELEMENTS) if operand.along_k else (_TERMS, self.tile // _ELEMENTS)
-        self.row_bytes = units * UNIT
-        self.bytes = self.rows * self.row_bytes
-        #: Rows that all threads copy at once, and how often they do.
-        self.together = schedule.threads // units
-        self.passes = self.rows // self.together
-        assert self.together % 8 == 0 and self.rows % self.together == 0, "the same units of a row have the same number in all passes"
-        #: The row that this thread copies first, and its unit, both in memory and in shared memory.
-        self.row, self.unit = f.divided(f.thread, units)
-        self.to = f.plus(f.times(self.row, self.row_bytes), f.times(self._place(self.row, self.unit), UNIT))
-
-    def _place(self, row: Value, unit: Value) -> Value:
-        return self.f.exclusive_or(unit, self.f.remainder(row, 8))
 
     # copies
 
@@ -66,11 +56,6 @@ class _Side(ABC):
         The slice begins with `term`. Elements out of range become zeros.
         """
 
-    def _copy_row(self, source: Value, stage: Value, number: int, size: Value) -> None:
-        """Begin to copy a unit of a row, of which so many bytes exist."""
-        f = self.f
-        f.copy_unit(f.plus(self.to, stage, i32(self.offset + number * self.together * self.row_bytes)), source, size)
-
     # fragments
 
     def begin_fragments(self, warp: Value) -> None:
@@ -78,18 +63,10 @@ class _Side(ABC):
 
         There is one for each change of the unit's number.
         """
-        f, lane = self.f, self.f.lane
-        low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
-        first = f.times(warp, self.warp_size)
-        if self.operand.along_k:
-            row = f.plus(low, f.times(middle if self.is_left else high, 8), first)
-            unit, count = self._place(row, high if self.is_left else middle), _TERMS // _ELEMENTS
-        else:
-            row = f.plus(low, f.times(high if self.is_left else middle, 8))
-            unit = self._place(row, f.plus(f.quotient(first, _ELEMENTS), middle if self.is_left else high))
-            count = self.warp_size // _ELEMENTS
-        line = f.times(row, self.row_bytes)
-        self.addresses = [f.plus(line, f.times(f.exclusive_or(unit, change), UNIT)) for change in range(0, count, 2)]
+        f, first, along_k = self.f, self.f.times(warp, self.warp_size), self.operand.along_k
+        row, unit = (first, i32(0)) if along_k else (i32(0), f.quotient(first, _ELEMENTS))
+        units = (_TERMS if along_k else self.warp_size) // _ELEMENTS
+        self.addresses = fragment_addresses(f, self.row_bytes, row, unit, units, crossed=self.is_left != along_k)
 
     def fragment(self, stage: Value, step: int, index: int) -> list[Value]:
         """Load the fragment of 16 rows or columns, and 16 terms: four registers."""
@@ -136,7 +113,7 @@ class _MatrixSide(_Side):
         for j in range(part, self.passes, parts):
             row = f.plus(across, self.row, i32(j * self.together))
             exists = f.select(f.below(row, ends[1]), size, i32(0))
-            self._copy_row(f.further(source, i64(j * self.together * self.pitch)), stage, j, exists)
+            self.copy_unit(j, f.further(source, i64(j * self.together * self.pitch)), stage, exists)
 
     def _bytes(self, begin: Value, end: int) -> Value:
         """Emit the bytes of a unit that exist."""
@@ -179,7 +156,7 @@ class _WindowSide(_Side):
             for begin, offset, axis in zip(window.places, tap.places, operand.axes, strict=True):
                 exists = f.binary("and", exists, f.below(f.plus(begin, offset), axis.size))  # unsigned: neither side of the image
             pointer = f.element(source, total, 2)
-            self._copy_row(pointer, stage, j, f.select(exists, i32(UNIT), i32(0)))
+            self.copy_unit(j, pointer, stage, f.select(exists, i32(UNIT), i32(0)))
 
     def _window(self, number: Value) -> _Place:
         """Locate the first tap of a window."""

@@ -18,13 +18,11 @@ import numpy as np
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
+from volta_fn.targets.nvidia.matmul.problem import HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
 from volta_fn.targets.nvidia.pipeline import TilePipeline
-
-#: Rows that a `wgmma` multiplies, and bytes of its terms.
-_ROWS, _STEP = 64, 32
+from volta_fn.targets.nvidia.warp_groups import ROWS, TERM_BYTES, GroupProduct, GroupStep, SharedMatrix, await_products
 
 
 class _Side:
@@ -44,7 +42,7 @@ class _Side:
         #: The bytes between boxes, in its descriptors.
         self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
-        self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
+        self.step = (TERM_BYTES if operand.along_k else TERM_BYTES // 2 * ROW) >> 4
         self.in_registers = not operand.along_k and operand.dtype not in HALVES
 
 
@@ -263,44 +261,26 @@ class WarpGroupKernel:
         if schedule.turns:
             f.ptx("bar.arrive $0, 256;", f.minus(i32(2), self.group))
         if self.ahead:
-            sums = f.ptx("wgmma.wait_group.sync.aligned 0;", tied=sums)
+            sums = await_products(f, sums)
             self.pipeline.release(last)
-        self._store(number, f.plus(row, f.times(part, _ROWS * schedule.blocks)), column, sums)
+        self._store(number, f.plus(row, f.times(part, ROWS * schedule.blocks)), column, sums)
         return [f.plus(before, f.times(count, schedule.groups if schedule.turns else 1))]
 
     def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:
         """Add the products of a slice to the sums, by one piece of PTX."""
-        f, schedule = self.f, self.schedule
+        f, schedule, steps = self.f, self.schedule, []
         left, right = self.sides
-        each = schedule.columns // 2
         start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
-        blocks = [f.plus(f.times(part, schedule.blocks), i32(r)) for r in range(schedule.blocks)]
-        dtype, steps = left.operand.dtype, ROW // _STEP
-        operands = [self._descriptor(right, f.plus(start, i32(right.offset)))]
-        if left.in_registers:
-            offset = f.times(stage, schedule.slice_bytes)
-            operands += [word for block in blocks for word in self._fragments(f.plus(offset, f.times(block, _ROWS * ROW)))]
-        else:
-            operands += [self._descriptor(left, f.plus(start, f.times(block, _ROWS * ROW))) for block in blocks]
-        first, kind, terms = 2 * len(sums), FORMATS[dtype], _STEP // dtype.itemsize
-        total, flags = ("f32", "adds, 1, 1") if self.zero.type == "float" else ("s32", "adds")
-        if dtype in HALVES:
-            flags += f", {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
-        names = [f"a{r}" for r in range(schedule.blocks)]
-        code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
-        for step in range(steps):
-            code.append(f"add.s64 b, ${first}, {step * right.step};")
-            for r, name in enumerate(names):
-                registers = ", ".join(f"${r * each + i}" for i in range(each))
-                if left.in_registers:
-                    words = first + 1 + 4 * (r * steps + step)
-                    name = f"{{{', '.join(f'${word}' for word in range(words, words + 4))}}}"
-                else:
-                    code.append(f"add.s64 {name}, ${first + 1 + r}, {step * left.step};")
-                shape = f"m64n{schedule.columns}k{terms}.{total}.{kind}.{kind}"
-                code.append(f"wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, {name}, b, {flags};")
-        code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {self.ahead};", "}"]
-        return f.ptx("\n".join(code), *operands, tied=sums)
+        columns = self._descriptor(right, f.plus(start, i32(right.offset)))
+        blocks = [f.times(f.plus(f.times(part, schedule.blocks), i32(r)), ROWS * ROW) for r in range(schedule.blocks)]
+        words = [self._fragments(f.plus(f.times(stage, schedule.slice_bytes), block)) if left.in_registers else [] for block in blocks]
+        rows = [self._descriptor(left, f.plus(start, block)) for block in blocks if not left.in_registers]
+        for step in range(ROW // TERM_BYTES):
+            for r in range(schedule.blocks):
+                terms = words[r][4 * step : 4 * step + 4] if left.in_registers else SharedMatrix(rows[r], step * left.step)
+                steps.append(GroupStep(terms, SharedMatrix(columns, step * right.step), r))
+        product = GroupProduct(left.operand.dtype, schedule.columns, not left.operand.along_k, not right.operand.along_k)
+        return product.begin(f, steps, sums, self.ahead)
 
     # Rows in registers: of 64 rows and 8 terms, lane 4g + t of a warp has terms t and t + 4 of its rows g and g + 8. A box has 32 rows, a
     # term of which is a row of 128 bytes, whose unit of 16 bytes has its number changed by that of the term, by exclusive or. Lanes with g
@@ -317,7 +297,7 @@ class WarpGroupKernel:
         self.swaps, column = f.divided(g, 4)
         term = f.plus(t, f.times(self.swaps, 4))
         unit = f.exclusive_or(f.plus(f.times(half, 4), self.swaps), term)
-        first = f.plus(f.times(box, _ROWS // 2 * ROW), f.times(term, ROW), f.times(unit, 16), f.times(column, 4))
+        first = f.plus(f.times(box, ROWS // 2 * ROW), f.times(term, ROW), f.times(unit, 16), f.times(column, 4))
         return [f.exclusive_or(first, change) for change in (0, 4 * ROW | 4 * 16, 2 * 16, 4 * ROW | 4 * 16 | 2 * 16)]
 
     def _fragments(self, block: Value) -> list[Value]:
@@ -325,7 +305,7 @@ class WarpGroupKernel:
         f, words = self.f, []
         places = [f.plus(element, block) for element in self.elements]
         swaps = f.equals(self.swaps, 1)
-        for step in range(ROW // _STEP):
+        for step in range(ROW // TERM_BYTES):
             loaded = [f.load("i32", f.shared(f.plus(place, i32(step * 8 * ROW))), 4) for place in places]
             pairs = [(f.select(swaps, b, a), f.select(swaps, a, b)) for a, b in (loaded[:2], loaded[2:])]
             words += [pair[k] for k in range(2) for pair in pairs]
@@ -342,4 +322,4 @@ class WarpGroupKernel:
         staging = f.plus(f.times(f.minus(f.warp, i32(4)), STAGING), i32(self.staging))
         row = f.plus(row, f.times(f.remainder(f.warp, 4), 16))
         for r in range(schedule.blocks):
-            self.results.store(f, number, f.plus(row, i32(r * _ROWS)), column, sums[r * each : (r + 1) * each], staging)
+            self.results.store(f, number, f.plus(row, i32(r * ROWS)), column, sums[r * each : (r + 1) * each], staging)

@@ -211,8 +211,8 @@ class Expressions(Instructions):
             builtins.barrier(self)
             return None
         if name == "workgroupUniformLoad":
-            builtins.barrier(self)
             place = self.operand(call.arguments[0])
+            builtins.barrier(self)
             if isinstance(place.type, Atomic):
                 result = builtins.atomic(self, "Load", place, [])
             else:
@@ -274,11 +274,11 @@ class Expressions(Instructions):
         return self.composite(type_, parts)
 
     def _inferred(self, name: str, parts: Sequence[Value]) -> Type:
+        types = [part.type for part in parts]
+        literal = default_type(ABSTRACT_FLOAT if ABSTRACT_FLOAT in types else ABSTRACT_INT)
         if name == "array":
-            first = parts[0].type
-            return Array(default_type(first) if isinstance(first, Scalar) else first, len(parts))
-        scalars = [element_of(part.type) for part in parts]
-        literal = default_type(ABSTRACT_FLOAT if ABSTRACT_FLOAT in scalars else ABSTRACT_INT)
+            return Array(next((type_ for type_ in types if type_ not in (ABSTRACT_INT, ABSTRACT_FLOAT)), literal), len(parts))
+        scalars = [element_of(type_) for type_ in types]
         return Vector(next((scalar for scalar in scalars if not scalar.is_abstract), literal), int(name[3]))
 
     def _vector(self, type_: Vector, parts: Sequence[Value]) -> Value:

@@ -16,6 +16,7 @@ from volta_fn.targets.nvidia.translation.syntax import (
     Return,
     Statement,
     Switch,
+    Unary,
 )
 from volta_fn.targets.nvidia.translation.types import Scalar, Type, element_of
 from volta_fn.targets.nvidia.translation.values import Value, concrete, zero
@@ -81,6 +82,9 @@ class Body(Expressions):
                 self.end(f"ret {result}")
 
     def _declaration(self, statement: Declaration) -> None:
+        if statement.kind == "let" and isinstance(statement.value, Unary) and statement.value.operator == "&":
+            self.scopes[-1][statement.name] = self.operand(statement.value)  # a place is a pointer
+            return
         type_ = None if statement.type is None else self.type_of(statement.type)
         value: Value | None = None
         if statement.value is not None:
@@ -106,8 +110,9 @@ class Body(Expressions):
             self.value(statement.value)
             return
         target, operator = self.operand(statement.target), statement.operator.removesuffix("=")
+        before = self.load(target) if operator else None  # before the right side, which may change it
         value = self.value(statement.value)
-        self.store(target, self.binary(operator, self.load(target), value) if operator else value)
+        self.store(target, value if before is None else self.binary(operator, before, value))
 
     def _branch(self, statement: If) -> None:
         condition = self.condition(statement.condition)

@@ -188,6 +188,17 @@ def wrapped(scalar: Scalar, number: int) -> int:
     return bits - (1 << scalar.bits) if scalar.kind == "int" and bits >> (scalar.bits - 1) else bits
 
 
+def saturated(scalar: Scalar, number: int | float) -> int | float:
+    """Return a float as the nearest integer of a type toward zero.
+
+    For other types it is the number itself.
+    """
+    if scalar.kind not in ("int", "uint"):
+        return number
+    least = -(1 << (scalar.bits - 1)) if scalar.kind == "int" else 0
+    return min(max(int(number), least), least + (1 << scalar.bits) - 1)
+
+
 def constant_text(scalar: Scalar, number: int | float | bool) -> str:
     """Return a constant as LLVM writes it; floats by their bits."""
     if scalar.kind == "bool":

@@ -29,6 +29,7 @@ from volta_fn.targets.nvidia.translation.types import (
     default_type,
     element_of,
     memory_type,
+    saturated,
     with_element,
     wrapped,
 )
@@ -204,6 +205,9 @@ class Instructions:
             raise self.fault("an atomic is read by atomicLoad alone")
         if isinstance(type_, Array | Structure):
             return self.composite(type_, [self.load(part) for part in self._parts(operand)])
+        if isinstance(type_, Vector) and type_.element is BOOL:
+            loaded = self.let(type_, f"load <{type_.lanes} x i8>, {operand}, align 1")
+            return self.let(type_, f"trunc <{type_.lanes} x i8> {loaded.text} to {type_.llvm}")
         return self.let(type_, f"load {type_.llvm}, {operand}, align {type_.alignment}")
 
     def store(self, target: Operand, value: Value) -> None:
@@ -219,6 +223,9 @@ class Instructions:
         elif isinstance(type_, Array | Structure):
             for number, part in enumerate(self._parts(target)):
                 self.store(part, self.let(part.type, f"extractvalue {value}, {number}"))
+        elif isinstance(type_, Vector) and type_.element is BOOL:  # a byte each, so that a component has an address
+            stored = self.let(type_, f"zext {value} to <{type_.lanes} x i8>")
+            self.do(f"store <{type_.lanes} x i8> {stored.text}, {target}, align 1")
         else:
             self.do(f"store {value}, {target}, align {type_.alignment}")
 
@@ -458,7 +465,7 @@ class Instructions:
         """Return numbers of a type with the same values, or the nearest."""
         source = element_of(value.type)
         if value.number is not None and (source.is_abstract or source.kind != "float"):
-            return constant(scalar, value.number)
+            return constant(scalar, saturated(scalar, value.number) if source.kind == "float" else value.number)
         if source == scalar:
             return value
         type_ = with_element(value.type, scalar)

@@ -14,6 +14,7 @@ import numpy as np
 
 from volta_fn.compiler.emission import Block, Slot, Slots
 from volta_fn.compiler.target import Item, TargetCapabilities
+from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
 from volta_fn.targets.wgsl.transforms import fused, fused_memory, fused_size
@@ -119,6 +120,8 @@ class Run:
     better: Callable[[], ShaderModule] | None = None
     #: The items of the program that it computes, for profilers.
     items: tuple[Item, ...] = ()
+    #: Whether indices are checked, as the switch said when the program was planned: other threads compile it, some of them later.
+    is_checked: bool = field(default_factory=lambda: settings.verify)
 
     @staticmethod
     def of(dispatch: Dispatch, ranges: Sequence[BufferRange], *, deferred: bool = False) -> Run:
@@ -132,9 +135,9 @@ class Run:
         return self.shader.text
 
     @property
-    def key(self) -> tuple[str, int, frozenset[int]]:
+    def key(self) -> tuple[str, int, frozenset[int], bool]:
         """The key of its pipeline."""
-        return self.source, len(self.ranges), self.written
+        return self.source, len(self.ranges), self.written, self.is_checked
 
     def changed(self, change: Callable[[ShaderModule], ShaderModule]) -> Run:
         """Return the run with `change` applied to its shader and to the faster one."""

@@ -16,6 +16,7 @@ from volta_fn.compiler.memory_verification import Extent, verify_extents
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.plans.commands import SMALL, Command, Loop, Run, While, most_characters_of, runs, size_class, stays_alone
 from volta_fn.targets.wgsl.plans.control_flow import CONTROL_FLOW
 from volta_fn.targets.wgsl.plans.verification import uses_of, verify_commands, verify_order
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 #: Starts compiling a shader, given by its pipeline's key.
-StartCompiling = Callable[[str, int, frozenset[int]], None]
+StartCompiling = Callable[[str, int, frozenset[int], bool], None]
 
 
 class GpuMemory(NamedTuple):
@@ -129,7 +130,7 @@ def plan_program(
     pipeline: Pipeline,
     target: WgslTarget,
     routines: Callable[[RoutineKey], Routine | None],
-    start_compiling: StartCompiling = lambda source, count, written: None,
+    start_compiling: StartCompiling = lambda source, count, written, is_checked: None,
     *,
     on_device: bool = True,
 ) -> ProgramPlan:
@@ -194,7 +195,7 @@ def _compile_long_shaders(
         routine = routines(key)
         for dispatch in () if routine is None else routine.dispatches:
             if stays_alone(dispatch, deferred=False):
-                start_compiling(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
+                start_compiling(dispatch.source, len(dispatch.buffers), dispatch.written_bindings, settings.verify)
 
 
 def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:

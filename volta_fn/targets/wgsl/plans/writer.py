@@ -182,7 +182,7 @@ class Writer(ProgramWriter):
         capabilities: TargetCapabilities,
         routines: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[Primitive, ControlFlow],
-        start_compiling: Callable[[str, int, frozenset[int]], None],
+        start_compiling: Callable[[str, int, frozenset[int], bool], None],
         most_characters: int,
         *,
         on_device: bool = True,
