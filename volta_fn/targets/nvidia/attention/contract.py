@@ -39,7 +39,7 @@ _LITTLE = AttentionSchedule(fragments=1)
 #: The schedules by the number of features.
 SCHEDULES = {
     64: AttentionSchedules(
-        (GroupSchedule(2, 128, 4), GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
+        (GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
         (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(step=32), _LITTLE),
         (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
