@@ -11,11 +11,9 @@ from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
-from volta_fn.targets.nvidia.attention.backward import gradient_dispatches
-from volta_fn.targets.nvidia.attention.forward import forward_dispatch
-from volta_fn.targets.nvidia.attention.group_forward import group_dispatch
+from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.forward import forward_dispatch, group_dispatch
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
-from volta_fn.targets.nvidia.attention.statistics import PAIR, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
