@@ -20,8 +20,7 @@ from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fr
 from volta_fn.targets.nvidia.function import KernelFunction, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import ROW
-from volta_fn.targets.nvidia.pipeline import BARRIER, TilePipeline
-from volta_fn.targets.nvidia.warp_groups import ROWS, GroupProduct, GroupStep, SharedMatrix, await_products
+from volta_fn.targets.nvidia.matrix_units import BARRIER, ROWS, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Features of a box, and terms of one `wgmma`.

@@ -20,7 +20,7 @@ from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.nvidia.function import MINUS_INFINITY, ZERO, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT
-from volta_fn.targets.nvidia.swizzled import SwizzledRows, fragment_addresses
+from volta_fn.targets.nvidia.matrix_units import SwizzledRows, fragment_addresses
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8

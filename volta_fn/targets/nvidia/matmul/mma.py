@@ -17,7 +17,7 @@ from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import UNIT, MatrixOperand, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, WarpSchedule, chunk, tiles
-from volta_fn.targets.nvidia.swizzled import SwizzledRows, fragment_addresses
+from volta_fn.targets.nvidia.matrix_units import SwizzledRows, fragment_addresses
 
 #: Terms of a slice, and of one `mma`; elements of a unit.
 _TERMS, _STEP, _ELEMENTS = 64, 16, 8

@@ -21,8 +21,7 @@ from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.matmul.problem import HALVES, ROW, MatrixProduct, ProductOperand, WindowOperand
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
-from volta_fn.targets.nvidia.pipeline import TilePipeline
-from volta_fn.targets.nvidia.warp_groups import ROWS, TERM_BYTES, GroupProduct, GroupStep, SharedMatrix, await_products
+from volta_fn.targets.nvidia.matrix_units import ROWS, TERM_BYTES, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
 
 
 class _Side:
