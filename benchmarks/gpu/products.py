@@ -29,8 +29,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul import contract
-from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, Schedule, WarpSchedule, candidates, write
+from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, Choices, MatrixProduct, Schedule, WarpSchedule, candidates, write
 from volta_fn.targets.wgsl.plans.commands import runs
 from volta_fn.targets.wgsl.plans.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache

@@ -27,7 +27,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.routine import Routine
 

@@ -26,13 +26,17 @@ from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
     ROW,
     UNIT,
+    AnySchedule,
     MatrixOperand,
     MatrixProduct,
+    Schedule,
+    WarpSchedule,
     WindowAxis,
     WindowOperand,
+    candidates,
+    estimated,
 )
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule, candidates, estimated
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
 from volta_fn.targets.wgsl.routine import Dispatch, Routine

@@ -20,8 +20,7 @@ from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul import contract
 from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
-from volta_fn.targets.nvidia.matmul.problem import copy_kernel
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule, copy_kernel
 
 WARPS = WarpSchedule(64, 64, 32, 32, stages=3)
 GROUPS = Schedule(64, 1, stages=2)

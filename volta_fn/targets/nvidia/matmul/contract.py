@@ -16,11 +16,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
-from volta_fn.targets.nvidia.matmul.mma import WarpKernel
-from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct, copy_kernel, matrix_product
+from volta_fn.targets.nvidia.matmul.kernels import WarpGroupKernel, WarpKernel
+from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, MatrixProduct, Schedule, choose, copy_kernel, matrix_product, tiles
 from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
-from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
