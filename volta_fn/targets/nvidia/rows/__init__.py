@@ -2,9 +2,9 @@
 
 They are bound by the bytes of the matrices.
 
-In the order in which to read: `weights` (how matrices lie in memory, and the conversion of codes in registers), `kernel` (kernels in LLVM
-IR), `contract` (the choice for an equation of a program), `prologue` (a kernel that computes the row), `fused` (products with the same
-row), and `attention` (attention of one query).
+In the order in which to read: `kernel` (how matrices lie in memory, the conversion of codes in registers, and kernels in LLVM IR),
+`contract` (the choice for an equation of a program), `fused` (products with the same row, and kernels that compute the row), and
+`attention` (attention of one query).
 """
 
 from volta_fn.targets.nvidia.rows.attention import attends_by_one_query as attends_by_one_query

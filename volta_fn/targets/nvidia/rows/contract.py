@@ -20,8 +20,7 @@ from volta_fn.primitives.contraction import product_dtype
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
-from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Source, choose
-from volta_fn.targets.nvidia.rows.weights import WeightLayout
+from volta_fn.targets.nvidia.rows.kernel import Copied, Part, RowsKernel, Source, WeightLayout, choose
 from volta_fn.targets.wgsl.routine import Routine
 
 #: The most rows of x: two products of matrix units for each of the matrix's.
