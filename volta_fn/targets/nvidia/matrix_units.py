@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.function import KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import FORMATS, HALVES, UNIT
 
 # Rows in shared memory.

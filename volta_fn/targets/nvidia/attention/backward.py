@@ -28,8 +28,7 @@ from volta_fn.targets.nvidia.attention.tiles import (
     masked_by_keys,
     query_block,
 )
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.wgsl.routine import Dispatch
 

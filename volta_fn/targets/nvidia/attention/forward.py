@@ -22,8 +22,7 @@ from volta_fn.targets.nvidia.attention.tiles import (
     masked,
     query_block,
 )
-from volta_fn.targets.nvidia.function import ZERO, f32, i32
-from volta_fn.targets.nvidia.kernel import kernel_dispatch
+from volta_fn.targets.nvidia.kernel import ZERO, f32, i32, kernel_dispatch
 from volta_fn.targets.wgsl.routine import Dispatch
 
 # By `mma.sync`.

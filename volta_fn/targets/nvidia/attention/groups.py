@@ -17,8 +17,7 @@ from typing import NamedTuple
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
-from volta_fn.targets.nvidia.function import KernelFunction, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import KernelFunction, KernelHeader, TensorMap, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import ROW
 from volta_fn.targets.nvidia.matrix_units import BARRIER, ROWS, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
 from volta_fn.targets.wgsl.routine import Dispatch

@@ -17,8 +17,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.function import MINUS_INFINITY, ZERO, KernelFunction, f32, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.kernel import MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.nvidia.matrix_units import SwizzledRows, fragment_addresses
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, i32
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
     ROW,

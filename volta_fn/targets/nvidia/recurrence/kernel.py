@@ -20,8 +20,7 @@ from volta_fn.compiler.ir.kernel import Apply, Constant
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.cpu.scalars import Number, constant, load
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, i32
 from volta_fn.targets.nvidia.matmul.results import operation, put
 from volta_fn.targets.nvidia.recurrence.problem import ArrayPlace, Node, Product, Read, Recurrence, Result, Sum
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from volta_fn.primitives.quantized import BLOCK, QuantizedLayout
 from volta_fn.runtime.llvm.text import Value, i64, vector_of
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, half_type, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, half_type, i32
 
 # Matrices: memory, and registers.
 #
