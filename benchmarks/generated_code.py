@@ -114,8 +114,7 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.wgpu.adapters import WgpuAdapter
-    from volta_fn.targets.wgpu.driver import WgpuDriver
+    from volta_fn.targets.wgpu import WgpuAdapter, WgpuDriver
 
     open_adapter = WgpuAdapter.open
 

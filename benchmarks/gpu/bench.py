@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.device import opened_gpu
-from volta_fn.targets.wgpu.adapters import adapters
-from volta_fn.targets.wgpu.library import native, wgpu
+from volta_fn.targets.wgpu import adapters, native, wgpu
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 

@@ -48,9 +48,9 @@ from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 from volta_fn.web.layouts import Layout, Plain
 
 if TYPE_CHECKING:
-    from volta_fn.targets.wasm.program import WasmProgram
+    from volta_fn.targets.wasm import WasmProgram
 
-_WASM = deferred("volta_fn.targets.wasm.program")  # not every page has any
+_WASM = deferred("volta_fn.targets.wasm")  # not every page has any
 
 # Collect the bytes of constants and parameters, each once.
 

@@ -413,7 +413,7 @@ class CompiledProgram:
 
 
 #: The modules that list the GPUs of a driver, the preferred driver first.
-_DRIVERS = {"nvidia": "volta_fn.targets.nvidia.driver", "wgpu": "volta_fn.targets.wgpu.adapters"}
+_DRIVERS = {"nvidia": "volta_fn.targets.nvidia.driver", "wgpu": "volta_fn.targets.wgpu"}
 
 
 @functools.cache
