@@ -24,7 +24,7 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.inspection.crosscheck import Crosscheck, Miscompilation, differ
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime import artifact, cache
+from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
@@ -37,7 +37,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Machine code without caches, and without the verifiers, which would find some of the faults first."""
     fresh = CodeCache()
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
-    monkeypatch.setattr(cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(artifact, "cache_dir", lambda: None)
     monkeypatch.setattr(CODE_CACHE, "_recent", fresh._recent)
     monkeypatch.setattr(CODE_CACHE, "_shared", fresh._shared)
     monkeypatch.setattr(settings, "verify", False)

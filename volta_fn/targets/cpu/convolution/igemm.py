@@ -21,8 +21,8 @@ from volta_fn.targets.cpu.convolution.blocking import (
     register_tile,
     sum_blocks,
 )
-from volta_fn.targets.cpu.convolution.elements import Elements
 from volta_fn.targets.cpu.convolution.emission import (
+    Elements,
     Index,
     InputTile,
     LoopIndex,

@@ -17,8 +17,7 @@ from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.emission import RoutineWriter
-from volta_fn.targets.cpu.routine import Routine, handle_signals, signals_of
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, handle_signals, signals_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports
 
 #: Scalar operations in the programs of a loop, at most.

@@ -16,8 +16,7 @@ from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
 from volta_fn.targets.cpu.matmul.gemv import DotProducts, ScaledRows, can_scale_rows, is_possible
 from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
 from volta_fn.targets.cpu.matmul.gemv import suits_scaled_rows as scaled_rows
-from volta_fn.targets.cpu.matmul.groups import grouped_type
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
 #: Terms of the shortest split of a sum; longer ones are multiples of it.
