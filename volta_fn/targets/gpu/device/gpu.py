@@ -26,8 +26,7 @@ from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Block, Buffer, Le
 from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.wgsl.matmul.contract import shortlist, tune
 from volta_fn.targets.wgsl.matmul.results import Working, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule, set_finder, users_file
-from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_finder, tiled, users_file
 from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import RoutineCache
