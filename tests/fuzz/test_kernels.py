@@ -22,8 +22,8 @@ from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Apply, Kernel, Reduce, Store
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import check_kernel, interpret
-from volta_fn.compiler.memory_verification import may_overwrite
 from volta_fn.compiler.target import Item
+from volta_fn.compiler.verification import may_overwrite
 from volta_fn.runtime.llvm.host import vector_widths
 from volta_fn.targets.cpu.target import TARGET
 

@@ -35,7 +35,6 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
-_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 
 #: The primitives of loops and of conditionals.
 LOOPS, BRANCHES = frozenset({scan_p, while_p}), frozenset({cond_p})
@@ -191,7 +190,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     program = _run(OVERLAP, optimize(closed))
     result = make_plan(program, donated, writes)
     if settings.verify:
-        _MEMORY_VERIFICATION.verify_plan(result, program, donated)
+        _VERIFICATION.verify_plan(result, program, donated)
     return result
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target

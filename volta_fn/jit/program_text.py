@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.program import KernelCall
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.devices.device import Device

@@ -18,9 +18,8 @@ import numpy as np
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.program import KernelCall
-from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.verification import fail_item
+from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
