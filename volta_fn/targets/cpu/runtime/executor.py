@@ -11,8 +11,7 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from volta_fn.runtime.internals import system
-from volta_fn.runtime.internals.array_calls import Status
-from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
+from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, Status, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.internals.threads import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
