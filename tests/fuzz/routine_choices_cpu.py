@@ -29,7 +29,7 @@ _NO_LIST = {"library.top_k:_FEW": 0, "library.top_k:SHORT": 0}
 
 # products
 
-_TILES_ONLY = {"matmul.choice:few_rows": constant(False), "matmul.choice:scaled_rows": constant(False)}
+_TILES_ONLY = {"matmul:few_rows": constant(False), "matmul:scaled_rows": constant(False)}
 _SMALL_TASKS = {"_TASK_STEPS": 1, "_MOST_TASKS": 1 << 20, "_TASKS": 1 << 20}
 _MANY_ROWS = {"_FEW": 0, "_PANELS": 1, "_NEAR_BYTES": 0}
 
@@ -144,17 +144,17 @@ CHOICES: dict[str, Choices] = {
         Choice("tiles", _TILES_ONLY),
         together("dot products", matmul__gemv={"_SHORT": 1, "_FEW": 24}),
         together("dot products in splits", matmul__gemv={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
-        together("sums of rows", {"matmul.choice:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
+        together("sums of rows", {"matmul:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
         together(
-            "sums of rows in splits and runs", {"matmul.choice:few_rows": constant(False)},
+            "sums of rows in splits and runs", {"matmul:few_rows": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1, "_SPLIT_BYTES": 64},
         ),
         together(
-            "sums of rows in pieces", {"matmul.choice:few_rows": constant(False)},
+            "sums of rows in pieces", {"matmul:few_rows": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1024, "_PIECE_COLUMNS": 32, "_PIECE_ROWS": 3},
         ),
-        Choice("no groups", {"matmul.choice:grouped_type": constant(None)}),
-        Choice("tiles without groups", {"matmul.choice:grouped_type": constant(None), **_TILES_ONLY}),
+        Choice("no groups", {"matmul:grouped_type": constant(None)}),
+        Choice("tiles without groups", {"matmul:grouped_type": constant(None), **_TILES_ONLY}),
         Counted(_tile),
         *[_packing(number, in_place) for number in range(3) for in_place in (False, True)],
         _blocked("short blocks", _DEPTH=8, _UNBLOCKED_DEPTH=8),

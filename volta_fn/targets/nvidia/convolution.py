@@ -21,7 +21,7 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, N
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import TENSORFLOAT32
-from volta_fn.targets.nvidia.matmul.contract import dispatch_of, elementwise_dispatches
+from volta_fn.targets.nvidia.matmul import dispatch_of, elementwise_dispatches
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
     ROW,

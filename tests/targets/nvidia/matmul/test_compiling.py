@@ -18,7 +18,7 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply, supports
 from volta_fn.targets.cpu.scalars.number import element
-from volta_fn.targets.nvidia.matmul.contract import OPERATIONS, ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul import OPERATIONS, ProductOptions, contraction
 from volta_fn.targets.nvidia.matmul.problem import AnySchedule, candidates
 
 _COMPILE = """

@@ -28,7 +28,7 @@ from volta_fn.targets.cpu.loops.emit_values import LoopNest
 from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.nvidia.kernel import GLOBAL, ZERO, i32, kernel_dispatch
-from volta_fn.targets.nvidia.matmul.contract import DTYPES, OPERATIONS
+from volta_fn.targets.nvidia.matmul import DTYPES, OPERATIONS
 from volta_fn.targets.nvidia.matmul.results import EpilogueScope
 from volta_fn.targets.nvidia.rows.contract import PRODUCTS, RowsProduct, rows_kernel
 from volta_fn.targets.nvidia.rows.kernel import TERMS, RowsKernel, Source
