@@ -30,7 +30,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     times,
     value,
 )
-from volta_fn.targets.cpu.loops.emit import transposed
+from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars.number import everywhere, masked_store, scattered

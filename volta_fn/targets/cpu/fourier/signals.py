@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
-from volta_fn.targets.cpu.loops.emit import transposed
+from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.routine import RoutineWriter, task_range
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element
