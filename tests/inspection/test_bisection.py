@@ -16,8 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.kernel import Apply, Kernel
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall
 from volta_fn.compiler.target import ProgramPass
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES

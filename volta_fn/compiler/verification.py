@@ -14,8 +14,23 @@ from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.emission import Slot
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import row_major
-from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, format_kernel, operands, stages
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall, ProgramNode, equations_between, reads, writes
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    FusedProgram,
+    Kernel,
+    KernelCall,
+    Load,
+    Node,
+    ProgramNode,
+    Reduce,
+    Store,
+    equations_between,
+    format_kernel,
+    operands,
+    reads,
+    stages,
+    writes,
+)
 from volta_fn.compiler.ir.specification import check_kernel
 from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.compiler.target import Item, LoweredProgram

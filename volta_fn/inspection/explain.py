@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.arrays.array import Array, as_value, host_buffer
 from volta_fn.core.arrays.memory import device_put

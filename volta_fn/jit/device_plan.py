@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.kernel import format_kernel
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.devices.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var

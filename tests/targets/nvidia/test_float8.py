@@ -13,7 +13,7 @@ from tests.targets.nvidia.emulation import Emulator
 from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import AMPERE, HOPPER, shaped
 from volta_fn import nn
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia.float8 import convert_element_type

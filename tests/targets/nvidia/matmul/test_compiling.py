@@ -12,7 +12,7 @@ import pytest
 
 import volta_fn as vf
 from tests.targets.nvidia.planning import AMPERE, HOPPER, only_item, shaped
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of

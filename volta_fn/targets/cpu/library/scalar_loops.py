@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, KernelCall, Load
 from volta_fn.compiler.target import LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal

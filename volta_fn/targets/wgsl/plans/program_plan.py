@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Slot, reusable
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.compiler.verification import Extent, SlotUses, describe, verify_extents
 from volta_fn.core.aval import ShapedArray
