@@ -151,7 +151,7 @@ def _record_sources(record: Callable[[str], None]) -> None:
     """Have GPUs record the sources of pipelines instead of compiling them."""
     from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
 
-    def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:
+    def make(self: Pipelines, source: str, *rest: Any, **options: Any) -> Pipeline:
         record(source)
         return Pipeline(None, None)
 
