@@ -17,7 +17,7 @@ from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError, CompilerError
 from volta_fn.runtime.internals.fastcall import Status
-from volta_fn.targets.cpu.runtime import compile
+from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -20,11 +20,7 @@ from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.scalars.operations import apply
 from volta_fn.targets.wgsl.shader import Function, times
 
-# Problems.
-#
-# A schedule divides its blocks among workgroups, and a block among invocations.
-
-# Divide the blocks of attention among workgroups, and a block among invocations.
+# Divide the blocks of attention among workgroups, and a block among invocations, as a schedule says.
 #
 # A *vector* is a ``vec4<f32>``. Workgroup memory is an array of vectors.
 
