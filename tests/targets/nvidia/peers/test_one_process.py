@@ -399,8 +399,10 @@ def test_a_kernel_that_faults_ends_those_that_wait_for_its_gpu(machine: Machine,
         return call
 
     monkeypatch.setattr(type(machine.fake.kernels), "__getitem__", failing)
-    with pytest.raises(DistributedError, match="GPU 1 has failed, for which others wait in a collective: "):
-        np.asarray(mapped(x))
+    result = mapped(x)
+    for attempt in (lambda: np.asarray(result), lambda: np.asarray(result), lambda: mapped(x)):  # the result is undefined from then on
+        with pytest.raises(DistributedError, match="GPU 1 has failed, for which others waited in a collective: .*start the process again"):
+            attempt()
 
 
 def test_an_error_ends_collectives_on_the_host(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
