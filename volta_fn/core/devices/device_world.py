@@ -2,8 +2,8 @@
 
 Devices with memories of their own are for a program what processes are: each has its shard of an array, and they meet in collectives.
 Every device has a thread, which compiles and calls programs for it in the order in which they were asked for. So a device that waits for
-another, in a kernel or on the host, never keeps that one from coming. A program that only submits work is called by the caller's thread,
-for one device after another.
+another, in a kernel or on the host, never keeps that one from coming. A program that only submits work (`Executable.submits`) is called by
+the caller's thread, for one device after another.
 """
 
 from __future__ import annotations
