@@ -225,8 +225,8 @@ class DeviceWorld:
         _meetings.add(self.rank, memory)
 
     def check_members(self, ranks: tuple[int, ...], awaited: int | None) -> None:
-        """Raise `DistributedError` if a device of a group has failed."""
-        _meetings.check(ranks, awaited)
+        """Raise `DistributedError` if another device of a group has failed."""
+        _meetings.check([rank for rank in ranks if rank != self.rank], awaited)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function."""
