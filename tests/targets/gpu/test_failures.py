@@ -101,15 +101,15 @@ def test_temporary_values_while_room_is_made_for_a_recording(device: Device, mon
     x = vf.device_put(np.ones(1 << 16, np.float32), device)
     expected = np.asarray(step(x))
     scratch = [lease.block for leases in gpu.scratch.values() for lease in leases]
-    made: list[int] = []
+    lengths: list[int] = []
 
     def recording(steps: Any) -> None:
         gpu.queue.driver.make_room()
-        made.append(len(steps))
+        lengths.append(len(steps))
 
     monkeypatch.setattr(gpu.queue.driver, "recording", recording)
     np.testing.assert_array_equal(np.asarray(step(x)), expected)
-    assert made and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
+    assert lengths and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
 
 
 def test_an_array_larger_than_any_buffer(device: Device) -> None:
