@@ -162,7 +162,10 @@ def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[
     if name in _OF_BITS and dtype in dtypes.STORAGE_SIGNED:
         operands = [convert_element_type(operand, f"u{dtype.name}") for operand in operands]
     wide = [decoded(operand) for operand in operands]
-    result = compute(*wide)
+    try:
+        result = compute(*wide)
+    except DTypeError as wide_error:  # which names a dtype that the caller has not passed
+        raise (error or wide_error) from None
     return convert_element_type(result, dtype) if result.dtype == wide[0].dtype else result
 
 
