@@ -348,7 +348,7 @@ def _worker_of(device: Device) -> _Worker:
 
 
 def _check(devices: Sequence[Device]) -> None:
-    """Raise `DistributedError` in a callback of another program, or if a GPU has failed."""
+    """Raise `DistributedError` in a callback of a program, or if a GPU has failed."""
     if distribution.current().member == DeviceWorld.member:
         raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
     _meetings.check([device.id for device in devices if device.platform == "gpu"])

@@ -151,7 +151,7 @@ def decoded(operand: Array) -> Array:
 
 
 def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array], error: DTypeError | None = None) -> Array:
-    """Compute with numbers of a dtype that only stores them in a wider one, as JAX does.
+    """Compute in a wider dtype with numbers that are only stored, as JAX does.
 
     The result is converted to their dtype: integers wrap around, and floats are rounded. `error` is what the operands have raised: it is
     raised again for operands of other dtypes, in programs that are not written for JAX, and by `clz`, whose result depends on the width.
