@@ -242,8 +242,9 @@ def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
 
 
 def _free_unused(pool: Pool, queue: Queue) -> None:
+    # Scratch blocks stay: nothing else keeps them while the graph is made of a recording that uses them.
     with queue.lock:
-        pool.make_room()
+        queue.wait()
         pool.trim()
 
 

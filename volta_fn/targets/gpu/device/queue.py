@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.caches import WeakIdentityDict
-from volta_fn.errors import DeviceError, DeviceTimeoutError
+from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
@@ -218,7 +218,7 @@ class Queue:
         """Finish at the end of the process."""
         # Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a
         # callback of the library, the process would crash.
-        with contextlib.suppress(DeviceError):
+        with contextlib.suppress(DeviceError, DistributedError):
             if self.lock.keep(_EXIT_TIMEOUT):
                 self.wait(timeout=_EXIT_TIMEOUT)
         self.polling.acquire(timeout=_EXIT_TIMEOUT)
