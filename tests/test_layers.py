@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from volta_fn.jax import namespace
+from volta_fn.numpy import attached
+from volta_fn.targets import cpu_device
+from volta_fn.targets.gpu import backend
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "volta_fn"
 
@@ -287,6 +292,12 @@ def test_the_rule_finds_a_planted_fault(rule: Callable[[str], list], tmp_path: P
     monkeypatch.setitem(MODULES, "volta_fn.jit", path)
     monkeypatch.setitem(MODULES, f"volta_fn.{name}", path)
     assert rule(f"volta_fn.{name}")
+
+
+def test_tables_of_modules_name_modules() -> None:
+    """Modules that are loaded by the entries of a table, which `loaded_by_name` does not see, exist."""
+    numpy = [f"volta_fn.numpy.{name}" for name in (*attached.FUNCTIONS, *namespace._FREQUENT)]
+    assert {*numpy, *cpu_device._COMPILER, *backend._DRIVERS.values()} <= set(MODULES)
 
 
 def test_no_import_cycles() -> None:

@@ -7,6 +7,7 @@ nodes between the kinds. A 64-bit dtype is kept wherever one is asked for; Pytho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -448,6 +449,11 @@ def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_
     if source == _BF16:
         return target in INEXACT - {stand_in}
     return source in _dtypes(bool_, int8, uint8)
+
+
+def dtype_error(name: str, dtype: np.dtype, allowed: Iterable[np.dtype], hint: str = "") -> DTypeError:
+    """Return the error of a function that is not defined for a dtype."""
+    return DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}{hint}")
 
 
 def to_inexact(dtype: np.dtype) -> np.dtype:

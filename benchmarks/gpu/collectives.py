@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -329,8 +330,7 @@ def _with(lib: Library, averaged: Callable[..., Any]) -> Library:
 
 def in_precision(workload: Workload, batch: int) -> Case:
     """Return the case of a workload with so many examples, in its precision."""
-    case = workload.make(np.random.default_rng(0), **(workload.size | {"batch": batch}))
-    return case.in_precision(workload.precision) if workload.precision and case.in_precision else case
+    return replace(workload, size=workload.size | {"batch": batch}).case()
 
 
 def train(gpus: Gpus, names: Sequence[str]) -> None:

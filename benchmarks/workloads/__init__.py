@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from benchmarks.workloads import (
     attention,
     calls,
@@ -32,5 +34,12 @@ WORKLOADS: list[Workload] = [
 
 
 def named(name: str) -> Workload:
-    """Return the workload of a name, of the CPU or of the GPU."""
-    return next(workload for workload in (*WORKLOADS, *large.WORKLOADS) if workload.name == name)
+    """Return the workload of a name, of the CPU or of the GPU.
+
+    Raises `ValueError` for a name that none has; tables of the GPU leave out the first word of its names.
+    """
+    workloads = {workload.name: workload for workload in (*WORKLOADS, *large.WORKLOADS)}
+    if name not in workloads:
+        similar = " or ".join(map(repr, difflib.get_close_matches(name, workloads)))
+        raise ValueError(f"no workload is called {name!r}" + (f"; did you mean {similar}?" if similar else ""))
+    return workloads[name]

@@ -72,6 +72,14 @@ def test_training_steps_go_from_state_to_state(name: str) -> None:
     assert first != second != third
 
 
+def test_workloads_of_similar_names_are_told() -> None:
+    assert named("gpu train/gpt medium@bfloat16").precision == "bfloat16"
+    with pytest.raises(ValueError, match="'train/gpt medium@bfloat16'; did you mean 'gpu train/gpt medium@bfloat16'"):
+        named("train/gpt medium@bfloat16")
+    with pytest.raises(ValueError, match=r"no workload is called 'x'$"):
+        named("x")
+
+
 def test_inputs_are_the_same_every_time() -> None:
     for workload in WORKLOADS:
         one, other = (arrays_in(workload.case(quick=True).inputs) for _ in range(2))

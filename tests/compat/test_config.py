@@ -266,6 +266,19 @@ def test_known_indices_can_be_checked_although_the_mode_is_jaxs() -> None:
         jnp.arange(3)[5]
 
 
+@pytest.mark.parametrize("name", ["sin", "clz", "add", "cumsum", "reduce_max"])
+@pytest.mark.parametrize("permissive", [False, True])
+def test_errors_name_the_dtype_of_4_bits_that_was_passed(name: str, permissive: bool) -> None:
+    current.permissive = permissive
+    x = jnp.arange(3).astype("int4")
+    arguments = {"add": (x, x), "reduce_max": (x, (0,))}.get(name, (x,))
+    if permissive and name not in ("sin", "clz"):
+        assert getattr(vf.lax, name)(*arguments).dtype == x.dtype
+        return
+    with pytest.raises(errors.DTypeError, match=f"{name} is not defined for int4"):
+        getattr(vf.lax, name)(*arguments)
+
+
 def test_permissive_checks_of_derivatives_take_two_nan_for_equal() -> None:
     x = np.array([0.5, 1.5], np.float32)
     with pytest.raises(errors.DerivativeError):

@@ -48,7 +48,7 @@ def _schedule(k: int, others: Mapping[str, Any] = MappingProxyType({})) -> Choic
 CHOICES: dict[str, Choices] = {
     "cumulative": [
         *each("library.cumulative", _LONG=(1, _BIG), _EACH=(4,), _FEW_TILES=(0,), _CHUNK=(1, 7), _ENOUGH=(_BIG,), _MOST_CHUNKS=(2,)),
-        *each("library.cumulative", _STRETCH=(16, 100)),
+        *each("library.cumulative", _BLOCK=(1, 4, _BIG), _STRETCH=(16, 100)),
         together("small tiles", library__cumulative=_SMALL_TILES),
         together("small tiles of many", library__cumulative={**_SMALL_TILES, "_FEW_TILES": 0}),
         together("short stretches of rows", library__cumulative={"_LONG": _BIG, "_STRETCH": 16}),
@@ -109,10 +109,10 @@ CHOICES: dict[str, Choices] = {
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "kernels:_INVOCATIONS")),
-    *(f"attention.{name}" for name in ("blocks:_MOST_BYTES",)),
+    *(f"attention.{name}" for name in ("blocks:HIDDEN", "blocks:_MOST_BYTES")),
     *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
     *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
-    *(f"library.scatter:{name}" for name in ("_GROUP", "_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
+    "library.scatter:_GROUP",
     *(f"library.small_sort:{name}" for name in ("BITS", "_BITS", "_DIGITS_OF_LANE")),
     *(f"library.sort:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
     *(f"library.{name}" for name in ("cumulative:_NONE", "sort:_LARGE_ROOM")),

@@ -100,7 +100,7 @@ class MpiWorld:
         """Watch over the collectives of a device through memory that it shares."""
         self.calls.devices.append(memory.waiting)
 
-    def check_member(self, rank: int) -> None:
+    def check_members(self, ranks: tuple[int, ...], awaited: int | None) -> None:
         """Do nothing: a process whose device fails ends, which the watch sees."""
 
     def run_once(self, function: Callable[[], T]) -> T:

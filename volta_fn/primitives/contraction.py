@@ -316,7 +316,7 @@ def dot_general(
     """
     left, right = as_value(lhs), as_value(rhs)
     if settings.permissive and {left.dtype, right.dtype} & dtypes.STORAGE:
-        return _product_of_stored(left, right, dimension_numbers, precision, preferred_element_type)
+        return constrained(_product_of_stored(left, right, dimension_numbers, precision, preferred_element_type), out_sharding)
     if preferred_element_type is not None:
         left, right = in_kind_of(dtypes.as_dtype(preferred_element_type), left, right)
     if left.dtype is not right.dtype and not settings.permissive:  # JAX's lax multiplies them in any mode

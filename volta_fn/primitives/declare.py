@@ -233,7 +233,7 @@ def elementwise(
         if dtype not in operands:
             hint = "; dtypes of 8 bits and less only store numbers: convert with x.astype first" if dtype in dtypes.STORAGE else ""
             hint = hint or _boolean_hint(name, dtype)
-            raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in operands))}{hint}")
+            raise dtypes.dtype_error(name, dtype, operands, hint)
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, dtype if result is None else result(dtype), weak)
 
@@ -366,8 +366,8 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
             params.pop("accuracy", None)  # JAX's choice between fast and exact code, of which there is the exact one
             try:
                 return bind(primitive, as_value(x), **params)
-            except DTypeError:
-                return in_wider_dtype(primitive.name, lambda wide: unary(wide, **params), [as_value(x)])
+            except DTypeError as error:
+                return in_wider_dtype(primitive.name, lambda wide: unary(wide, **params), [as_value(x)], error)
 
         return unary
 
@@ -383,8 +383,8 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
                 operands = weakly_promoted(primitive.name, operands)
             try:
                 return bind(primitive, *operands)
-            except DTypeError:
-                return in_wider_dtype(primitive.name, binary, operands)
+            except DTypeError as error:
+                return in_wider_dtype(primitive.name, binary, operands, error)
 
         return binary
 
@@ -394,8 +394,8 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
         operands = weakly_promoted(primitive.name, args)
         try:
             return bind(primitive, *operands)
-        except DTypeError:
-            return in_wider_dtype(primitive.name, nary, operands)
+        except DTypeError as error:
+            return in_wider_dtype(primitive.name, nary, operands, error)
 
     return nary
 
@@ -518,8 +518,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
             return fallback(*operands)
         try:
             return bind(primitive, *operands)
-        except DTypeError:
-            return in_wider_dtype(primitive.name, promote_and_bind, operands)
+        except DTypeError as error:
+            return in_wider_dtype(primitive.name, promote_and_bind, operands, error)
 
     def bind_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:

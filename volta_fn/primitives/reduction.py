@@ -68,8 +68,8 @@ def reduction(
         value = as_value(operand)
         try:
             return bind(primitive, value, axes=canonical_axes(tuple(axes), value.ndim))
-        except DTypeError:
-            return in_wider_dtype(name, lambda wide: reduce(wide, axes), [value])
+        except DTypeError as error:
+            return in_wider_dtype(name, lambda wide: reduce(wide, axes), [value], error)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__module__ = sys._getframe(1).f_globals["__name__"]  # where pickled functions are found again
@@ -86,7 +86,7 @@ def _reduced_shape(operand: ShapedArray | np.ndarray, axes: Axes) -> Shape:
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
     def abstract(operand: ShapedArray, *, axes: Axes) -> ShapedArray:
         if operand.dtype not in allowed:
-            raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+            raise dtypes.dtype_error(name, operand.dtype, allowed)
         if any(not 0 <= a < operand.ndim for a in axes) or len(set(axes)) != len(axes):
             raise ShapeError(f"{name} axes {axes} do not fit an array of shape {operand.shape}")
         return operand.update(shape=_reduced_shape(operand, axes))
@@ -205,8 +205,8 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
         return value
     try:
         return current_trace().process(reduce_sum_p, (value,), {"axes": reduced_axes})
-    except DTypeError:
-        return in_wider_dtype("reduce_sum", lambda wide: reduce_sum(wide, axes), [value])
+    except DTypeError as error:
+        return in_wider_dtype("reduce_sum", lambda wide: reduce_sum(wide, axes), [value], error)
 
 
 # product

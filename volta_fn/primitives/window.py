@@ -62,7 +62,7 @@ _BATCH = batch_in_front(
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
     def abstract(operand: ShapedArray, **geometry: Any) -> ShapedArray:
         if operand.dtype not in allowed:
-            raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+            raise dtypes.dtype_error(name, operand.dtype, allowed)
         return operand.update(shape=counts_of_windows(operand.shape, geometry))
 
     return abstract
@@ -284,7 +284,7 @@ def _folded(operands: Sequence[Array], inits: Sequence[Array], combine: Combinat
 def _cumulative_abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
     def abstract(operand: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
         if operand.dtype not in allowed:
-            raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+            raise dtypes.dtype_error(name, operand.dtype, allowed)
         if not 0 <= axis < operand.ndim:
             raise AxisError(f"{name}: axis {axis} is out of range for an operand of shape {operand.shape}")
         return operand
@@ -401,8 +401,8 @@ def _apply(primitive: Primitive, operand: Any, axis: int, reverse: bool) -> Arra
     value = as_value(operand)
     try:
         return bind(primitive, value, axis=canonical_axis(axis, value.ndim), reverse=bool(reverse))
-    except DTypeError:
-        return in_wider_dtype(primitive.name, lambda wide: _apply(primitive, wide, axis, reverse), [value])
+    except DTypeError as error:
+        return in_wider_dtype(primitive.name, lambda wide: _apply(primitive, wide, axis, reverse), [value], error)
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:

@@ -12,6 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import P
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+from volta_fn.settings import current as settings
 
 CPU = vf.devices("cpu")[0]
 
@@ -116,6 +117,14 @@ def test_shardings_of_results_are_checked() -> None:
             call(P("model"))
     with pytest.raises(ShapeError, match="does not divide"):
         vf.numpy.reshape(x, (3, 4), out_sharding=split)
+
+
+def test_shardings_of_products_of_integers_of_4_bits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "permissive", True)  # in which there are such products
+    x = vf.numpy.arange(3).astype("int4")
+    assert vf.lax.dot_general(x, x, (((0,), (0,)), ((), ()))) == 5
+    with pytest.raises(ArgumentError, match="'model'"):
+        vf.lax.dot_general(x, x, (((), ()), ((), ())), out_sharding=P("model"))
 
 
 def test_constraints_are_checked() -> None:

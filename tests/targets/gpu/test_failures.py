@@ -94,6 +94,23 @@ def test_many_temporary_values_for_which_room_was_made(device: Device) -> None:
     assert len({lease.block.number for lease in leases}) == 4
 
 
+def test_temporary_values_while_room_is_made_for_a_recording(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device.backend.gpu
+    step = vf.jit(lambda x: jnp.cumsum(jnp.cumsum(x)[::-1] * 2)[::-1] * 1e-6)
+    x = vf.device_put(np.ones(1 << 16, np.float32), device)
+    expected = np.asarray(step(x))
+    scratch = [lease.block for leases in gpu.scratch.values() for lease in leases]
+    lengths: list[int] = []
+
+    def recording(steps: Any) -> None:
+        gpu.queue.driver.make_room()
+        lengths.append(len(steps))
+
+    monkeypatch.setattr(gpu.queue.driver, "recording", recording)
+    np.testing.assert_array_equal(np.asarray(step(x)), expected)
+    assert lengths and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
+
+
 def test_an_array_larger_than_any_buffer(device: Device) -> None:
     device.backend.gpu.pool.largest = 1 << 20
     with pytest.raises(vf.errors.OutOfMemoryError, match="larger than the GPU's largest buffer"):

@@ -2,8 +2,8 @@
 
 Devices with memories of their own are for a program what processes are: each has its shard of an array, and they meet in collectives.
 Every device has a thread, which compiles and calls programs for it in the order in which they were asked for. So a device that waits for
-another, in a kernel or on the host, never keeps that one from coming. A program that only submits work is called by the caller's thread,
-for one device after another.
+another, in a kernel or on the host, never keeps that one from coming. A program that only submits work (`Executable.submits`) is called by
+the caller's thread, for one device after another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextvars
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, NamedTuple, TypeVar
@@ -143,6 +143,8 @@ class _Meetings:
         self._by_ranks: dict[tuple[int, ...], _Meeting] = {}
         #: By the numbers of devices.
         self._memories: dict[int, distribution.SharedMemory] = {}
+        #: The errors of devices that have failed while others waited for them.
+        self._failures: dict[int, str] = {}
 
     def of(self, ranks: tuple[int, ...]) -> _Meeting:
         """Return the meeting of some devices."""
@@ -154,17 +156,23 @@ class _Meetings:
         with self._lock:
             self._memories[rank] = memory
 
-    def check(self, rank: int) -> None:
-        """Raise `DistributedError` if a device has failed.
+    def check(self, ranks: Iterable[int], awaited: int | None = None) -> None:
+        """Raise `DistributedError` if one of some devices has failed.
 
-        Kernels that wait for it end then.
+        Kernels that wait for a device that has failed, `awaited`, end with undefined results. So the error is raised from then on.
         """
-        try:
-            self._memories[rank].check_device()
-        except DeviceError as error:
-            self.interrupt()
-            self.reset()
-            raise DistributedError(f"GPU {rank} has failed, for which others wait in a collective: {error.message}") from error
+        if awaited is not None and awaited not in self._failures:
+            try:
+                self._memories[awaited].check_device()
+            except DeviceError as error:
+                self._failures[awaited] = error.message
+                self.interrupt()
+                self.reset()
+        for rank in ranks:
+            if rank in self._failures:
+                raise DistributedError(
+                    f"GPU {rank} has failed, for which others waited in a collective: {self._failures[rank]}; start the process again"
+                )
 
     def interrupt(self) -> None:
         """End all collectives that wait."""
@@ -216,9 +224,9 @@ class DeviceWorld:
         """Let the failure of another device end the collectives of this one."""
         _meetings.add(self.rank, memory)
 
-    def check_member(self, rank: int) -> None:
-        """Raise `DistributedError` if another device has failed."""
-        _meetings.check(rank)
+    def check_members(self, ranks: tuple[int, ...], awaited: int | None) -> None:
+        """Raise `DistributedError` if another device of a group has failed."""
+        _meetings.check([rank for rank in ranks if rank != self.rank], awaited)
 
     def run_once(self, function: Callable[[], T]) -> T:
         """Call a function."""
@@ -283,7 +291,7 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
 
     Raises the first error, with a note that names its device; collectives in which others wait for that one end.
     """
-    _check_no_callback()
+    _check(devices)
     task = _Task(len(devices))
 
     def call(number: int, device: Device, context: contextvars.Context) -> None:
@@ -318,7 +326,7 @@ def in_turn(devices: Sequence[Device], function: Callable[[Device], T]) -> list[
 
     Return the results in their order. Raises as `on_all` does.
     """
-    _check_no_callback()
+    _check(devices)
     results: list[T] = []
     with _submission:
         try:
@@ -339,9 +347,11 @@ def _worker_of(device: Device) -> _Worker:
     return _workers.get(device) or _workers.setdefault(device, _Worker(device))
 
 
-def _check_no_callback() -> None:
+def _check(devices: Sequence[Device]) -> None:
+    """Raise `DistributedError` in a callback of a program, or if a GPU has failed."""
     if distribution.current().member == DeviceWorld.member:
         raise DistributedError("a callback of a program on several GPUs cannot call another such program, for which they are not free")
+    _meetings.check([device.id for device in devices if device.platform == "gpu"])
 
 
 def _add_note(error: BaseException, device: Device, devices: Sequence[Device]) -> None:

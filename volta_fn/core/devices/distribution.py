@@ -115,10 +115,10 @@ class World(Protocol):
     def watch_device(self, memory: SharedMemory) -> None:
         """Watch over the collectives of a device through memory that it shares."""
 
-    def check_member(self, rank: int) -> None:
-        """Raise `DistributedError` if a member is a device that has failed.
+    def check_members(self, ranks: tuple[int, ...], awaited: int | None) -> None:
+        """Raise `DistributedError` if a member of a group is a device that has failed.
 
-        It is called when a kernel has waited for the member for long.
+        `awaited` is the one for which a kernel has waited for long.
         """
 
     def run_once(self, function: Callable[[], T]) -> T:
@@ -145,7 +145,7 @@ class _Alone:
     def watch_device(self, memory: SharedMemory) -> None:
         """Do nothing: there is no watch."""
 
-    def check_member(self, rank: int) -> None:
+    def check_members(self, ranks: tuple[int, ...], awaited: int | None) -> None:
         """Do nothing: there is no other process."""
 
     def run_once(self, function: Callable[[], T]) -> T:

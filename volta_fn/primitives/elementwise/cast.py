@@ -150,19 +150,22 @@ def decoded(operand: Array) -> Array:
     return convert_element_type(operand, np.float32 if operand.dtype in dtypes.STORAGE_FLOATS else signed)
 
 
-def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array]) -> Array:
-    """Compute with numbers that are only stored in a wider dtype, as JAX does.
+def in_wider_dtype(name: str, compute: Callable[..., Array], operands: Sequence[Array], error: DTypeError | None = None) -> Array:
+    """Compute in a wider dtype with numbers that are only stored, as JAX does.
 
-    The result is converted to their dtype: integers wrap around, and floats are rounded. It is for what handles the `DTypeError` that is
-    raised for such operands, and raises it again in programs that are not written for JAX.
+    The result is converted to their dtype: integers wrap around, and floats are rounded. `error` is what the operands have raised: it is
+    raised again for operands of other dtypes, in programs that are not written for JAX, and by `clz`, whose result depends on the width.
     """
     dtype = operands[0].dtype
-    if not settings.permissive or dtype not in dtypes.STORAGE or name == "clz":
-        raise  # the error that the caller handles
+    if error is not None and (not settings.permissive or dtype not in dtypes.STORAGE or name == "clz"):
+        raise error
     if name in _OF_BITS and dtype in dtypes.STORAGE_SIGNED:
         operands = [convert_element_type(operand, f"u{dtype.name}") for operand in operands]
     wide = [decoded(operand) for operand in operands]
-    result = compute(*wide)
+    try:
+        result = compute(*wide)
+    except DTypeError as wide_error:  # which names a dtype that the caller has not passed
+        raise (error or wide_error) from None
     return convert_element_type(result, dtype) if result.dtype == wide[0].dtype else result
 
 

@@ -325,7 +325,7 @@ class GpuBackend:
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
         """Compile a program to commands of the device."""
         compiled = self._compile(closed, donated, pipeline, reads_ahead=True)
-        return Executable(compiled, submits=compiled.program is not None and not compiled.program.interrupted)
+        return Executable(compiled, submits=compiled.program is not None and compiled.program.submits)
 
     def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool) -> CompiledProgram:
         compiled = CompiledProgram(self, closed, donated, pipeline, reads_ahead=reads_ahead)

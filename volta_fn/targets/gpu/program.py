@@ -356,6 +356,9 @@ class Call:
 #
 # The work between two steps of the host is written to the queue once and replayed afterwards.
 
+#: The most dispatches of a program whose launches never wait: a stream of CUDA has room for some thousand, and a launch waits for room.
+_MOST_PENDING = 512
+
 #: Returns the number of a lease's block.
 _number = attrgetter("block.number")
 
@@ -405,6 +408,8 @@ class Program:
             self.commands = command_lists(plan.commands, self._is_repeated if repeats else lambda command: False)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
+            #: Whether a call returns once the device has the work, however long that waits for another device.
+            self.submits = not self.interrupted and dispatches_of(plan.commands) <= _MOST_PENDING
             #: The only command list, if the program is one that depends on nothing but the blocks of a call.
             self.command_list: CommandList | None = (
                 self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None

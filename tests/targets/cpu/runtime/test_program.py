@@ -212,7 +212,7 @@ def test_arguments_that_are_not_contiguous_are_copied_and_reported() -> None:
         return statuses[-1]
 
     program.enter = note
-    run, _, copied = program.executable()
-    np.testing.assert_allclose(run(False, X, X.T.copy().T)[0], np.cos(X) + X, rtol=1e-6)
+    executable = program.executable()
+    np.testing.assert_allclose(executable.run(False, X, X.T.copy().T)[0], np.cos(X) + X, rtol=1e-6)
     assert statuses == [Status.NOT_CONTIGUOUS, Status.OK]
-    assert copied == [1]
+    assert executable.copied == [1]

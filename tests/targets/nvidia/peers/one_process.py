@@ -13,7 +13,7 @@ import pytest
 from tests.targets.nvidia.fake_cuda import NOT_READY, FakeCuda
 from tests.targets.nvidia.peers.emulated_peers import SCHEDULE
 from tests.targets.nvidia.peers.process import Compiler, Kernels
-from volta_fn.core.devices import device
+from volta_fn.core.devices import device, device_world
 from volta_fn.targets.gpu import backend
 from volta_fn.targets.nvidia import compilation, library
 from volta_fn.targets.nvidia.peers import exchange, kernels, memory
@@ -81,5 +81,6 @@ def install(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Streams, list[
     monkeypatch.setattr(memory, "SIZE", memory.SLOTS + memory.AREAS * SCHEDULE.most_blocks * memory.KINDS * (1 << 10))
     library._functions.cache_clear()
     backend.adapters.cache_clear()
+    monkeypatch.setattr(device_world, "_meetings", device_world._Meetings())
     monkeypatch.setattr(device, "_devices_by_platform", {k: v for k, v in device._devices_by_platform.items() if k != "gpu"})
     return fake, device.local_devices(backend="gpu")

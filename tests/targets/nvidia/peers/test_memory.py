@@ -42,7 +42,14 @@ class Processes:
             self.peers.append(Peers(loaded, errors, Context(loaded, device, errors), 0, device))
         self.watched: list[Any] = []
         self.world: Any = SimpleNamespace(
-            rank=0, size=2, drivers=drivers, limit=7.5, member="process", communicator=lambda ranks: self, watch_device=self.watched.append
+            rank=0,
+            size=2,
+            drivers=drivers,
+            limit=7.5,
+            member="process",
+            communicator=lambda ranks: self,
+            watch_device=self.watched.append,
+            check_members=lambda ranks, awaited: None,
         )
 
     @property

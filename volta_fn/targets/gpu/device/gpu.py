@@ -18,7 +18,7 @@ from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, LruCache, WeakIdentityDict
 from volta_fn.core.devices.device import MemoryStats
-from volta_fn.errors import DeviceError, DeviceTimeoutError, DTypeError
+from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError, DTypeError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import LOST, Adapter, AnyStep, BoundRange, Driver, Portion, Readback, Step, Timestamps, log, lost
@@ -230,7 +230,7 @@ class Queue:
         """Finish at the end of the process."""
         # Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a
         # callback of the library, the process would crash.
-        with contextlib.suppress(DeviceError):
+        with contextlib.suppress(DeviceError, DistributedError):
             if self.lock.keep(_EXIT_TIMEOUT):
                 self.wait(timeout=_EXIT_TIMEOUT)
         self.polling.acquire(timeout=_EXIT_TIMEOUT)
@@ -497,8 +497,9 @@ def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
 
 
 def _free_unused(pool: Pool, queue: Queue) -> None:
+    # Scratch blocks stay: nothing else keeps them while the graph is made of a recording that uses them.
     with queue.lock:
-        pool.make_room()
+        queue.wait()
         pool.trim()
 
 

@@ -131,8 +131,7 @@ class Peers:
         with self._reading:
             reports = [(ranks, region.world, *region.words[:2]) for ranks, region in self._connected()]
         for ranks, world, report, awaited in reports:
-            if awaited:
-                world.check_member(ranks[awaited - 1])
+            world.check_members(ranks, ranks[awaited - 1] if awaited else None)
             if report:
                 late = ranks[report - 1]
                 group = f"processes {list(ranks)} on their GPUs" if world.member == "process" else f"GPUs {list(ranks)}"

@@ -43,7 +43,7 @@ def scale_dispatch(a: ShapedArray, blocks: Blocks, capabilities: TargetCapabilit
     """Return the dispatch that computes the scale and the norm of each matrix.
 
     It also clears all marks. The norm is that of the scaled matrix. The scale is the largest magnitude, or zero if some number is not
-    finite. `weight` is the number of times that an element i counts, 0, 1 or 2, and `entry` what of its `value` does.
+    finite. `weight` is the number of times that an element i counts, 0, 1 or 2; `entry` is the part of its `value` that counts.
     """
     count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
     shader = field_shader(capabilities, a.dtype, many_invocations(capabilities, real.itemsize + 4))
