@@ -114,8 +114,7 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.wgpu.adapters import WgpuAdapter
-    from volta_fn.targets.wgpu.driver import WgpuDriver
+    from volta_fn.targets.wgpu import WgpuAdapter, WgpuDriver
 
     open_adapter = WgpuAdapter.open
 
@@ -152,7 +151,7 @@ def _record_sources(record: Callable[[str], None]) -> None:
     """Have GPUs record the sources of pipelines instead of compiling them."""
     from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
 
-    def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:
+    def make(self: Pipelines, source: str, *rest: Any, **options: Any) -> Pipeline:
         record(source)
         return Pipeline(None, None)
 

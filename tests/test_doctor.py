@@ -71,7 +71,7 @@ def test_nvidias_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> list[Listed]:
         raise DeviceError("NVIDIA's driver is not installed")
 
-    listing = load("volta_fn.targets.nvidia.adapters")
+    listing = load("volta_fn.targets.nvidia.driver")
     monkeypatch.delenv("VOLTA_GPU_DRIVER", raising=False)
     monkeypatch.setattr(listing, "adapters", missing)
     assert doctor._nvidia_driver()[2] == "not used: NVIDIA's driver is not installed"

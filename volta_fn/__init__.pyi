@@ -63,14 +63,14 @@ from volta_fn.core.devices.device import set_cpu_devices as set_cpu_devices
 from volta_fn.core.devices.device import set_default_device as set_default_device
 from volta_fn.core.devices.device import set_recovery as set_recovery
 from volta_fn.core.devices.device import synchronize as synchronize
-from volta_fn.core.devices.mesh import make_mesh as make_mesh
-from volta_fn.core.devices.mesh import set_mesh as set_mesh
 from volta_fn.core.devices.placement import make_array_from_callback as make_array_from_callback
 from volta_fn.core.devices.placement import make_array_from_process_local_data as make_array_from_process_local_data
 from volta_fn.core.devices.placement import make_array_from_single_device_arrays as make_array_from_single_device_arrays
 from volta_fn.core.devices.placement import reshard as reshard
 from volta_fn.core.devices.sharding import NamedSharding as NamedSharding
 from volta_fn.core.devices.sharding import PartitionSpec as PartitionSpec
+from volta_fn.core.devices.sharding import make_mesh as make_mesh
+from volta_fn.core.devices.sharding import set_mesh as set_mesh
 from volta_fn.core.jaxpr import check_jaxpr as check_jaxpr
 from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import empty_ref as empty_ref

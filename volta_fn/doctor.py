@@ -164,7 +164,7 @@ def _nvidia_driver() -> Diagnosis:
     """Tell whether programs may run through NVIDIA's own driver, and why not."""
     name = "NVIDIA's driver"
     try:
-        gpus = load("volta_fn.targets.nvidia.adapters").adapters()
+        gpus = load("volta_fn.targets.nvidia.driver").adapters()
     except VoltaError as error:
         return Diagnosis(name, _OK, f"not used: {error.message}")
     used = "not used: VOLTA_GPU_DRIVER=wgpu selects wgpu" if value_of("VOLTA_GPU_DRIVER") == "wgpu" else "used"

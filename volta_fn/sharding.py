@@ -25,20 +25,20 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.devices.device import Device, local_devices, process_count
 from volta_fn.core.devices.device import devices as all_devices
-from volta_fn.core.devices.mesh import AbstractMesh as AbstractMesh
-from volta_fn.core.devices.mesh import AxisType as AxisType
-from volta_fn.core.devices.mesh import Mesh as Mesh
-from volta_fn.core.devices.mesh import get_abstract_mesh as get_abstract_mesh
-from volta_fn.core.devices.mesh import get_mesh as get_mesh
-from volta_fn.core.devices.mesh import make_mesh as make_mesh
-from volta_fn.core.devices.mesh import set_mesh as set_mesh
-from volta_fn.core.devices.mesh import use_mesh as use_mesh
 from volta_fn.core.devices.placement import known_sharding, on_home_device, sharding_spec, split, with_sharding_constraint
 from volta_fn.core.devices.placement import reshard as reshard
+from volta_fn.core.devices.sharding import AbstractMesh as AbstractMesh
+from volta_fn.core.devices.sharding import AxisType as AxisType
+from volta_fn.core.devices.sharding import Mesh as Mesh
 from volta_fn.core.devices.sharding import NamedSharding as NamedSharding
 from volta_fn.core.devices.sharding import PartitionSpec as PartitionSpec
 from volta_fn.core.devices.sharding import Sharding as Sharding
 from volta_fn.core.devices.sharding import SingleDeviceSharding as SingleDeviceSharding
+from volta_fn.core.devices.sharding import get_abstract_mesh as get_abstract_mesh
+from volta_fn.core.devices.sharding import get_mesh as get_mesh
+from volta_fn.core.devices.sharding import make_mesh as make_mesh
+from volta_fn.core.devices.sharding import set_mesh as set_mesh
+from volta_fn.core.devices.sharding import use_mesh as use_mesh
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr

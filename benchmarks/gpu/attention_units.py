@@ -20,7 +20,7 @@ from benchmarks.gpu.chains import chain
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
 from benchmarks.gpu.suite import Suite, check_and_time
-from volta_fn.targets.nvidia.attention.contract import SCHEDULES
+from volta_fn.targets.nvidia.attention import SCHEDULES
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.target import RoutineCache

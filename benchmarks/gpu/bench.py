@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.device import opened_gpu
-from volta_fn.targets.wgpu.adapters import adapters
-from volta_fn.targets.wgpu.library import native, wgpu
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgpu import adapters, native, wgpu
+from volta_fn.targets.wgsl.matmul.tiles import Schedule
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 #: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.

@@ -24,8 +24,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution import contractions, conv_general_dilated, products_at_points
 from volta_fn.targets.wgsl.matmul.contract import candidates, is_tiled, tune
 from volta_fn.targets.wgsl.matmul.results import rounded, working
-from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, write_schedules
-from volta_fn.targets.wgsl.matmul.tiles import tiled
+from volta_fn.targets.wgsl.matmul.tiles import Choices, class_of, tiled, write_schedules
 
 FLOAT = np.dtype(np.float32)
 

@@ -24,7 +24,7 @@ from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")

@@ -27,10 +27,9 @@ from benchmarks.gpu.device import opened_gpu
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia import matmul
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.matmul import contract
-from volta_fn.targets.nvidia.matmul.problem import HALVES, MatrixProduct
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Choices, Schedule, WarpSchedule, candidates, write
+from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, Choices, MatrixProduct, Schedule, WarpSchedule, candidates, write
 from volta_fn.targets.wgsl.plans.commands import runs
 from volta_fn.targets.wgsl.plans.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
@@ -401,13 +400,13 @@ def check_schedule(number: int) -> int:
 
 def forced(schedule: AnySchedule | None) -> None:
     """Let all products use a schedule from now on; None: those that are chosen."""
-    contract.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
-    contract.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
+    matmul.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
+    matmul.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
     opened_gpu().routines = RoutineCache()
 
 
-_IS_WORTHWHILE = contract.is_worthwhile
-_CHOOSE = contract.choose
+_IS_WORTHWHILE = matmul.is_worthwhile
+_CHOOSE = matmul.choose
 
 
 def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
@@ -426,7 +425,7 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
         samplers[str(schedule)] = timer(product, operands)
     if best is not None:
         forced(None)
-        contract.is_worthwhile = lambda product, capabilities: False
+        matmul.is_worthwhile = lambda product, capabilities: False
         samplers["shader"] = timer(product, operands)
     forced(None)
     theirs = peer(product)
@@ -451,7 +450,7 @@ def named(product: Timed) -> str:
         names.append(product.name)
         return _CHOOSE(product, capabilities)
 
-    contract.choose, contract.is_worthwhile = choose, lambda product, capabilities: True
+    matmul.choose, matmul.is_worthwhile = choose, lambda product, capabilities: True
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     on_matrix_units(product.function, [np.empty(shape, product.dtype) for shape in shapes])
     forced(None)

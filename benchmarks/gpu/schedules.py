@@ -22,8 +22,7 @@ from benchmarks.machine import ROOT
 from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
 from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, contract, is_tiled, oriented, timings, variations
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded, working
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, write_schedules
-from volta_fn.targets.wgsl.matmul.tiles import tiled
+from volta_fn.targets.wgsl.matmul.tiles import Choices, Schedule, class_of, tiled, write_schedules
 
 FLOAT = np.dtype(np.float32)
 

@@ -25,8 +25,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import Affine, Index, Range, combine
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store
-from volta_fn.compiler.ir.printing import format_affine
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, format_affine
 
 _AXES = "ijklmnpqrstuvw"
 _LOAD = re.compile(r"x(\d+)\[([\d,]*)\] at \(([^)]*)\)(?: if (.*) else (.*))?$")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, Target, TargetCapabilities

@@ -29,7 +29,7 @@ _NO_LIST = {"library.top_k:_FEW": 0, "library.top_k:SHORT": 0}
 
 # products
 
-_TILES_ONLY = {"matmul.choice:few_rows": constant(False), "matmul.choice:scaled_rows": constant(False)}
+_TILES_ONLY = {"matmul:few_rows": constant(False), "matmul:scaled_rows": constant(False)}
 _SMALL_TASKS = {"_TASK_STEPS": 1, "_MOST_TASKS": 1 << 20, "_TASKS": 1 << 20}
 _MANY_ROWS = {"_FEW": 0, "_PANELS": 1, "_NEAR_BYTES": 0}
 
@@ -144,17 +144,17 @@ CHOICES: dict[str, Choices] = {
         Choice("tiles", _TILES_ONLY),
         together("dot products", matmul__gemv={"_SHORT": 1, "_FEW": 24}),
         together("dot products in splits", matmul__gemv={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
-        together("sums of rows", {"matmul.choice:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
+        together("sums of rows", {"matmul:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
         together(
-            "sums of rows in splits and runs", {"matmul.choice:few_rows": constant(False)},
+            "sums of rows in splits and runs", {"matmul:few_rows": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1, "_SPLIT_BYTES": 64},
         ),
         together(
-            "sums of rows in pieces", {"matmul.choice:few_rows": constant(False)},
+            "sums of rows in pieces", {"matmul:few_rows": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1024, "_PIECE_COLUMNS": 32, "_PIECE_ROWS": 3},
         ),
-        Choice("no groups", {"matmul.choice:grouped_type": constant(None)}),
-        Choice("tiles without groups", {"matmul.choice:grouped_type": constant(None), **_TILES_ONLY}),
+        Choice("no groups", {"matmul:grouped_type": constant(None)}),
+        Choice("tiles without groups", {"matmul:grouped_type": constant(None), **_TILES_ONLY}),
         Counted(_tile),
         *[_packing(number, in_place) for number in range(3) for in_place in (False, True)],
         _blocked("short blocks", _DEPTH=8, _UNBLOCKED_DEPTH=8),
@@ -182,8 +182,7 @@ CHOICES: dict[str, Choices] = {
         *each("convolution.winograd", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
         *each("convolution.winograd", SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
         *each("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
-        *each("convolution.elements", _NEAR=(1, 8)),
-        *each("convolution.emission", _UNROLLED=(1,)),
+        *each("convolution.emission", _NEAR=(1, 8), _UNROLLED=(1,)),
         *each("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
     ],
     "attention": [
@@ -194,15 +193,14 @@ CHOICES: dict[str, Choices] = {
     "fourier": [
         *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
         *each("fourier.routine", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
-        *each("fourier.signals", _MOST_TASKS=(1, 1 << 20)),
-        *each("fourier.butterflies", _REGISTERS=(1, 2)),
+        *each("fourier.signals", _MOST_TASKS=(1, 1 << 20), _REGISTERS=(1, 2)),
     ],
     "linalg": [*_STACKS, *each("lapack.factorizations", LARGE=(0,))],
     "condensed": _STACKS,
     "quantized": [
-        Choice("by numbers", {"quantized_pairs:suits": constant(False)}),
+        Choice("by numbers", {"quantized:suits_pairs": constant(False)}),
         *each("quantized", _TASK_BYTES=(1,), _ROWS=(1, 3), _MOST_CHAINS=(1, 2), _UNROLLED=(1,), _SUMS=({32: 2, 16: 2},)),
-        *each("quantized_pairs", _TASK_BYTES=(1,), _ROWS=(1, 3), _UNROLLED=(1, 3), _FEW_ROWS=(0, _BIG)),
+        *each("quantized", _PAIR_TASK_BYTES=(1,), _PAIR_ROWS=(1, 3), _PAIR_UNROLLED=(1, 3), _FEW_ROWS=(0, _BIG)),
     ],
 }  # fmt: skip
 
@@ -210,7 +208,7 @@ CHOICES: dict[str, Choices] = {
 #: elsewhere.
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("__init__:_WIDEST", "backward:_STATISTICS", "backward:_SUM", "blocks:_VECTORS")),
-    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "logits:_EXTRA")),
+    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "blocks:_EXTRA")),
     *(f"attention.__init__:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution.{name}" for name in ("blocking:NANOSECONDS", "choice:_CYCLE", "choice:_OVERHEAD")),
     *(f"fourier.{name}" for name in ("routine:_LONGEST_PRIME", "routine:_LONGEST_UNROLLED", "routine:_PASS", "signals:_NUMBER")),

@@ -13,7 +13,7 @@ from tests.fuzz.routine_choices import DEFAULT, FAMILY_OF, Choice, Choices, Coun
 from tests.fuzz.routine_problems import Problem
 from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention import problem as attention_schedule
+from volta_fn.targets.wgsl.attention import blocks as attention_schedule
 from volta_fn.targets.wgsl.matmul import contract as products
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.target import ROUTINES
@@ -25,7 +25,7 @@ _BY_POINTS = {"_DISPATCH": -(1 << 40)}  # which seem to cost nothing then
 _BY_TILES = {"convolution:tiling_of": constant(None), "convolution:is_narrow": constant(False)}
 
 #: Schedules of attention with less unrolled, which a GPU in software compiles sooner.
-_BRIEF = {f"attention.problem:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
+_BRIEF = {f"attention.blocks:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
 
 
 def _schedules(c: Any, work: Any, device: TargetCapabilities, deferred_work: int = 0) -> list[Any]:
@@ -60,9 +60,8 @@ CHOICES: dict[str, Choices] = {
         together("long rows", library__sort={"SHORT": 0, "_FEW_TILES": 0}),
     ],
     "top_k": [
-        *each("library.top_k", SHORT=(0, _BIG), _LEAST=(1 << 11,), _MANY=(1,)),
+        *each("library.sort", SHORT=(0, _BIG), _LEAST=(1 << 11,), _MANY=(1,)),
         *each("library.small_sort", _VERY_SHORT=(0, 100)),
-        *each("library.sort", SHORT=(0,)),
     ],
     "window": [*each("library.cumulative", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
     "gather": [],
@@ -97,33 +96,31 @@ CHOICES: dict[str, Choices] = {
     "linalg": [
         *each("library.linalg.rotations", _MULTIPLICATIONS=(64,), _BUDGET_TOGETHER=(1,), _BUDGET_MANY=(1,), _MANY=(256, 1 << 20)),
         *each("library.linalg.triangular", _COLUMNS=(1, 4), _LARGEST=(0,)),
-        *each("library.linalg.triangular", _PIVOTS=(1, 4), _NARROWEST=(16,)),
+        *each("library.linalg.triangular", _PANEL_PIVOTS=(1, 4), _NARROWEST=(16,), _GROUPS=(2,)),
         *each("library.linalg.block_rotations", _SIZES=((8,),)),
-        *each("library.linalg.lu", _GROUPS=(2,)),
     ],
     "attention": [
-        together("much work", _BRIEF, attention__problem={"_MANY": 0}),
-        together("much work by few", _BRIEF, attention__problem={"_MANY": 0, "_ENOUGH": 0}),
-        together("little work by few", _BRIEF, attention__problem={"_MANY": _BIG, "_ENOUGH": 0}),
+        together("much work", _BRIEF, attention__blocks={"_MANY": 0}),
+        together("much work by few", _BRIEF, attention__blocks={"_MANY": 0, "_ENOUGH": 0}),
+        together("little work by few", _BRIEF, attention__blocks={"_MANY": _BIG, "_ENOUGH": 0}),
     ],
 }
 
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
-    *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "backward:_INVOCATIONS")),
-    *(f"attention.{name}" for name in ("blocks:HIDDEN", "problem:_MOST_BYTES")),
+    *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "kernels:_INVOCATIONS")),
+    *(f"attention.{name}" for name in ("blocks:HIDDEN", "blocks:_MOST_BYTES")),
     *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
     *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
     "library.scatter:_GROUP",
     *(f"library.small_sort:{name}" for name in ("BITS", "_BITS", "_DIGITS_OF_LANE")),
-    *(f"library.top_k:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
+    *(f"library.sort:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
     *(f"library.{name}" for name in ("cumulative:_NONE", "sort:_LARGE_ROOM")),
     *(f"library.linalg.block_rotations:{name}" for name in ("BLOCK_SWEEPS", "_TOGETHER")),
-    *(f"library.linalg.lu:{name}" for name in ("_COLUMNS", "_EACH_LOOP", "_ROWS")),
     *(f"library.linalg.qr:{name}" for name in ("_COLUMNS", "_ROWS")),
     *(f"library.linalg.rotations:{name}" for name in ("COUNTERS", "INVOCATIONS", "LARGEST", "SEVERAL", "SMALL", "SWEEPS")),
-    *(f"library.linalg.small_svd:{name}" for name in ("_BANKS", "_LANES", "_ROWS")),
-    *(f"library.linalg.triangular:{name}" for name in ("LARGEST", "_INVOCATIONS")),
+    *(f"library.linalg.svd:{name}" for name in ("_BANKS", "_LANES", "_ROWS")),
+    *(f"library.linalg.triangular:{name}" for name in ("LARGEST", "_EACH_LOOP", "_INVOCATIONS", "_LU_COLUMNS", "_ROWS")),
 }
 
 

@@ -13,9 +13,9 @@ from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
 from volta_fn.targets.cpu.convolution import winograd
 from volta_fn.targets.cpu.fourier.routine import Passes
-from volta_fn.targets.cpu.library.emission import map_run
 from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
+from volta_fn.targets.cpu.routine import map_run
 from volta_fn.targets.wgsl.routine import Shader
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -128,7 +128,7 @@ PLANTED = [
     Planted("a point is off by a thousandth", "convolution", _imprecise_points),
     Planted("roots of the other direction", "fourier", _other_direction),
     Planted("the upper triangle is not cleared", "linalg", _replaced("cpu.lapack.factorizations", "zero_above", lambda *_: None)),
-    Planted("some lanes are not summed", "quantized", _replaced("cpu.quantized_pairs", "lane_sum", lambda f, work, x: f.shuffle(x, [0]))),
+    Planted("some lanes are not summed", "quantized", _replaced("cpu.quantized", "lane_sum", lambda f, work, x: f.shuffle(x, [0]))),
     Planted("barriers are missing", "cumulative", _without_barriers, "wgsl"),
     Planted("earlier tiles are lost", "cumulative", _lost_tiles, "wgsl"),
 ]

@@ -16,15 +16,14 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.kernel import Apply, Kernel
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall
 from volta_fn.compiler.target import ProgramPass
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.inspection.crosscheck import Crosscheck, Miscompilation, differ
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime import artifact, cache
+from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
@@ -37,7 +36,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Machine code without caches, and without the verifiers, which would find some of the faults first."""
     fresh = CodeCache()
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
-    monkeypatch.setattr(cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(artifact, "cache_dir", lambda: None)
     monkeypatch.setattr(CODE_CACHE, "_recent", fresh._recent)
     monkeypatch.setattr(CODE_CACHE, "_shared", fresh._shared)
     monkeypatch.setattr(settings, "verify", False)

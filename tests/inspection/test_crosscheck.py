@@ -19,7 +19,7 @@ from volta_fn import lax
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.inspection import crosscheck
 from volta_fn.jit.eager import forget_kernels
-from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 
 #: One sample in so many; `check_samples` takes all.
@@ -49,7 +49,7 @@ def _native(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     formula, function = WRONG[name]
     fresh = CodeCache()
-    monkeypatch.setattr(cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(artifact, "cache_dir", lambda: None)
     monkeypatch.setattr(CODE_CACHE, "_recent", fresh._recent)
     monkeypatch.setattr(CODE_CACHE, "_shared", fresh._shared)
     correct = PRIMITIVES[name].formula

@@ -18,7 +18,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import errors, lax, nn
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.inspection.explanation import changes_of
 from volta_fn.targets.cpu.target import TARGET
 

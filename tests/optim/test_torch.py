@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import optim
-from volta_fn.optim.transforms.scale_by_adam import average_length
+from volta_fn.optim.transforms.second_moments import average_length
 
 PAIRS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "sgd": (lambda: optim.sgd(0.1, momentum=0.9, nesterov=True), "SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),

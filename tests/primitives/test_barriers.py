@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.targets.cpu.target import TARGET as CPU

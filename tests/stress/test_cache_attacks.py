@@ -23,7 +23,7 @@ from volta_fn.core.caches import Interned
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.targets.cpu.runtime import artifact, compile
-from volta_fn.targets.cpu.runtime import cache as disk_cache
+from volta_fn.targets.cpu.runtime import artifact as disk_cache
 from volta_fn.targets.cpu.runtime.compile import CodeCache
 
 pytest.importorskip("llvmlite")

@@ -14,7 +14,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.devices.device import found_devices, process_count, process_index
-from volta_fn.core.devices.mesh import Mesh, get_mesh
+from volta_fn.core.devices.sharding import Mesh, get_mesh
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import function_name
 from volta_fn.core.staging import wraps as functools_wraps

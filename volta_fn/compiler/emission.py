@@ -26,7 +26,7 @@ from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings
 
-_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -385,7 +385,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _MEMORY_VERIFICATION.MemoryVerifier() if settings.verify else None
+        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""

@@ -33,8 +33,7 @@ from volta_fn.compiler.ir.index import (
     split,
     undecided,
 )
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, KernelCall, Load, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.passes.rewriting import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of

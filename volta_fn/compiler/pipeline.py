@@ -16,7 +16,7 @@ from typing import Any
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.fusion.node_passes import drop_aliases, split_concatenations
 from volta_fn.compiler.ir.index import can_be_kernel, is_product
-from volta_fn.compiler.ir.program import FusedProgram, ProgramNode, simplify_nested
+from volta_fn.compiler.ir.kernel import FusedProgram, ProgramNode, simplify_nested
 from volta_fn.compiler.lowering import as_kernel
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
@@ -35,7 +35,6 @@ from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
-_MEMORY_VERIFICATION = deferred("volta_fn.compiler.memory_verification")
 
 #: The primitives of loops and of conditionals.
 LOOPS, BRANCHES = frozenset({scan_p, while_p}), frozenset({cond_p})
@@ -191,7 +190,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     program = _run(OVERLAP, optimize(closed))
     result = make_plan(program, donated, writes)
     if settings.verify:
-        _MEMORY_VERIFICATION.verify_plan(result, program, donated)
+        _VERIFICATION.verify_plan(result, program, donated)
     return result
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import is_elementwise, reduces
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall, ProgramNode
+from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, ProgramNode
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive

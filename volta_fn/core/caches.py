@@ -164,7 +164,7 @@ def exact(value: Any) -> Any:
 # Jitted functions, primitives, marked functions (`jit/fused.py`) and eager gradients (`transforms/eager.py`) each have a `CallCache`. Its
 # tables lead from what a call is cheap to recognise by to what was expensive to make.
 #
-# Compiled programs and routines are on disk as well, for all caches of all processes (`targets/cpu/runtime/cache.py`).
+# Compiled programs and routines are on disk as well, for all caches of all processes (`targets/cpu/runtime/artifact.py`).
 
 Table = dict[Any, Any]
 

@@ -19,7 +19,7 @@ from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.devices import distribution
 from volta_fn.core.devices.device import Device, find_device, synchronize
 from volta_fn.core.devices.device import devices as find_devices
-from volta_fn.core.devices.mesh import Mesh
+from volta_fn.core.devices.sharding import Mesh
 from volta_fn.errors import ArgumentTypeError, DeviceError, DistributedError
 
 # Communication between processes.

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.printing import format_kernel
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap

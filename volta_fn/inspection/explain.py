@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.buffers import Memory
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.arrays.array import Array, as_value, host_buffer
 from volta_fn.core.arrays.memory import device_put
@@ -37,9 +37,9 @@ from volta_fn.inspection.explanation import (
 from volta_fn.jit import jit
 from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
+from volta_fn.jit.device_plan import item_code, item_text
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
-from volta_fn.jit.program_text import item_code, item_text
 from volta_fn.jit.stages import Lowered
 
 # The steps of a program that NumPy runs: its equations, timed one by one.

@@ -20,7 +20,7 @@ import numpy as np
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Lifetime, Memory
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall, equations_between, simplify_nested
+from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall, equations_between, simplify_nested
 from volta_fn.compiler.target import Item, LoweredProgram, NodePass, Pass, Target
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import block_until_ready, device_put

@@ -179,7 +179,7 @@ def operations_of(eqn: Equation) -> int:
 
 # Compiled programs, as functions of arrays.
 
-_RUNTIME_MEMORY = deferred("volta_fn.runtime.memory")
+_RESULT_ALLOCATOR = deferred("volta_fn.runtime.internals.result_allocator")
 #: References to a donated buffer that nothing else uses: those of the lists `buffers` and `donated_buffers` of `_donating`, and
 #: the argument of getrefcount.
 _EXCLUSIVE_REFERENCES = 3
@@ -238,7 +238,7 @@ def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArra
         try:
             outs = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None
+            raise _RESULT_ALLOCATOR.explained(error, traced.jaxpr) from None
         return tree.unflatten(out_tree, [wrap(as_buffer(o), s) for o, s in zip(outs, specs, strict=True)])
 
     for kind in (tuple, list):
@@ -274,7 +274,7 @@ def _donating(
                 for number, spec in zip(donated, specs_before, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
             if isinstance(error, MemoryError):
-                raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None
+                raise _RESULT_ALLOCATOR.explained(error, traced.jaxpr) from None
             raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
@@ -293,7 +293,7 @@ def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: Clo
         try:
             (out,) = run_flat(False, x._buffer)
         except MemoryError as error:
-            raise _RUNTIME_MEMORY.explained(error, closed) from None
+            raise _RESULT_ALLOCATOR.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else as_buffer(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
@@ -301,14 +301,14 @@ def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: Clo
         try:
             (out,) = run_flat(False, x._buffer, y._buffer)
         except MemoryError as error:
-            raise _RUNTIME_MEMORY.explained(error, closed) from None
+            raise _RESULT_ALLOCATOR.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else as_buffer(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         try:
             (out,) = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise _RUNTIME_MEMORY.explained(error, closed) from None
+            raise _RESULT_ALLOCATOR.explained(error, closed) from None
         return wrap(as_buffer(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)

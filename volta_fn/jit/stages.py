@@ -20,9 +20,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr, devices_of, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, ExecutionError, TracerError
 from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
-from volta_fn.jit.device_plan import DevicePlan, plan_for
+from volta_fn.jit.device_plan import DevicePlan, code_of, plan_for
 from volta_fn.jit.eager import PIPELINE, check_usable
-from volta_fn.jit.program_text import code_of
 from volta_fn.settings import current as settings
 from volta_fn.tree.structures import structural_difference
 

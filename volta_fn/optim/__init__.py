@@ -39,29 +39,29 @@ from volta_fn.optim import tree_utils as tree_utils
 from volta_fn.optim.base import *
 from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.line_search import *
-from volta_fn.optim.losses.classification import ctc_loss as ctc_loss
-from volta_fn.optim.losses.classification import ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
-from volta_fn.optim.losses.classification import hinge_loss as hinge_loss
-from volta_fn.optim.losses.classification import perceptron_loss as perceptron_loss
-from volta_fn.optim.losses.classification import poly_loss_cross_entropy as poly_loss_cross_entropy
-from volta_fn.optim.losses.classification import safe_softmax_cross_entropy as safe_softmax_cross_entropy
-from volta_fn.optim.losses.classification import sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy
-from volta_fn.optim.losses.classification import sigmoid_focal_loss as sigmoid_focal_loss
-from volta_fn.optim.losses.classification import smooth_labels as smooth_labels
-from volta_fn.optim.losses.classification import softmax_cross_entropy as softmax_cross_entropy
-from volta_fn.optim.losses.classification import softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels
-from volta_fn.optim.losses.classification import sparsemax_loss as sparsemax_loss
-from volta_fn.optim.losses.regression import convex_kl_divergence as convex_kl_divergence
-from volta_fn.optim.losses.regression import cosine_distance as cosine_distance
-from volta_fn.optim.losses.regression import cosine_similarity as cosine_similarity
-from volta_fn.optim.losses.regression import generalized_kl_divergence as generalized_kl_divergence
-from volta_fn.optim.losses.regression import huber_loss as huber_loss
-from volta_fn.optim.losses.regression import kl_divergence as kl_divergence
-from volta_fn.optim.losses.regression import kl_divergence_with_log_targets as kl_divergence_with_log_targets
-from volta_fn.optim.losses.regression import l2_loss as l2_loss
-from volta_fn.optim.losses.regression import log_cosh as log_cosh
-from volta_fn.optim.losses.regression import ntxent as ntxent
-from volta_fn.optim.losses.regression import squared_error as squared_error
+from volta_fn.optim.losses import convex_kl_divergence as convex_kl_divergence
+from volta_fn.optim.losses import cosine_distance as cosine_distance
+from volta_fn.optim.losses import cosine_similarity as cosine_similarity
+from volta_fn.optim.losses import ctc_loss as ctc_loss
+from volta_fn.optim.losses import ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
+from volta_fn.optim.losses import generalized_kl_divergence as generalized_kl_divergence
+from volta_fn.optim.losses import hinge_loss as hinge_loss
+from volta_fn.optim.losses import huber_loss as huber_loss
+from volta_fn.optim.losses import kl_divergence as kl_divergence
+from volta_fn.optim.losses import kl_divergence_with_log_targets as kl_divergence_with_log_targets
+from volta_fn.optim.losses import l2_loss as l2_loss
+from volta_fn.optim.losses import log_cosh as log_cosh
+from volta_fn.optim.losses import ntxent as ntxent
+from volta_fn.optim.losses import perceptron_loss as perceptron_loss
+from volta_fn.optim.losses import poly_loss_cross_entropy as poly_loss_cross_entropy
+from volta_fn.optim.losses import safe_softmax_cross_entropy as safe_softmax_cross_entropy
+from volta_fn.optim.losses import sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy
+from volta_fn.optim.losses import sigmoid_focal_loss as sigmoid_focal_loss
+from volta_fn.optim.losses import smooth_labels as smooth_labels
+from volta_fn.optim.losses import softmax_cross_entropy as softmax_cross_entropy
+from volta_fn.optim.losses import softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels
+from volta_fn.optim.losses import sparsemax_loss as sparsemax_loss
+from volta_fn.optim.losses import squared_error as squared_error
 from volta_fn.optim.microbatching import microbatch as microbatch
 from volta_fn.optim.numerics import *
 from volta_fn.optim.optimizers.first_order import *
@@ -71,9 +71,8 @@ from volta_fn.optim.second_order import matrix_inverse_pth_root as matrix_invers
 from volta_fn.optim.second_order import nnls as nnls
 from volta_fn.optim.second_order import power_iteration as power_iteration
 from volta_fn.optim.transforms.momentum import *
-from volta_fn.optim.transforms.scale_by_adam import *
-from volta_fn.optim.transforms.scale_by_rms import *
 from volta_fn.optim.transforms.scaling import *
+from volta_fn.optim.transforms.second_moments import *
 from volta_fn.optim.tree_utils import tree_map_params as tree_map_params
 from volta_fn.optim.wrappers.accumulation import *
 from volta_fn.optim.wrappers.composition import *

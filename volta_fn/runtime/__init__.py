@@ -2,6 +2,5 @@
 
 `llvm` writes and compiles machine code: the CPU target's routines, and the GPU target's replay of command lists. `internals` has code that
 saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. `caches` has the cache on disk, `compiling` protects
-compilations from signals, forks and the process's end, and compiles repeated functions in the background; `threads` has threads of Python,
-`memory` explains that memory is exhausted.
+compilations from signals, forks and the process's end, and compiles repeated functions in the background; `threads` has threads of Python.
 """

@@ -265,7 +265,7 @@ class CpuBackend(NumpyBackend):
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return a program that notes the time of each item; None if NumPy runs programs."""
-        return load("volta_fn.targets.cpu.runtime.timed").TimedProgram(closed, donated, pipeline) if self.native else None
+        return load("volta_fn.targets.cpu.runtime.compile").TimedProgram(closed, donated, pipeline) if self.native else None
 
 
 def load_compiler() -> None:

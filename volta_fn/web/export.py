@@ -37,20 +37,19 @@ from volta_fn.errors import (
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
-from volta_fn.jit.device_plan import plan_for
+from volta_fn.jit.device_plan import DeviceProfile, plan_for, profile_of
 from volta_fn.jit.stages import Lowered
 from volta_fn.lazy_imports import deferred, is_installed
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 from volta_fn.web.layouts import Layout, Plain
 
 if TYPE_CHECKING:
-    from volta_fn.targets.wasm.program import WasmProgram
+    from volta_fn.targets.wasm import WasmProgram
 
-_WASM = deferred("volta_fn.targets.wasm.program")  # not every page has any
+_WASM = deferred("volta_fn.targets.wasm")  # not every page has any
 
 # Collect the bytes of constants and parameters, each once.
 

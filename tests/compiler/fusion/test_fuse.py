@@ -18,8 +18,7 @@ from tests.samples.sample import Sample
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import dtypes, lax, nn
-from volta_fn.compiler.ir.kernel import Apply, Reduce
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, KernelCall, Reduce
 
 X = vf.ShapeDtypeStruct((8, 16), "float32")
 W = vf.ShapeDtypeStruct((16,), "float32")

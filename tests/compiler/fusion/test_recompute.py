@@ -17,8 +17,7 @@ from tests.laws.common import assert_close
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax, nn
-from volta_fn.compiler.ir.kernel import Apply, Reduce
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall
+from volta_fn.compiler.ir.kernel import Apply, FusedProgram, KernelCall, Reduce
 
 X = vf.ShapeDtypeStruct((64, 32), "float32")
 W = vf.ShapeDtypeStruct((32, 32), "float32")

@@ -12,8 +12,7 @@ import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import layer_norm, pullback, rms_norm, row_losses
 from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Kernel, KernelCall
 
 
 def shaped(*shape: int, dtype: str = "float32") -> Any:

@@ -13,9 +13,7 @@ from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_functio
 from tests.targets.contractions import outer_product_and_sum, products_and_more
 from volta_fn import nn
 from volta_fn.compiler.contractions import Contraction, contraction_of
-from volta_fn.compiler.ir.kernel import Kernel, restricted
-from volta_fn.compiler.ir.printing import format_kernel
-from volta_fn.compiler.ir.program import FusedProgram
+from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, format_kernel, restricted
 from volta_fn.compiler.ir.specification import check_kernel, interpret
 
 PRODUCTS_AND_MORE = products_and_more()

@@ -8,7 +8,7 @@ import volta_fn as vf
 from tests.compiler.fusion.test_fuse import W, X, layer_norm
 from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
-from volta_fn.compiler.ir.printing import format_kernel
+from volta_fn.compiler.ir.kernel import format_kernel
 
 
 def printed(function: Any, *args: Any) -> str:

@@ -12,7 +12,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall
+from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import CompilerError
 

@@ -17,8 +17,7 @@ from volta_fn.compiler import contractions as contraction
 from volta_fn.compiler import pipeline
 from volta_fn.compiler import verification as verification
 from volta_fn.compiler.ir.index import Range, along
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
-from volta_fn.compiler.ir.program import FusedProgram
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, FusedProgram, Kernel, Load, Reduce, Store
 from volta_fn.compiler.verification import verify_pass, violation_of
 
 F32 = np.dtype(np.float32)

@@ -17,9 +17,9 @@ from volta_fn import lax
 from volta_fn.compiler import buffers, emission, pipeline
 from volta_fn.compiler.buffers import Lifetime
 from volta_fn.compiler.emission import Block, Slot, Slots
-from volta_fn.compiler.memory_verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
 from volta_fn.compiler.plans import BlockBuffer, Plan
 from volta_fn.compiler.target import LoweredProgram
+from volta_fn.compiler.verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.errors import CompilerError
 from volta_fn.targets.cpu.runtime import artifact

@@ -15,7 +15,7 @@ from tests.compiler.fusion.test_fuse import SimpleTarget
 from tests.compiler.verification.planting import X, model, refused, traced, with_equations, with_kernel
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir.program import FusedProgram
+from volta_fn.compiler.ir.kernel import FusedProgram
 from volta_fn.compiler.target import ProgramPass
 from volta_fn.compiler.verification import effects_of, is_kept, verify_lowered, verify_pass
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var

@@ -21,8 +21,7 @@ from volta_fn.runtime.llvm.host import Host, generating_for, llvm
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import routine_of
-from volta_fn.targets.cpu.runtime.executor import write_executor
-from volta_fn.targets.cpu.runtime.pool import write_pool
+from volta_fn.targets.cpu.runtime.executor import write_executor, write_pool
 from volta_fn.targets.cpu.target import TARGET
 
 #: Windows, whose objects are ELF files under Windows's calling convention, as llvmlite has them there.

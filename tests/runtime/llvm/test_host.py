@@ -10,7 +10,7 @@ import pytest
 from volta_fn.errors import ArgumentError
 from volta_fn.runtime.llvm import machine
 from volta_fn.runtime.llvm.host import Host, llvm, this_cpu, vector_widths
-from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime import artifact
 
 #: A sum of vectors of 64 bytes, more of them than there are registers.
 SUM = """define void @f(ptr %x, ptr %y) {{
@@ -66,10 +66,10 @@ def test_any_other_width_is_refused_with_those_there_are(wanted: str, monkeypatc
 
 
 def test_compiled_code_of_each_width_has_its_own_name_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "host", this_cpu.__wrapped__)
-    monkeypatch.setattr(cache, "_circumstances", cache._circumstances.__wrapped__)
+    monkeypatch.setattr(artifact, "host", this_cpu.__wrapped__)
+    monkeypatch.setattr(artifact, "_circumstances", artifact._circumstances.__wrapped__)
     names = set()
     for width in vector_widths():
         monkeypatch.setenv("VOLTA_VECTOR_BYTES", str(width))
-        names.add(cache.name_of("a routine"))
+        names.add(artifact.name_of("a routine"))
     assert len(names) == len(vector_widths())

@@ -11,8 +11,8 @@ from tests.targets.cpu.running import run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.quantized import CODES, QuantizedLayout, decode, scaled
 from volta_fn.runtime.llvm.host import host, vector_widths
-from volta_fn.targets.cpu import quantized, quantized_pairs
-from volta_fn.targets.cpu.library import emission
+from volta_fn.targets.cpu import quantized
+from volta_fn.targets.cpu import routine as writers
 from volta_fn.targets.cpu.matmul import micro_kernel
 
 TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -50,7 +50,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     if request.param not in vector_widths() or request.param > host().vector_bytes:
         pytest.skip(f"there are no vectors of {request.param} bytes")
     narrow = host()._replace(vector_bytes=request.param, vector_registers=32 if request.param == 64 else 16)
-    for module in (quantized, quantized_pairs, micro_kernel, emission):
+    for module in (quantized, micro_kernel, writers):
         monkeypatch.setattr(module, "host", lambda: narrow)
     return int(request.param)
 

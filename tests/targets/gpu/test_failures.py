@@ -14,12 +14,11 @@ from volta_fn.core.devices.device import Device
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
+from volta_fn.targets import wgpu
 from volta_fn.targets.gpu.backend import GpuBackend, adapters
 from volta_fn.targets.gpu.device.driver import LOST
 from volta_fn.targets.gpu.device.memory import Trend
-from volta_fn.targets.wgpu import driver
-from volta_fn.targets.wgpu.adapters import WgpuAdapter
-from volta_fn.targets.wgpu.driver import WgpuDriver
+from volta_fn.targets.wgpu import WgpuAdapter, WgpuDriver
 
 GPU = vf.devices("gpu")[0]
 
@@ -168,7 +167,7 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
 def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bind group that was made while the device was lost makes commands invalid, and the library says only that."""
     queue = device.backend.gpu.queue
-    typed, said = driver.typed, list[str]()
+    typed, said = wgpu.typed, list[str]()
 
     def invalid_first(kind: str, message: str) -> Any:
         said.append(message)
@@ -180,7 +179,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
     with queue.lock:
         queue.driver.open_pass()
         queue.driver.destroy()
-        monkeypatch.setattr(driver, "typed", invalid_first)
+        monkeypatch.setattr(wgpu, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):
             queue.submit()
     assert queue.errors.device_lost

@@ -18,8 +18,7 @@ from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.plans import commands as horizontal_fusion
 from volta_fn.targets.wgsl.plans import program_plan
 from volta_fn.targets.wgsl.plans.commands import Command, Loop, Run, runs
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.plans.verification import uses_of, verify_commands, verify_order
+from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 TARGET = WgslTarget(WEBGPU.capabilities)

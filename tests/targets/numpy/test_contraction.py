@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import volta_fn as vf
-from volta_fn.targets.numpy.contraction import dot_general, dot_general_plan
+from volta_fn.targets.numpy.linalg import dot_general, dot_general_plan
 
 MATRIX = (((1,), (0,)), ((), ()))
 EXACT = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]

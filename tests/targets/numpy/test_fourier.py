@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from volta_fn.targets.numpy import contraction
+from volta_fn.targets.numpy import linalg
 
 
 @pytest.mark.parametrize("kind", ["FFT", "IFFT", "RFFT", "IRFFT"])
@@ -14,15 +14,15 @@ from volta_fn.targets.numpy import contraction
 @pytest.mark.parametrize("library", ["scipy", "numpy"])
 def test_divided_batches(kind: str, shape: tuple[int, ...], axis: int, wide: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if library == "numpy":
-        monkeypatch.setattr(contraction, "_scipy", lambda: None)
+        monkeypatch.setattr(linalg, "_scipy", lambda: None)
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape) + (0 if kind == "RFFT" else 1j * rng.normal(size=shape))
     x = x if wide else x.astype(np.float32 if kind == "RFFT" else np.complex64)
     length = 2 * (shape[axis] - 1) if kind == "IRFFT" else shape[axis]
-    expected = contraction.fft(x, kind=kind, length=length, axis=axis)
-    monkeypatch.setattr(contraction, "_LARGE", 1)
-    monkeypatch.setattr(contraction, "thread_count", lambda: 3)
+    expected = linalg.fft(x, kind=kind, length=length, axis=axis)
+    monkeypatch.setattr(linalg, "_LARGE", 1)
+    monkeypatch.setattr(linalg, "thread_count", lambda: 3)
     for out in (None, np.empty_like(expected)):
-        actual = contraction.fft(x, kind=kind, length=length, axis=axis, out=out)
+        actual = linalg.fft(x, kind=kind, length=length, axis=axis, out=out)
         assert actual.dtype == expected.dtype and (out is None or actual is out)
         np.testing.assert_array_equal(actual, expected)

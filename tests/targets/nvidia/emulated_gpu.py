@@ -22,7 +22,7 @@ class _Compiler:
     def ask(self, request: list[bytes]) -> list[bytes]:
         from volta_fn.errors import VoltaError
         from volta_fn.targets.nvidia import compilation
-        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
+        from volta_fn.targets.nvidia.stream import CONDITION_KERNEL
         from volta_fn.targets.nvidia.translation import translate
 
         if request[0].decode() == CONDITION_KERNEL:
@@ -45,7 +45,7 @@ class _Kernels(dict[str, Callable[..., None]]):
 
     def __getitem__(self, source: str) -> Callable[..., None]:
         from tests.targets.nvidia.translation import emulation
-        from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
+        from volta_fn.targets.nvidia.stream import CONDITION_KERNEL
 
         if source == CONDITION_KERNEL:
             return self._fake.set_condition  # type: ignore[no-any-return]
@@ -80,7 +80,7 @@ def device(monkeypatch: pytest.MonkeyPatch, *gpu: Any) -> Any:
     """Return the emulated GPU; for the other arguments see `install`."""
     from volta_fn.core.devices.device import Device
     from volta_fn.targets.gpu.backend import GpuBackend
-    from volta_fn.targets.nvidia.adapters import adapters
+    from volta_fn.targets.nvidia.driver import adapters
 
     install(monkeypatch, *gpu)
     (adapter,) = adapters()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.graphs import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
+from volta_fn.targets.nvidia.stream import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
 PEER_ACCESS_ALREADY_ENABLED = 704

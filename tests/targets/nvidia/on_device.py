@@ -20,9 +20,8 @@ from volta_fn.lazy_imports import is_installed
 from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Step
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia import driver as nvidia
-from volta_fn.targets.nvidia.adapters import NvidiaAdapter
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of
-from volta_fn.targets.nvidia.driver import NvidiaDriver
+from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver
 from volta_fn.targets.nvidia.library import driver_version, functions, gpus
 
 _HEAD = """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import Item, TargetCapabilities
 from volta_fn.targets.nvidia.target import NvidiaTarget

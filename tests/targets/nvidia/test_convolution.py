@@ -19,7 +19,7 @@ from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from tests.targets.nvidia.translation import emulation
 from volta_fn import lax
-from volta_fn.compiler.passes.layouts import transpose_convolution_operands
+from volta_fn.compiler.passes.expansions import transpose_convolution_operands
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.config import default_matmul_precision
@@ -27,7 +27,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.routine import Routine
 

@@ -21,12 +21,11 @@ import pytest
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Repeat, Step
-from volta_fn.targets.nvidia import library, readbacks
-from volta_fn.targets.nvidia.adapters import NvidiaAdapter, adapters, describe
+from volta_fn.targets.nvidia import library, stream
 from volta_fn.targets.nvidia.compilation import Compiler
-from volta_fn.targets.nvidia.driver import NvidiaDriver
-from volta_fn.targets.nvidia.graphs import CONDITION_KERNEL
+from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters, describe
 from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.stream import CONDITION_KERNEL
 
 GROUPS = (1, 1, 1)
 
@@ -268,7 +267,7 @@ def test_readbacks_in_cycles_are_reused(device: NvidiaDriver, cuda: FakeCuda) ->
 
 
 def test_much_memory_is_not_kept(device: NvidiaDriver, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readbacks, "_MOST_RETAINED", 1 << 10)
+    monkeypatch.setattr(stream, "_MOST_RETAINED", 1 << 10)
     a = device.allocate(4096)
     read(device, cuda, a, 4096)
     assert cuda.live_host_memory() == 0
@@ -276,7 +275,7 @@ def test_much_memory_is_not_kept(device: NvidiaDriver, cuda: FakeCuda, monkeypat
 
 @pytest.mark.parametrize(("size", "capacity"), [(0, 256), (257, 512), (1 << 24, 1 << 24), ((1 << 24) + 1, 1 << 25), (3 << 24, 3 << 24)])
 def test_capacities(size: int, capacity: int) -> None:
-    assert readbacks._capacity(size) == capacity
+    assert stream._capacity(size) == capacity
 
 
 def test_threads_at_once(device: NvidiaDriver, cuda: FakeCuda) -> None:
@@ -730,7 +729,7 @@ FORK = """
 import os, sys
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.adapters import adapters
+from volta_fn.targets.nvidia.driver import adapters
 fake = FakeCuda(eager=True)
 library.open_library = lambda: fake
 device = adapters()[0].open()

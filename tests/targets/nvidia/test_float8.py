@@ -13,11 +13,11 @@ from tests.targets.nvidia.emulation import Emulator
 from tests.targets.nvidia.matmul.test_compiling import ptx
 from tests.targets.nvidia.planning import AMPERE, HOPPER, shaped
 from volta_fn import nn
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.nvidia.float8 import convert_element_type
-from volta_fn.targets.nvidia.matmul.contract import computes_product
+from volta_fn.targets.nvidia.matmul import computes_product
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
 NARROW = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu]

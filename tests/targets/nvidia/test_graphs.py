@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from volta_fn.targets.gpu.device.driver import BoundRange, Step
-from volta_fn.targets.nvidia import graphs
-from volta_fn.targets.nvidia.graphs import Accesses, Range, chain, dependences
+from volta_fn.targets.nvidia import stream
 from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.stream import Accesses, Range, chain, dependences
 
 
 def spans(*ranges: tuple[int, int, int]) -> tuple[Range, ...]:
@@ -47,15 +47,15 @@ def test_dependences(dispatches: list[tuple[list, list]], edges: list[list[int]]
 
 def test_kernels_whose_blocks_wait_for_each_other_run_one_after_another() -> None:
     """The blocks of two at once might each have room for some alone."""
-    kernel = graphs.Kernel(1, 1, (128, 1, 1), frozenset([0]))
+    kernel = stream.Kernel(1, 1, (128, 1, 1), frozenset([0]))
 
     def step(block: int, cooperative: bool) -> Step:
         header = KernelHeader(128, 0, cooperative=cooperative)
-        group = graphs.bind_group(header, [BoundRange(SimpleNamespace(handle=block), 0, 16)], lambda *_: b"", lambda _: 0)
+        group = stream.bind_group(header, [BoundRange(SimpleNamespace(handle=block), 0, 16)], lambda *_: b"", lambda _: 0)
         return Step(kernel, group, (1, 1, 1))
 
     steps = [step(1000 * number, cooperative) for number, cooperative in enumerate([True, False, True, True], 1)]
-    assert dependences([graphs.accesses_of(each) for each in steps]) == [[], [], [0], [2]]
+    assert dependences([stream.accesses_of(each) for each in steps]) == [[], [], [0], [2]]
 
 
 def closure(edges: list[list[int]]) -> list[set[int]]:
@@ -92,7 +92,7 @@ def test_every_dependence_and_no_other_is_kept(seed: int) -> None:
 def test_what_is_expensive_to_find_is_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     slices = [accesses([(5000, 4 * i, 4 * i + 4)], [(1000, 4 * i, 4 * i + 4)]) for i in range(400)]
     assert dependences(slices) == [[]] * 400
-    monkeypatch.setattr(graphs, "_COMPARISONS_EACH", 8)
+    monkeypatch.setattr(stream, "_COMPARISONS_EACH", 8)
     assert dependences(slices) == chain(400)
 
 

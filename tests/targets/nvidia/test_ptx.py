@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from volta_fn.targets.nvidia.compilation import compile_ptx
-from volta_fn.targets.nvidia.ptx import corrected
+from volta_fn.targets.nvidia.compilation import compile_ptx, corrected
 
 HOPPER = "sm_90a+ptx83"
 

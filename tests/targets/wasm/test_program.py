@@ -9,8 +9,7 @@ import volta_fn.numpy as jnp
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CompilerError, ExportError, MissingDependencyError
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.wasm.module import FEATURES, MACHINE, compile_module
-from volta_fn.targets.wasm.program import compile_programs
+from volta_fn.targets.wasm import FEATURES, MACHINE, compile_module, compile_programs
 
 
 def test_what_needs_a_library_is_refused_with_the_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from volta_fn.targets.wgpu.adapters import adapters, each_once
+from volta_fn.targets.wgpu import adapters, each_once
 
 
 class Listed:

@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.wgpu import driver
+from volta_fn.targets import wgpu
 
 GPU = vf.devices("gpu")[0]
 
@@ -34,12 +34,12 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
             result.append(np.asarray(x))
         return result
 
-    assert driver.compiled_replay() is not None
+    assert wgpu.compiled_replay() is not None
     calls: list[int] = []
-    write = driver.compiled_replay()
-    monkeypatch.setattr(driver, "compiled_replay", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    write = wgpu.compiled_replay()
+    monkeypatch.setattr(wgpu, "compiled_replay", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(driver, "compiled_replay", lambda: None)
+    monkeypatch.setattr(wgpu, "compiled_replay", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))

@@ -28,7 +28,7 @@ from volta_fn.compiler.ir.index import (
     reduces,
     reduces_rows,
 )
-from volta_fn.compiler.ir.program import FusedProgram, KernelCall, ProgramNode, reads
+from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall, ProgramNode, reads
 from volta_fn.compiler.lowering import IndexedEquation, Loop, LoweringCache, lower_loop, product_loop
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr

@@ -16,8 +16,22 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, is_alias, row_major
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Store, renumbered, restricted, without_unused_inputs
-from volta_fn.compiler.ir.program import DefUse, FusedProgram, KernelCall, ProgramNode, writes
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    Buffer,
+    DefUse,
+    FusedProgram,
+    Kernel,
+    KernelCall,
+    Load,
+    Node,
+    ProgramNode,
+    Store,
+    renumbered,
+    restricted,
+    without_unused_inputs,
+    writes,
+)
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.primitives.call import optimization_barrier_p

@@ -1,17 +1,20 @@
-"""The kernel IR: one loop nest over scalar operations, and parts of kernels."""
+"""The kernel IR: loop nests over scalar operations, their text, and programs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.errors import JaxprError
 
@@ -316,3 +319,238 @@ def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tup
         ),
         inputs,
     )
+
+
+# Kernels as readable text.
+#
+# Rows are named by the letters i, j, …; each pass over a row is a loop in it; ``v <- op:dtype w`` combines w over the row into v, which the
+# lines after that pass may use. Inputs are x0, x1, …, outputs y0, y1, …, each with the shape under which it is seen.
+
+_AXES = "ijklmnpqrstuvw"
+
+
+def _axis(axis: int) -> str:
+    return _AXES[axis] if axis < len(_AXES) else f"i{axis}"
+
+
+def format_affine(affine: Affine) -> str:
+    """Format an affine number, as in ``2*i - j + 3``."""
+    terms: list[str] = []
+    for axis, c in affine.terms:
+        name = _axis(axis) if abs(c) == 1 else f"{abs(c)}*{_axis(axis)}"
+        terms.append(("-" if c < 0 else "") + name if not terms else (" - " if c < 0 else " + ") + name)
+    if affine.offset or not terms:
+        sign = " - " if affine.offset < 0 else " + "
+        terms.append(sign + str(abs(affine.offset)) if terms else str(affine.offset))
+    return "".join(terms)
+
+
+def _index(index: Index) -> str:
+    return ", ".join(map(format_affine, index))
+
+
+def _ranges(ranges: Sequence[Range]) -> str:
+    return " and ".join(f"{r.low} <= {format_affine(r.value)} < {r.high}" for r in ranges)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _constant(constant: Constant) -> str:
+    value = constant.value.item()
+    return f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else str(value)
+
+
+def format_kernel(kernel: Kernel) -> str:
+    """Format a kernel as loops over rows and passes, a line per node."""
+    names = _names(kernel)
+    per_element, stage = levels(kernel), stages(kernel)
+    rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.parallel))
+    row = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in kernel.reduction_axes)
+    text_lines = [f"for each row {rows}".rstrip() + ":"]
+    for passes in range(max(stage, default=0) + 1):
+        numbers = [n for n, s in enumerate(stage) if s == passes]
+        text_lines += _section(kernel, names, [n for n in numbers if not per_element[n]], numbers, inner=False)
+        body = _section(kernel, names, [n for n in numbers if per_element[n]], numbers, inner=True)
+        ready = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce) and stage[n] == passes + 1]
+        body += [f"    {names[n]} {_node(kernel.nodes[n], names)}" for n in ready]
+        if body:
+            text_lines += [f"  for each {row}:" if row else "  once:", *body]
+    return "\n".join(text_lines)
+
+
+def _names(kernel: Kernel) -> list[str]:
+    """Name nodes v0, v1, …; constants name themselves."""
+    names: list[str] = []
+    count = 0
+    for node in kernel.nodes:
+        if isinstance(node, Constant):
+            names.append(_constant(node))
+        else:
+            names.append(f"v{count}")
+            count += 1
+    return names
+
+
+def _section(kernel: Kernel, names: Sequence[str], nodes: Sequence[int], stored: Sequence[int], inner: bool) -> list[str]:
+    """Format nodes, and the stores at the same level of the nodes in `stored`."""
+    pad = "    " if inner else "  "
+    text_lines = []
+    for n in nodes:
+        node = kernel.nodes[n]
+        if not isinstance(node, Constant | Reduce):
+            text_lines.append(f"{pad}{names[n]}:{dtypes.short_name(node.dtype)} = {_node(node, names)}")
+    for out, store in enumerate(kernel.stores):
+        if store.value in stored and any(axis >= kernel.parallel for a in store.index for axis in a.axes) == inner:
+            text_lines.append(f"{pad}y{out}{_shape(store.shape)} at ({_index(store.index)}) = {names[store.value]}")
+    return text_lines
+
+
+def _node(node: Node, names: Sequence[str]) -> str:
+    if isinstance(node, Load):
+        mask = f" if {_ranges(node.mask)} else {_constant(node.fill)}" if node.mask else ""
+        return f"x{node.input}{_shape(node.shape)} at ({_index(node.index)}){mask}"
+    if isinstance(node, Position):
+        return format_affine(node.value)
+    if isinstance(node, Inside):
+        return _ranges(node.ranges)
+    if isinstance(node, Reduce):
+        precision = f" in {node.precision}" if node.precision else ""
+        return f"<- {node.op}:{dtypes.short_name(node.dtype)} {names[node.operand]}{precision}"
+    if isinstance(node, Apply):
+        params = "[" + ", ".join(f"{k}={v}" for k, v in node.params if k != "weak_type") + "]" if node.params else ""
+        return f"{node.op}{params} {' '.join(names[i] for i in node.operands)}".rstrip()
+    return _constant(node)
+
+
+# Programs of kernel calls and equations.
+
+
+class KernelCall(NamedTuple):
+    """A kernel in a program: the variables that it reads and those that it computes."""
+
+    kernel: Kernel
+    operands: tuple[Var, ...]
+    results: tuple[Var, ...]
+    #: Multiplications of all matrix products that are to run in one dispatch with this one; 0 if it runs by itself.
+    deferred_work: int = 0
+
+
+#: A node of a fused program; `Node` is one of a kernel.
+ProgramNode = KernelCall | Equation
+
+
+def reads(node: ProgramNode) -> Sequence[Var]:
+    """Return the variables that a node reads, without literals."""
+    return node.operands if isinstance(node, KernelCall) else [v for v in node.invars if isinstance(v, Var)]
+
+
+def writes(node: ProgramNode) -> Sequence[Var]:
+    """Return the variables that a node computes."""
+    return node.results if isinstance(node, KernelCall) else node.outvars
+
+
+class FusedProgram(NamedTuple):
+    """A program as kernel calls and remaining equations, in an order that can run."""
+
+    closed: ClosedJaxpr
+    nodes: tuple[ProgramNode, ...]
+    #: Aliases (reshapes of values in memory), each with the variable whose memory it shares.
+    roots: Mapping[Var, Var] = {}
+    #: Whether it is the body or a branch of control flow.
+    nested: bool = False
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, equal ones included."""
+        return [node.kernel for node in self.nodes if isinstance(node, KernelCall)]
+
+    @property
+    def outputs(self) -> list[Atom]:
+        """The program's outputs."""
+        return self.closed.jaxpr.outvars
+
+    def root(self, var: Var) -> Var:
+        """Return the variable whose memory a variable has."""
+        return self.roots.get(var, var)
+
+    def reads(self, node: ProgramNode) -> list[Var]:
+        """Return the roots of the variables that a node reads."""
+        return [self.roots.get(v, v) for v in reads(node)]
+
+
+def with_each_replaced(closed: ClosedJaxpr, replace: Callable[[Equation], Sequence[Equation]]) -> ClosedJaxpr:
+    """Replace each equation of a program by those that `replace` gives for it."""
+    eqns = [new for eqn in closed.eqns for new in replace(eqn)]
+    same = len(eqns) == len(closed.eqns) and all(map(is_, eqns, closed.eqns))
+    return closed if same else closed.replace(eqns=eqns)
+
+
+def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
+    """Apply `simplify` to the programs that a program's equations hold."""
+    return with_each_replaced(closed, lambda eqn: [_with_simplified_programs(eqn, simplify) if eqn.primitive.holds_programs else eqn])
+
+
+def _with_simplified_programs(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
+    def apply(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return simplify(value)
+        return tuple(map(apply, value)) if type(value) is tuple else value
+
+    params = {k: apply(v) for k, v in eqn.params.items()}
+    return eqn if params == eqn.params else eqn.replace(params=params)
+
+
+def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
+    """Return the equations on all paths from operands to results."""
+    ends, pending = set(operands), [*results]
+    equations: dict[int, Equation] = {}
+    while pending:
+        var = pending.pop()
+        eqn = producers.get(var)
+        if eqn is None or var in ends or id(eqn) in equations:
+            continue
+        equations[id(eqn)] = eqn
+        pending += [v for v in eqn.invars if isinstance(v, Var)]
+    return list(equations.values())
+
+
+class DefUse:
+    """The producer and the consumers of each variable, as numbers of nodes."""
+
+    def __init__(self, nodes: Iterable[ProgramNode] = (), roots: Mapping[Var, Var] = {}) -> None:
+        self.nodes: list[ProgramNode] = []
+        self.roots = roots
+        self.producers: dict[Var, int] = {}
+        for node in nodes:
+            self.add(node)
+
+    def add(self, node: ProgramNode) -> None:
+        """Append a node; only before anything is asked about consumers."""
+        for var in writes(node):
+            self.producers[var] = len(self.nodes)
+        self.nodes.append(node)
+
+    @cached_property
+    def consumers(self) -> dict[Var, list[int]]:
+        """The numbers of the nodes that read each root."""
+        consumers: dict[Var, list[int]] = {}
+        for number, node in enumerate(self.nodes):
+            for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
+                consumers.setdefault(var, []).append(number)
+        return consumers
+
+    def position(self, atom: Atom) -> int:
+        """Return the number of an atom's producer; -1 for literals, inputs and constants."""
+        return self.producers.get(atom, -1) if type(atom) is Var else -1
+
+    def producer(self, atom: Atom, *names: str) -> Equation | None:
+        """Return the equation that computes an atom; with names, only one of these."""
+        number = self.producers.get(atom) if type(atom) is Var else None
+        node = None if number is None else self.nodes[number]
+        return node if isinstance(node, Equation) and (not names or node.primitive.name in names) else None
+
+    def users(self, var: Var) -> list[Equation]:
+        """Return the equations that read a variable."""
+        return [node for n in self.consumers.get(var, ()) if isinstance(node := self.nodes[n], Equation)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces
-from volta_fn.compiler.ir.program import with_each_replaced
+from volta_fn.compiler.ir.kernel import with_each_replaced
 from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, numbers_of, rewrite, rule, rules_of_table
 from volta_fn.core.arrays.array import Array, from_host
 from volta_fn.core.aval import Shape, ShapedArray
@@ -27,6 +27,7 @@ from volta_fn.primitives import ragged
 from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form, call_params, jit_p
 from volta_fn.primitives.contraction import batch_matmul, dot_general
+from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.gather import GatherScatterMode, gather_p, scatter_add_p
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, reshape_p, rev
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice_in_dim
@@ -689,3 +690,33 @@ def _producer(atom: Atom, primitive: Primitive, producers: Mapping[Var, Equation
 def _is_number(atom: Atom, number: int) -> bool:
     value = numbers_of(atom.val) if type(atom) is Literal else None
     return value is not None and value.ndim == 0 and int(value) == number
+
+
+# Operands of convolutions in the order of a target.
+#
+# A target may read the operands of a convolution in place only if certain dimensions are contiguous. Where the program, and not each
+# routine, transposes them before, equal transposes are one, as those of a convolution and of its gradient by the weights, and elementwise
+# kernels write transposed results.
+
+#: The orders of dimensions in which a target reads the operands of a convolution, by their types and the parameters; none for others.
+OperandOrders = Callable[[Sequence[ShapedArray], dict[str, Any]], Sequence[tuple[int, ...]]]
+
+
+def transpose_convolution_operands(closed: ClosedJaxpr, orders: OperandOrders) -> ClosedJaxpr:
+    """Transpose operands of convolutions to the orders in which a target reads them."""
+    table: Table = {"conv_general_dilated": [partial(_transposed, orders=orders)]}
+    return rewrite(closed, Rules(rules_of_table(table)))
+
+
+def _transposed(eqn: Equation, rewriter: Rewriter, orders: OperandOrders) -> Atom | None:
+    lhs_spec, rhs_spec, out_spec = eqn.params["dimension_numbers"]
+    operands, specs = [], []
+    chosen = orders([atom.aval for atom in eqn.invars], eqn.params)
+    for atom, spec, order in zip(eqn.invars, (lhs_spec, rhs_spec), chosen, strict=False):
+        in_place = order == tuple(range(len(order)))
+        operands.append(atom if in_place else rewriter.emit(eqn, "transpose", atom, permutation=order))
+        specs.append(tuple([order.index(dim) for dim in spec]))
+    if not operands or operands == eqn.invars:
+        return None
+    numbers = ConvDimensionNumbers(specs[0], specs[1], out_spec)
+    return rewriter.emit(eqn, "conv_general_dilated", *operands, **(eqn.params | {"dimension_numbers": numbers}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product, is_view
-from volta_fn.compiler.ir.program import DefUse, with_each_replaced
+from volta_fn.compiler.ir.kernel import DefUse, with_each_replaced
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, has_effects, program_cache
 from volta_fn.core.primitive import AxisData

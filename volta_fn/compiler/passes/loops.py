@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.ir.program import with_each_replaced
+from volta_fn.compiler.ir.kernel import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, terminates
 from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.ir.program import DefUse
+from volta_fn.compiler.ir.kernel import DefUse
 from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.caches import exact

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.program import simplify_nested
+from volta_fn.compiler.ir.kernel import simplify_nested
 from volta_fn.core.arrays.array import ConcreteArray, from_host
 from volta_fn.core.devices.device import Device
-from volta_fn.core.devices.mesh import Mesh
 from volta_fn.core.devices.placement import moved, same_placement
-from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, program_shardings
+from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec, program_shardings
 from volta_fn.core.jaxpr import (
     Atom,
     ClosedJaxpr,

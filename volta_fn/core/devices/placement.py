@@ -18,8 +18,17 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, process_rank
-from volta_fn.core.devices.mesh import AbstractMesh, AxisType, get_abstract_mesh, get_mesh
-from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, tracer_sharding
+from volta_fn.core.devices.sharding import (
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+    get_abstract_mesh,
+    get_mesh,
+    tracer_sharding,
+)
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError

@@ -1,14 +1,12 @@
 """Optimizers and wrappers from the literature, as in `optax.contrib`.
 
-`adam_variants` has Adam with other moments, `learning_rate_free` optimizers that estimate their own learning rate, `preconditioned` those
-with other preconditioners, and `wrappers` transformations around optimizers. Each module's ``__all__`` is public, under
-``volta_fn.optim.contrib``.
+`optimizers` has Adam with other moments, and other preconditioners, `learning_rate_free` optimizers that estimate their own learning rate,
+and `wrappers` transformations around optimizers. Each module's ``__all__`` is public, under ``volta_fn.optim.contrib``.
 """
 
 from volta_fn.optim.base import check_all as _check_all
-from volta_fn.optim.contrib.adam_variants import *
 from volta_fn.optim.contrib.learning_rate_free import *
-from volta_fn.optim.contrib.preconditioned import *
+from volta_fn.optim.contrib.optimizers import *
 from volta_fn.optim.contrib.wrappers import *
 from volta_fn.optim.optimizers.first_order import dpsgd as dpsgd
 from volta_fn.optim.optimizers.matrix_methods import MuonState as MuonState

@@ -28,8 +28,8 @@ from volta_fn.optim.numerics import count_zero, map_leaves, normalized, safe_inc
 from volta_fn.optim.optimizers.first_order import sgd
 from volta_fn.optim.schedules import warmup_constant_schedule
 from volta_fn.optim.transforms.momentum import add_decayed_weights
-from volta_fn.optim.transforms.scale_by_rms import scale_by_rms
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
+from volta_fn.optim.transforms.second_moments import scale_by_rms
 from volta_fn.optim.tree_utils import tree_cast
 from volta_fn.optim.wrappers.composition import chain
 

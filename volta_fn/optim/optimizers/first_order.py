@@ -6,24 +6,6 @@ from typing import Any
 
 from volta_fn.optim.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule, identity
 from volta_fn.optim.transforms.momentum import add_decayed_weights, add_noise, ema, scale_by_optimistic_gradient, trace
-from volta_fn.optim.transforms.scale_by_adam import (
-    scale_by_adam,
-    scale_by_adamax,
-    scale_by_adan,
-    scale_by_amsgrad,
-    scale_by_belief,
-    scale_by_novograd,
-    scale_by_radam,
-    scale_by_yogi,
-)
-from volta_fn.optim.transforms.scale_by_rms import (
-    scale_by_adadelta,
-    scale_by_factored_rms,
-    scale_by_rms,
-    scale_by_rss,
-    scale_by_sm3,
-    scale_by_stddev,
-)
 from volta_fn.optim.transforms.scaling import (
     clip_by_block_rms,
     differentially_private_aggregate,
@@ -35,6 +17,22 @@ from volta_fn.optim.transforms.scaling import (
     scale_by_rprop,
     scale_by_sign,
     scale_by_trust_ratio,
+)
+from volta_fn.optim.transforms.second_moments import (
+    scale_by_adadelta,
+    scale_by_adam,
+    scale_by_adamax,
+    scale_by_adan,
+    scale_by_amsgrad,
+    scale_by_belief,
+    scale_by_factored_rms,
+    scale_by_novograd,
+    scale_by_radam,
+    scale_by_rms,
+    scale_by_rss,
+    scale_by_sm3,
+    scale_by_stddev,
+    scale_by_yogi,
 )
 from volta_fn.optim.wrappers.composition import chain, masked
 

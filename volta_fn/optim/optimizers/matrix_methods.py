@@ -48,8 +48,8 @@ from volta_fn.optim.transforms.momentum import (
     layout_of,
     orthogonalize_via_newton_schulz,
 )
-from volta_fn.optim.transforms.scale_by_adam import momentum_debiaser
 from volta_fn.optim.transforms.scaling import scale, scale_by_learning_rate
+from volta_fn.optim.transforms.second_moments import momentum_debiaser
 from volta_fn.optim.wrappers.composition import chain, partition
 
 __all__ = ["MuonState", "ScaleByLBFGSState", "lbfgs", "muon", "scale_by_lbfgs", "scale_by_muon", "scale_by_shape"]

@@ -1,8 +1,7 @@
 """Transformations of updates: the components that optimizers chain.
 
-`scale_by_adam`, `scale_by_rms` and `momentum` keep statistics of gradients; `momentum` also has weight decay, noise and orthogonalised
-updates. `scaling` multiplies updates by numbers, schedules, norms and signs, bounds them, and aggregates the gradients of single
-examples.
+`second_moments` and `momentum` keep statistics of gradients; `momentum` also has weight decay, noise and orthogonalised updates. `scaling`
+multiplies updates by numbers, schedules, norms and signs, bounds them, and aggregates the gradients of single examples.
 """
 
 from volta_fn import lazy_imports as _lazy_imports

@@ -4,8 +4,8 @@ These are the internals of CPython, NumPy, llvmlite and Linux. Each module check
 it does the same through public interfaces. `tests/runtime/internals` runs both ways.
 
 - `fastcall` relies on CPython's METH_FASTCALL and the layout of NumPy's arrays; it saves 20 µs of every call of a program. Else: `ctypes`.
-- `array_calls` relies on where CPython keeps attributes that are slots, and on NumPy's table of C functions; it saves 0.4 µs of every call
-  of a jitted function. Else: Python's own lookups.
+  It also relies on where CPython keeps attributes that are slots, and on NumPy's table of C functions; it saves 0.4 µs of every call of a
+  jitted function. Else: Python's own lookups.
 - `result_allocator` relies on NumPy's table of C functions and the context variable of its allocator; it saves the page faults of large
   results, 8 ms for 32 MiB. Else: `numpy.empty`.
 - `system` has the operating system's functions that machine code calls: POSIX's, and those of Windows.

@@ -2,6 +2,6 @@
 
 In the order in which to read: `backend` is the interface to `jit`, runs control flow, and names the functions that evaluate primitives
 where the declaration has none, and runs a plan as a Python function. `memory` keeps the blocks that values lie in. The functions:
-`contraction` (also Fourier transforms), `convolution` (as correlations, by im2col or by Fourier transforms), `indexing` (also random bits),
-`reductions` (also windows and sorting), and `linalg`.
+`convolution` (as correlations, by im2col or by Fourier transforms), `indexing` (also random bits), `reductions` (also windows and sorting),
+and `linalg` (contractions, Fourier transforms, factorisations).
 """

@@ -34,7 +34,7 @@ from volta_fn.primitives.linalg import solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.primitives.window import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
-from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, memory, reductions
+from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reductions
 from volta_fn.targets.numpy.memory import give, take, workspace
 
 if TYPE_CHECKING:
@@ -459,13 +459,13 @@ def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
 
 evaluation_rules.update(
     {
-        dot_general_p: contraction.dot_general,
+        dot_general_p: linalg.dot_general,
         conv_general_dilated_p: convolution.conv_general_dilated,
         **{
             primitive: partial(reductions.cumulative, name=primitive.name)
             for primitive in (cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p)
         },
-        fft_p: contraction.fft,
+        fft_p: linalg.fft,
         gather.gather_p: indexing.gather,
         gather.scatter_p: indexing.scatter,
         gather.scatter_add_p: indexing.scatter_add,
@@ -500,5 +500,5 @@ evaluation_rules.update(
     }
 )
 
-TYPED[dot_general_p] = contraction.typed_dot_general
+TYPED[dot_general_p] = linalg.typed_dot_general
 TYPED |= reductions.typed_reductions()

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from volta_fn.compiler.correlations import SlidingWindow, fft_is_faster, phases
 from volta_fn.primitives.convolution import window_counts
-from volta_fn.targets.numpy.contraction import product_for, working_dtype
+from volta_fn.targets.numpy.linalg import product_for, working_dtype
 from volta_fn.targets.numpy.memory import Scratch
 
 # Sliding windows along an axis, for convolutions and window reductions.
@@ -85,7 +85,7 @@ def blocks(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[slic
 # result keeps apart from the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
 
 _TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
-_INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
+_INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `linalg.py`)
 _STACKED_POSITIONS = 64  # with fewer positions than this, one product per batch element would be too narrow for BLAS
 _RUN_COST, _ELEMENT_COST, _STRIDED_COST = 10.0, 0.1, 0.5  # nanoseconds to start a run of copies, and for each element in it
 

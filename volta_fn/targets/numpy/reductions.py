@@ -19,8 +19,8 @@ from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.primitives.window import sum_dtype
-from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
+from volta_fn.targets.numpy.linalg import working_dtype
 from volta_fn.targets.numpy.memory import Scratch
 
 # Reductions and cumulative reductions in NumPy.

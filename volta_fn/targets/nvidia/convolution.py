@@ -21,18 +21,22 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, N
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import TENSORFLOAT32
-from volta_fn.targets.nvidia.matmul.contract import dispatch_of, elementwise_dispatches
+from volta_fn.targets.nvidia.matmul import dispatch_of, elementwise_dispatches
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
     ROW,
     UNIT,
+    AnySchedule,
     MatrixOperand,
     MatrixProduct,
+    Schedule,
+    WarpSchedule,
     WindowAxis,
     WindowOperand,
+    candidates,
+    estimated,
 )
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule, candidates, estimated
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
 from volta_fn.targets.wgsl.routine import Dispatch, Routine

@@ -1,4 +1,4 @@
-"""The interface to drivers, implemented by NVIDIA's own.
+"""The interface to drivers, implemented by NVIDIA's own, and its GPUs.
 
 All commands go to one stream at once, which executes them in order. Submitting a batch only records an event behind them, by which its end
 is known.
@@ -20,19 +20,25 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log, with_room
 from volta_fn.targets.gpu.device.pipelines import NONE
-from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link
-from volta_fn.targets.nvidia.graphs import (
+from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.peers.memory import Peers
+from volta_fn.targets.nvidia.stream import (
     CONDITION_KERNEL,
     Accesses,
     BindGroup,
     ConditionKernel,
+    HostReadbacks,
     Kernel,
     KernelNode,
     LaunchConfiguration,
     LoopNode,
     Node,
+    Progress,
     accesses_of,
     bind_group,
     dependences,
@@ -41,10 +47,6 @@ from volta_fn.targets.nvidia.graphs import (
     parameters_of,
     peers_of,
 )
-from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
-from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions
-from volta_fn.targets.nvidia.peers.memory import Peers
-from volta_fn.targets.nvidia.readbacks import HostReadbacks, Progress
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
 # Events: marks in the stream.
@@ -543,3 +545,101 @@ def destroy_unused() -> None:
             driver.destroy()
     for context in _CONTEXTS.drain():
         context.destroy()
+
+
+# The GPUs of the driver, and what programs may use of them.
+
+#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
+_WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535
+#: Bindings of a shader: their parameters fit in the 4 KiB that all drivers pass.
+_BINDINGS = 64
+#: Bytes of a binding: its elements are numbered by 32 bits.
+_LARGEST_BINDING = (1 << 31) - 4
+_SUBGROUP = 32
+#: Bytes of the largest access, of which addresses are multiples.
+_ALIGNMENT = 16
+_FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
+
+
+def matrix_units_of(capability: tuple[int, int]) -> str:
+    """Return `TargetCapabilities`' name of the matrix units of a compute capability."""
+    return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
+
+
+def describe(model: GpuModel) -> Description:
+    """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
+    least = value_of("VOLTA_GPU_LIMITS") == "webgpu"
+    capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
+    if not least:
+        capabilities = capabilities._replace(
+            matrix_units=matrix_units_of(model.capability),
+            processors=model.processors,
+            block_memory=model.block_memory,
+            float16=True,
+            float64=True,
+            int64=True,
+            subgroups=True,
+            buffers=_BINDINGS,
+            binding=_LARGEST_BINDING,
+            workgroup_memory=_WORKGROUP_MEMORY,
+            invocations=_INVOCATIONS,
+            groups=_GROUPS,
+            alignment=_ALIGNMENT,
+        )
+    largest = _WEBGPU_LARGEST if least else model.memory
+    limits = {
+        "max-storage-buffers-per-shader-stage": capabilities.buffers,
+        "max-storage-buffer-binding-size": capabilities.binding,
+        "max-compute-workgroup-storage-size": capabilities.workgroup_memory,
+        "max-compute-invocations-per-workgroup": capabilities.invocations,
+        "max-compute-workgroup-size-x": capabilities.invocations,
+        "max-compute-workgroup-size-y": capabilities.invocations,
+        "max-compute-workgroup-size-z": _DEPTH,
+        "max-compute-workgroups-per-dimension": capabilities.groups,
+        "min-storage-buffer-offset-alignment": capabilities.alignment,
+        "max-buffer-size": largest,
+    }
+    kind = "integrated" if model.integrated else "discrete"
+    return Description(model.name, kind, capabilities, largest, () if least else _FEATURES, limits)
+
+
+#: Bytes of the largest buffer that every WebGPU device has.
+_WEBGPU_LARGEST = 1 << 28
+
+
+class NvidiaAdapter:
+    """A GPU that can be opened through NVIDIA's driver."""
+
+    driver = "nvidia"
+
+    def __init__(self, model: GpuModel) -> None:
+        self.model = model
+        self.name = model.name
+        #: Its number among the driver's GPUs: equal ones have equal names.
+        self.index = model.ordinal
+
+    def open(self) -> NvidiaDriver:
+        """Open the device.
+
+        Raises `DeviceError` if it cannot be opened.
+        """
+        destroy_unused()
+        try:
+            return NvidiaDriver(self.model, describe(self.model))
+        except OutOfMemoryError as error:
+            raise DeviceError(f"the GPU {self.name} cannot be opened: {error.message}") from error
+
+    def again(self) -> NvidiaAdapter:
+        """Return itself: a reset leaves the order of GPUs."""
+        return self
+
+
+def adapters() -> list[NvidiaAdapter]:
+    """Return the GPUs of NVIDIA's driver, in its order.
+
+    Raises `DeviceError` if there is no driver, no GPU, or no compiler of shaders.
+    """
+    missing = missing_compiler()
+    if missing is not None:
+        raise DeviceError(missing)
+    return [NvidiaAdapter(model) for model in gpus()]

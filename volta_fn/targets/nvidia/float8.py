@@ -16,8 +16,7 @@ from volta_fn import dtypes
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.function import KernelFunction, f32, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.wgsl.routine import Routine
 
 _E4M3, _E5M2, _E8M0 = map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu))

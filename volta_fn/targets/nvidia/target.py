@@ -8,7 +8,7 @@ from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.dce import bucket_sums
-from volta_fn.compiler.passes.layouts import transpose_convolution_operands
+from volta_fn.compiler.passes.expansions import transpose_convolution_operands
 from volta_fn.compiler.passes.loops import pass_constants
 from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray

@@ -11,10 +11,11 @@ from tests.targets.cpu.running import run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host, vector_widths
-from volta_fn.targets.cpu.fourier import ROUTINES, butterflies
+from volta_fn.targets.cpu import routine as writers
+from volta_fn.targets.cpu.fourier import ROUTINES
 from volta_fn.targets.cpu.fourier import routine as routines
+from volta_fn.targets.cpu.fourier import signals as signals_in_memory
 from volta_fn.targets.cpu.fourier.routine import factors_of
-from volta_fn.targets.cpu.library import emission
 
 KINDS = {"FFT": np.fft.fft, "IFFT": np.fft.ifft, "RFFT": np.fft.rfft, "IRFFT": np.fft.irfft}
 #: Shapes in time, and the axis: lengths of all factors, long and odd ones, rows and columns, full groups of signals and a rest, blocks,
@@ -66,7 +67,7 @@ def test_transforms_are_numpys(kind: str, wide: bool) -> None:
 def test_one_signal_by_vectors_of_every_width(kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shortest signals that are a matrix, which has no fewer rows and columns than a vector has lanes."""
     narrow = host()._replace(vector_bytes=width)
-    for module in (routines, butterflies, emission):
+    for module in (routines, signals_in_memory, writers):
         monkeypatch.setattr(module, "host", lambda: narrow)
     lanes = width // 8
     sides = [(lanes, lanes), (lanes, lanes + 1), (lanes + 1, lanes + 1)]

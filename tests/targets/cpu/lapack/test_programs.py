@@ -21,7 +21,7 @@ from volta_fn.runtime.llvm import machine
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack import ROUTINES
 from volta_fn.targets.cpu.lapack.calls import Threads
-from volta_fn.targets.cpu.library.emission import RoutineWriter
+from volta_fn.targets.cpu.routine import RoutineWriter
 
 FUNCTIONS = {
     "inv": vnp.linalg.inv,

@@ -15,8 +15,9 @@ from tests.targets.cpu.matmul.products import native
 from volta_fn import lax
 from volta_fn.compiler.contractions import problem_of
 from volta_fn.runtime.llvm.host import Host, host, llvm
-from volta_fn.targets.cpu.matmul import choice, groups, micro_kernel
-from volta_fn.targets.cpu.matmul.groups import grouped_type
+from volta_fn.targets.cpu import matmul
+from volta_fn.targets.cpu.matmul import micro_kernel
+from volta_fn.targets.cpu.matmul.micro_kernel import grouped_type
 
 RNG = np.random.default_rng(0)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -191,8 +192,7 @@ X86_NARROW = Host("x86_64-unknown-linux-gnu", "alderlake", "+avxvnni,+avx2,+fma,
 )
 def test_instructions_of_other_machines(machine: Host, dtype: str, instruction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The micro-kernel assembles for them, if LLVM has the target here; it does not run."""
-    for module in (groups, micro_kernel):
-        monkeypatch.setattr(module, "host", lambda: machine)
+    monkeypatch.setattr(micro_kernel, "host", lambda: machine)
     kind = BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
     sums = np.dtype("float32" if dtype == "bfloat16" else "int32")
     work = grouped_type(problem_of((9, 9), (9, 9), DIMS[0], (kind, kind, sums)))
@@ -227,7 +227,7 @@ def test_operands_of_several_axes_are_left_to_others() -> None:
     numbers = (((0, 1), (1, 0)), ((), ()))
     out = vf.jit(lambda x, y: lax.dot_general(x, y, numbers, preferred_element_type=np.float32))(x, y)
     np.testing.assert_allclose(out, np.einsum("abi,baj->ij", x.astype(np.float64), y.astype(np.float64)), rtol=1e-5, atol=1e-5)
-    assert choice.grouped_type(problem_of(x.shape, y.shape, numbers, (BFLOAT16, BFLOAT16, np.dtype(np.float32)))) is None
+    assert matmul.grouped_type(problem_of(x.shape, y.shape, numbers, (BFLOAT16, BFLOAT16, np.dtype(np.float32)))) is None
 
 
 @pytest.mark.parametrize("terms", [1, 4, 8, 16, 32, 64])

@@ -12,7 +12,7 @@ from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
-from volta_fn.targets.cpu.runtime import cache, compile
+from volta_fn.targets.cpu.runtime import artifact, compile
 
 FLOAT = np.dtype(np.float32)
 #: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
@@ -37,7 +37,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return compile_object(text, *suffix, **options)
 
-    monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(artifact, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(compile, "compile_object", noted)
     return texts
 

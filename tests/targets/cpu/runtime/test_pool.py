@@ -18,7 +18,7 @@ pytest.importorskip("llvmlite")
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import SignalWord
-from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
+from volta_fn.targets.cpu.runtime.executor import Workers, write_pool
 
 
 def pool_and_task() -> tuple[list[int], list[int]]:

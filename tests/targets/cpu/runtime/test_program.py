@@ -16,8 +16,8 @@ import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError, CompilerError
-from volta_fn.runtime.internals.array_calls import Status
-from volta_fn.targets.cpu.runtime import cache, compile
+from volta_fn.runtime.internals.fastcall import Status
+from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -197,7 +197,7 @@ def test_what_llvm_refuses_is_an_error_with_equations_and_line(monkeypatch: pyte
     original, fresh = compile.compile_object, compile.CodeCache()
     monkeypatch.setattr(compile, "compile_object", malformed)
     monkeypatch.setattr(compile.CODE_CACHE, "_recent", fresh._recent)
-    monkeypatch.setattr(cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(artifact, "cache_dir", lambda: None)
     with pytest.raises(CompilerError, match=r"(?s)code generation: LLVM refuses the module: .*in (the kernel of|sort)") as caught:
         compiled(odd, np.ones((5, 7), np.float32))
     assert caught.value.location is not None and caught.value.location.file == __file__

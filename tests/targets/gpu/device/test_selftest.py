@@ -13,7 +13,7 @@ from volta_fn.errors import DeviceError
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.gpu.device import pipelines
 from volta_fn.targets.gpu.device.gpu import Gpu
-from volta_fn.targets.wgpu.driver import WgpuDriver
+from volta_fn.targets.wgpu import WgpuDriver
 
 GPU = vf.devices("gpu")[0]
 

@@ -13,7 +13,7 @@ import volta_fn as vf
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.device.pipelines import Pipelines
 from volta_fn.targets.gpu.program import Call
-from volta_fn.targets.wgsl.matmul import contract, schedule
+from volta_fn.targets.wgsl.matmul import contract, tiles
 
 GPU = vf.devices("gpu")[0]
 #: Of sums of 40 products of normal numbers in float32, each rounded to 6e-8 of some 10 at most.
@@ -24,7 +24,7 @@ ROUNDED = 1e-5
 def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shaders that are compiled from now on; those of all products by matrices are long."""
     monkeypatch.setattr(contract, "LITTLE", 0)
-    monkeypatch.setattr(schedule, "_LONG", 1)
+    monkeypatch.setattr(tiles, "_LONG", 1)
     results: list[str] = []
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
     make = Pipelines.make

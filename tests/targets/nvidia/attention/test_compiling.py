@@ -13,7 +13,7 @@ from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
-from volta_fn.targets.nvidia.attention.contract import SCHEDULES, attention, attention_gradient, worthwhile
+from volta_fn.targets.nvidia.attention import SCHEDULES, attention, attention_gradient, worthwhile
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.kernel import header_of
 

@@ -12,14 +12,14 @@ import pytest
 
 import volta_fn as vf
 from tests.targets.nvidia.planning import AMPERE, HOPPER, only_item, shaped
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply, supports
 from volta_fn.targets.cpu.scalars.number import element
-from volta_fn.targets.nvidia.matmul.contract import OPERATIONS, ProductOptions, contraction
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, candidates
+from volta_fn.targets.nvidia.matmul import OPERATIONS, ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, candidates
 
 _COMPILE = """
 import sys

@@ -15,13 +15,12 @@ import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import run_kernel
 from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
 from volta_fn.compiler.contractions import Operand, Walk, contraction_of
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.ir.specification import interpret
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.nvidia.matmul import contract
-from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
-from volta_fn.targets.nvidia.matmul.problem import copy_kernel
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+from volta_fn.targets.nvidia import matmul
+from volta_fn.targets.nvidia.matmul import ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule, copy_kernel
 
 WARPS = WarpSchedule(64, 64, 32, 32, stages=3)
 GROUPS = Schedule(64, 1, stages=2)
@@ -31,9 +30,9 @@ KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, i
 @pytest.fixture(autouse=True)
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let products of any size run on matrix units."""
-    monkeypatch.setattr(contract, "_FEWEST", 1)
-    monkeypatch.setattr(contract, "_FEWEST_OF_SHORT", 1)
-    monkeypatch.setattr(contract, "_FEWEST_PER_ELEMENT", 1)
+    monkeypatch.setattr(matmul, "_FEWEST", 1)
+    monkeypatch.setattr(matmul, "_FEWEST_OF_SHORT", 1)
+    monkeypatch.setattr(matmul, "_FEWEST_PER_ELEMENT", 1)
 
 
 def numbers(*shape: int, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:

@@ -12,8 +12,18 @@ import pytest
 from tests.targets.nvidia.planning import AMPERE, HOPPER
 from volta_fn.compiler.contractions import problem_of
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.nvidia.matmul.problem import MatrixProduct, matrix_product
-from volta_fn.targets.nvidia.matmul.schedule import SHIPPED, Schedule, WarpSchedule, candidates, choose, chunk, is_legal, read
+from volta_fn.targets.nvidia.matmul.problem import (
+    SHIPPED,
+    MatrixProduct,
+    Schedule,
+    WarpSchedule,
+    candidates,
+    choose,
+    chunk,
+    is_legal,
+    matrix_product,
+    read,
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32, INT8 = np.dtype(np.float32), np.dtype(np.int8)

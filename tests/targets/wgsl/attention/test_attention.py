@@ -17,7 +17,7 @@ from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
-from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
+from volta_fn.targets.wgsl.attention import attention, attention_gradient, blocks, worthwhile
 
 GPU = vf.devices("gpu")[0]
 LEAST = -0.7 * float(np.finfo(np.float32).max)
@@ -48,7 +48,7 @@ CASES = [((2, 4, 2, 40, 40, 16, 16), "causal"), ((1, 2, 2, 33, 70, 20, 24), "mas
 def little_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules with less unrolled, which a GPU in software compiles sooner."""
     for name in ("_FORWARD", "_WIDE"):
-        monkeypatch.setattr(problem, name, getattr(problem, name)._replace(unroll=4))
+        monkeypatch.setattr(blocks, name, getattr(blocks, name)._replace(unroll=4))
 
 
 def test_attention_and_its_gradients() -> None:
@@ -69,7 +69,7 @@ MEMORY = [16 << 10, 32 << 10]
 def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
     """With schedules for that, by workgroups that have several blocks of keys."""
     for name in ("_MANY", "_ENOUGH"):
-        monkeypatch.setattr(problem, name, 0)
+        monkeypatch.setattr(blocks, name, 0)
     check((1, 2, 1, 150, 280, 64, 72), "causal", np.float32, 1e-5, workgroup_memory=memory)
 
 
@@ -77,10 +77,10 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 @pytest.mark.parametrize("width", [16, 64, 100, 128])
 @pytest.mark.parametrize("memory", MEMORY)
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
-    monkeypatch.setattr(problem, "_MANY", many)
+    monkeypatch.setattr(blocks, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, window=CAUSAL))
-    for result, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
+    for result, transposed in ((blocks.forward_schedule(a, limits), False), (blocks.backward_schedule(a, limits), True)):
         assert 16 * result.memory(width, transposed=transposed) <= memory
         assert result.y <= result.value_rows <= 4 * min(result.x, result.y) // result.passes
 
@@ -134,7 +134,7 @@ BIASES = [
 def test_the_gradient_of_a_bias(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], kind: str, options: dict[str, Any]) -> None:
     if options.get("many"):
         for name in ("_MANY", "_ENOUGH"):
-            monkeypatch.setattr(problem, name, 0)
+            monkeypatch.setattr(blocks, name, 0)
     dtype, softcap = options.get("dtype", np.float32), options.get("softcap", 0.0)
     rng = np.random.default_rng(0)
     batch, heads, groups, t, s, width = (2, 2 if shape[:2] == (2, 2) else 4, 2, 40, 70, 20)

@@ -19,8 +19,7 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.targets.wgsl.matmul import ROUTINES
 from volta_fn.targets.wgsl.matmul.contract import candidates, oriented
 from volta_fn.targets.wgsl.matmul.results import rounded, working
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
-from volta_fn.targets.wgsl.matmul.tiles import tiled
+from volta_fn.targets.wgsl.matmul.tiles import Schedule, tiled
 
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)

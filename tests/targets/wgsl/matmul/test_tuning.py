@@ -15,10 +15,10 @@ from tests.targets.wgsl.running import run_routine
 from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contract
-from volta_fn.targets.wgsl.matmul import schedule as tuned_schedules
+from volta_fn.targets.wgsl.matmul import tiles as tuned_schedules
 from volta_fn.targets.wgsl.matmul.contract import candidates, choose
 from volta_fn.targets.wgsl.matmul.results import working
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul.tiles import Schedule
 from volta_fn.targets.wgsl.routine import Routine
 
 FLOAT = np.dtype(np.float32)

@@ -22,6 +22,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
+from volta_fn.jit.device_plan import WEBGPU, profile_of
 from volta_fn.targets.gpu import program as call_module
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import Buffer
@@ -29,7 +30,6 @@ from volta_fn.targets.gpu.device.pipelines import Pipeline
 from volta_fn.targets.gpu.program import Program
 from volta_fn.targets.wgsl.plans.commands import runs
 from volta_fn.targets.wgsl.plans.program_plan import plan_program
-from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 DEVICE = vf.devices("gpu")[0]

@@ -20,6 +20,7 @@ from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.runtime.llvm.text import Function, Value, i64, least
 from volta_fn.targets.cpu.attention.blocks import (
     Left,
+    LogitBlock,
     Packed,
     PanelOperand,
     Product,
@@ -31,6 +32,8 @@ from volta_fn.targets.cpu.attention.blocks import (
     fill,
     head_address,
     largest_number,
+    logit_arrays,
+    may_be_blind,
     multiply,
     number,
     read,
@@ -39,9 +42,7 @@ from volta_fn.targets.cpu.attention.blocks import (
     write,
 )
 from volta_fn.targets.cpu.attention.forward import STEP, pack_ahead
-from volta_fn.targets.cpu.attention.logits import LogitBlock, logit_arrays, may_be_blind
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, task_range
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, task_range
 from volta_fn.targets.cpu.scalars import Number, horizontal
 from volta_fn.targets.cpu.scalars.values import Lanes
 

@@ -20,6 +20,7 @@ from volta_fn.targets.cpu.attention.blocks import (
     BFLOAT16,
     BlockSizes,
     Left,
+    LogitBlock,
     Packed,
     Product,
     RowBlock,
@@ -32,15 +33,15 @@ from volta_fn.targets.cpu.attention.blocks import (
     head_address,
     in_pairs,
     largest_number,
+    logit_arrays,
+    may_be_blind,
     multiply,
     number,
     reserve,
     rounded_up,
     write,
 )
-from volta_fn.targets.cpu.attention.logits import LogitBlock, logit_arrays, may_be_blind
-from volta_fn.targets.cpu.library.emission import RoutineWriter
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter
 from volta_fn.targets.cpu.scalars import Number, horizontal
 from volta_fn.targets.cpu.scalars.values import Lanes
 

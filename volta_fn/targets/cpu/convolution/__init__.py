@@ -1,10 +1,9 @@
 """Convolutions as machine code.
 
-All take correlations, the canonical form of `compiler.correlations`. In the order in which to read: `elements` (how operands are read, and
-groups of narrow numbers), `emission` (indices in generated code,
-loops around register tiles, tiles of x that are contiguous in memory), `blocking` (block sizes, several correlations in one routine,
-results from registers); then the algorithms: `igemm` (implicit GEMM), `direct`, `winograd` and `winograd_weight_gradient`; and `choice`,
-which selects among them and computes windows of one tap as matrix products.
+All take correlations, the canonical form of `compiler.correlations`. In the order in which to read: `emission` (how operands are read,
+groups of narrow numbers, indices in generated code, loops around register tiles, tiles of x that are contiguous in memory), `blocking`
+(block sizes, several correlations in one routine, results from registers); then the algorithms: `igemm` (implicit GEMM), `direct`,
+`winograd` and `winograd_weight_gradient`; and `choice`, which selects among them and computes windows of one tap as matrix products.
 """
 
 from volta_fn.compiler.target import RoutineMaker

@@ -19,14 +19,13 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.blocking import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.direct import Direct, DirectPlan, direct_plans
-from volta_fn.targets.cpu.convolution.elements import Elements, grouped_correlation
+from volta_fn.targets.cpu.convolution.emission import Elements, grouped_correlation
 from volta_fn.targets.cpu.convolution.igemm import Igemm, igemm_plan
 from volta_fn.targets.cpu.convolution.winograd import Scheme, Winograd, schemes_for, time_of, winograd_plan
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, WinogradSumsPlan, tilings_of
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
-from volta_fn.targets.cpu.matmul.groups import grouped_type, type_of_groups
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, readable, type_of_groups
 from volta_fn.targets.cpu.routine import Routine
 
 #: Nanoseconds of a cycle, about.

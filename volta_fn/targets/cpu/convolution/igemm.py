@@ -21,8 +21,8 @@ from volta_fn.targets.cpu.convolution.blocking import (
     register_tile,
     sum_blocks,
 )
-from volta_fn.targets.cpu.convolution.elements import Elements
 from volta_fn.targets.cpu.convolution.emission import (
+    Elements,
     Index,
     InputTile,
     LoopIndex,
@@ -42,7 +42,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     times,
     value,
 )
-from volta_fn.targets.cpu.loops.emit import transposed
+from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_of, first_lanes, stored_as
 
 # The blocking of a correlation for implicit GEMM.

@@ -1,7 +1,7 @@
 """Fourier transforms of several signals at a time, one per lane of a vector.
 
-In the order in which to read: `signals` reads and writes the elements of neighbouring signals as vectors, and makes half spectra of real
-signals. `butterflies` has transforms of a few numbers, one for each factor of a length. `routine` says which transforms are generated and
+In the order in which to read: `signals` has transforms of a few numbers (butterflies), one for each factor of a length, reads and writes
+the elements of neighbouring signals as vectors, and makes half spectra of real signals. `routine` says which transforms are generated and
 divides signals among tasks: it transforms signals by a pass for each factor, and long ones as matrices, whose columns and then rows are
 transformed. SciPy computes all others, on the host.
 """

@@ -15,10 +15,8 @@ from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.fourier import signals as spectra
-from volta_fn.targets.cpu.fourier.butterflies import Buffers, Groups, Roots, butterfly, long_butterfly
-from volta_fn.targets.cpu.fourier.signals import Pairs, Signals, mirror_pairs
-from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.fourier.signals import Buffers, Groups, Pairs, Roots, Signals, butterfly, long_butterfly, mirror_pairs
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.scalars.number import element
 
 # Transforms whose length is a product of small ones.

@@ -12,10 +12,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, unit
-from volta_fn.targets.cpu.loops.emit import transposed
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.loops.routine import transposed
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, task_range
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.
 

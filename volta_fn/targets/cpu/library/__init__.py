@@ -2,7 +2,6 @@
 
 These are gathers, scatters, scans, sorts and windows. In the order in which to read:
 
-- `emission` (entry points, lanes, and loops over contiguous elements);
 - `movement` (gathers, scatters and dynamic slices);
 - `sort` (short and long rows by keys, and by NumPy's functions) and `top_k`;
 - `cumulative`;

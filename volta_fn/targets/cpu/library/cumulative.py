@@ -12,8 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.window import sum_dtype
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, nest
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, shuffled, splat, store, supports
 from volta_fn.targets.cpu.scalars.number import lanes_below
 

@@ -15,8 +15,10 @@ from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.dtypes import accumulator
 from volta_fn.primitives.data_movement.gather import default_fill, gather_p
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64, lanes_of, least, nest, rounded_down, vector_of, widened
-from volta_fn.targets.cpu.library.emission import (
+from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
+from volta_fn.targets.cpu.routine import (
     TASK_BYTES,
+    Routine,
     RoutineWriter,
     chunk_count,
     converted,
@@ -25,8 +27,6 @@ from volta_fn.targets.cpu.library.emission import (
     map_run,
     task_range,
 )
-from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
-from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
 from volta_fn.targets.cpu.scalars.number import everywhere, gathered, lanes_below, masked_load
 from volta_fn.targets.cpu.scalars.values import Lanes

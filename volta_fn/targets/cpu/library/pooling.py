@@ -15,10 +15,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.text import Function, Value, element_of, greatest, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, empty_routine, lanes_for, map_run, task_range
 from volta_fn.targets.cpu.library.movement import StridedLanes, first_lanes, flags, narrow, read
 from volta_fn.targets.cpu.library.movement import steps as lane_steps
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, converted, empty_routine, lanes_for, map_run, task_range
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes
 

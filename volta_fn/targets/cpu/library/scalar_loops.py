@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load
-from volta_fn.compiler.ir.program import KernelCall
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, KernelCall, Load
 from volta_fn.compiler.target import LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.emission import RoutineWriter
-from volta_fn.targets.cpu.routine import Routine, handle_signals, signals_of
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, handle_signals, signals_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports
 
 #: Scalar operations in the programs of a loop, at most.

@@ -13,9 +13,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import sort_address, sort_symbol
 from volta_fn.runtime.llvm.text import Function, Value, counting, i64, lanes_of, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import Body, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, unit
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Body, Routine, RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # Sort keys (`codegen.scalars`) in machine code.

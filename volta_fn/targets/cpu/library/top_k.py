@@ -13,10 +13,9 @@ from volta_fn.codegen.scalars import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of
-from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, empty_routine, task_range
 from volta_fn.targets.cpu.library.movement import alignment, unit
 from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, fill_padding, padded, rank_of, widen
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, empty_routine, task_range
 
 #: The largest k for which elements are inserted one by one, and the least ratio of a row's size to k.
 _FEW = 128

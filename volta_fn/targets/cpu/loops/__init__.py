@@ -2,9 +2,9 @@
 
 `codegen.loops` has what it shares with other targets.
 
-In the order in which to read: `emit_values` (code for the values of nodes), `rows` (passes over rows as loops, and reductions in
-vectors), `schedule` (how a kernel is divided), `emit` (a schedule as one launch, transposes in tiles, results of a short last axis, or
-copies of long ranges), and `routine` (which of these a kernel gets, and long reductions as two launches).
+In the order in which to read: `emit_values` (code for the values of nodes), `rows` (passes over rows as loops, and reductions in vectors),
+`schedule` (how a kernel is divided), and `routine` (a schedule as one launch: transposes in tiles, results of a short last axis, copies of
+long ranges; which of these a kernel gets, and long reductions as two launches).
 """
 
 from volta_fn.targets.cpu.loops.routine import options_of as options_of

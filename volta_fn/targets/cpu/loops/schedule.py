@@ -328,7 +328,7 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
     return Grid(count, 1, size, max(unit, int(iterations) // unit * unit))
 
 
-# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`emit`).
+# Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`routine`).
 
 #: The most elements of the short axis.
 _LONGEST_SHORT_AXIS = 4

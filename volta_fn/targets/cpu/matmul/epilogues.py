@@ -12,8 +12,8 @@ from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Kernel, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
-from volta_fn.targets.cpu.loops.emit import rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
+from volta_fn.targets.cpu.loops.routine import rows_in
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import row_passes, vector_lanes_of
 from volta_fn.targets.cpu.matmul.blocking import Blocking, Packing, each, offset_of, parameters_of

@@ -408,7 +408,7 @@ class Gemm:
         return start
 
     def _write_corrections(self, f: Function, task: Task, columns: Value, depth: Value, initial: Value) -> None:
-        """Emit the row with which the sums of a task's columns begin; see `groups`."""
+        """Emit the row with which the sums of a task's columns begin; see `micro_kernel`."""
         blocking = self.blocking
 
         def panel(number: Value) -> None:

@@ -1,20 +1,25 @@
-"""Compiled programs on disk.
+"""Compiled programs on disk: the cache, and programs as its entries.
 
 Artifacts, which are their entries in the cache, and the fingerprints that are their keys.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import math
 import struct
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from pathlib import Path
 from types import FunctionType, NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from volta_fn.compiler.buffers import Output, arrange
@@ -26,12 +31,104 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
 from volta_fn.core.jaxpr import Literal as JaxprLiteral
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import ALL, short_name
+from volta_fn.lazy_imports import is_installed
+from volta_fn.runtime import caches
+from volta_fn.runtime.caches import cache_dir, sources_digest
+from volta_fn.runtime.llvm.host import host, llvm
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime import cache
 
 if TYPE_CHECKING:
     from volta_fn.compiler.emission import Slots
+
+# The cache on disk.
+#
+# A process keeps the entries that it has loaded in memory. There are three kinds of entries, each a file named by a hash of its key, the
+# state of this package, the versions of what it uses, and the CPU:
+#
+# - an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
+#   that routines share, by its name, so that another program with the same kernel need not compile it;
+# - the *support code*: pool and executor (`support_code_of_process`);
+# - a *program*: its commands with all objects, by the fingerprint of the traced program, so that a process that has the same program need
+#   not lower it. One read loads it, instead of one for each of its routines.
+#
+# An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it, too: a
+# file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other users.
+
+T = TypeVar("T")
+
+
+class CompiledLaunch(NamedTuple):
+    """A launch (`targets.cpu.routine.Launch`) by its symbol in an object."""
+
+    symbol: str
+    tasks: int
+    cost: float
+    restores: bool
+
+
+class Compiled(NamedTuple):
+    """A routine's object code, launches and workspace."""
+
+    code: bytes
+    launches: tuple[CompiledLaunch, ...] = ()
+    workspace: int = 0
+    #: The names of the entries of functions that it shares with others.
+    shared: tuple[str, ...] = ()
+
+
+@functools.cache
+def _circumstances() -> bytes:
+    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
+    return repr((sources_digest(Path(__file__).parents[3], cache_dir()), versions, host())).encode()
+
+
+def name_of(key: str) -> str:
+    """Return the name of the entry for a key."""
+    return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
+
+
+def _cpu() -> str:
+    return f"{host().cpu} {host().vector_bytes}"
+
+
+def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
+    """Return an entry, parsed from its header and bytes; None if it is missing."""
+    where = cache_dir()
+    data = None if where is None else caches.read(where, name)
+    if where is None or data is None:
+        return None
+    line, _, content = data.partition(b"\n")
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # an intact entry in another format
+        cpu, header = json.loads(line)
+        if cpu == _cpu():
+            return parse(header, content)
+    caches.delete(where / name[:2] / name)
+    return None
+
+
+def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
+    """Write an entry, if there are room and permission for it."""
+    where = cache_dir()
+    if where is not None:
+        caches.write(where, name, b"".join([json.dumps([_cpu(), header]).encode(), b"\n", *contents]))
+
+
+def read_compiled(name: str) -> Compiled | None:
+    """Return a routine from the disk, or None."""
+
+    def parse(header: Any, code: bytes) -> Compiled:
+        launches = tuple([CompiledLaunch(*launch) for launch in header["launches"]])
+        return Compiled(code, launches, header["workspace"], tuple(header["shared"]))
+
+    return read(name, parse)
+
+
+def write_compiled(name: str, compiled: Compiled) -> None:
+    """Write a routine to the disk."""
+    header = {"launches": compiled.launches, "workspace": compiled.workspace, "shared": compiled.shared}
+    write(name, header, [compiled.code])
+
 
 # Fingerprints of programs: texts that are equal only for equal programs.
 #
@@ -258,10 +355,10 @@ class CachedProgram(NamedTuple):
 
 def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Return the key of a program; None if it cannot be cached."""
-    if cache.cache_dir() is None:
+    if cache_dir() is None:
         return None
     fingerprint, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
-    return None if fingerprint is None else Key(cache.name_of(f"{kind} {fingerprint.text}"), fingerprint.constants)
+    return None if fingerprint is None else Key(name_of(f"{kind} {fingerprint.text}"), fingerprint.constants)
 
 
 # writing
@@ -301,9 +398,9 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
     `launches` are pairs of a routine's entry and a symbol.
     """
     entries = list(dict.fromkeys([entry for entry, _ in launches]))
-    routines = [cache.read_compiled(entry) for entry in entries]
+    routines = [read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
-    compiled = [*routines, *[cache.read_compiled(name) for name in shared]]
+    compiled = [*routines, *[read_compiled(name) for name in shared]]
     codes = [item.code for item in compiled if item is not None]
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
@@ -323,7 +420,7 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
     except NotCacheable:
         return
     if len(codes) == len(compiled):
-        cache.write(key.name, header, [*arrays.contents, *codes])
+        write(key.name, header, [*arrays.contents, *codes])
 
 
 def _name(dtype: np.dtype) -> str:
@@ -374,7 +471,7 @@ def read_entry(key: Key) -> CachedProgram | None:
         artifact = Artifact(words, launch_words, layout, header["long"], outputs, specs, reuse)
         return artifact, [reader.take(size) for size in header["codes"]], header["symbols"]
 
-    entry_data = cache.read(key.name, parse)
+    entry_data = read(key.name, parse)
     if entry_data is None:
         return None
     artifact, codes, symbols = entry_data

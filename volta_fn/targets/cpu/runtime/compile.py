@@ -1,10 +1,11 @@
-"""Compilation of programs.
+"""Compilation of programs, also with the time of each item.
 
 Their commands, and the routines of the process, compiled, loaded by their keys, and cached on disk.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Output
+from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
-from volta_fn.compiler.ir.program import KernelCall
-from volta_fn.compiler.memory_verification import Extent, SlotUses, verify_extents
+from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.verification import fail_item
+from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
@@ -29,19 +29,20 @@ from volta_fn.errors import CompilerError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
+from volta_fn.runtime.compiling import compile_uninterrupted
+from volta_fn.runtime.internals.system import nanoseconds
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
-from volta_fn.runtime.llvm.text import SharedFunction
+from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
 from volta_fn.targets.cpu.routine import routine_of
-from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Mode, Op, support_code_of_process
-from volta_fn.targets.cpu.runtime.program import HostCall, equation_call, kernel_call
+from volta_fn.targets.cpu.runtime.program import HostCall, Program, equation_call, kernel_call
 from volta_fn.targets.cpu.target import TARGET
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
-
 
 # The routines of the process: compiled, loaded by their keys, and cached on disk.
 
@@ -97,7 +98,7 @@ class SharedCode:
 
     def compile(self, function: SharedFunction) -> str:
         """Compile a function, unless some thread has begun to, and return its name."""
-        name = cache.name_of(f"function {function.name}")
+        name = artifact.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
             mine = self._codes.setdefault(name, code) is code
@@ -113,7 +114,7 @@ class SharedCode:
     def has(self, name: str) -> bool:
         """Return True if there is such a function, in the process or on disk."""
         if name not in self._codes:
-            compiled = cache.read_compiled(name)
+            compiled = artifact.read_compiled(name)
             if compiled is None:
                 return False
             code: Future[bytes] = Future()
@@ -128,11 +129,11 @@ class SharedCode:
 
 
 def _compile_shared(name: str, function: SharedFunction) -> bytes:
-    compiled = cache.read_compiled(name)
+    compiled = artifact.read_compiled(name)
     if compiled is None:
         # The text has nothing that passes could remove.
-        compiled = cache.Compiled(compile_object(function.text, clean=False))
-        cache.write_compiled(name, compiled)
+        compiled = artifact.Compiled(compile_object(function.text, clean=False))
+        artifact.write_compiled(name, compiled)
     return compiled.code
 
 
@@ -154,26 +155,26 @@ class CodeCache:
             routines[key.key] = self._recent.setdefault(key.key, _NO_ROUTINE if entry is None else loaded[entry[0]])
         return [None if routines[k.key] is _NO_ROUTINE else routines[k.key] for k in keys]
 
-    def _compiled(self, key: RoutineKey) -> tuple[str, cache.Compiled] | None:
+    def _compiled(self, key: RoutineKey) -> tuple[str, artifact.Compiled] | None:
         """Return a routine, compiled if need be, and the name of its entry on disk."""
-        name = cache.name_of(repr(key.key))
-        compiled = cache.read_compiled(name)
+        name = artifact.name_of(repr(key.key))
+        compiled = artifact.read_compiled(name)
         if compiled is None or not all(map(self._shared.has, compiled.shared)):
             try:
                 routine = routine_of(key)
                 if routine is None:
                     return None
                 suffix = f"_{name}"  # so that the routines of a program can be loaded together
-                launches = tuple([cache.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
+                launches = tuple([artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
                 shared = tuple([self._shared.compile(function) for function in routine.shared])
-                compiled = cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
+                compiled = artifact.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
             except CompilerError as error:
                 raise RefusedRoutine(key, error) from error
-            cache.write_compiled(name, compiled)
+            artifact.write_compiled(name, compiled)
             return name, compiled
         return name, compiled
 
-    def _load(self, entries: Mapping[str, cache.Compiled]) -> dict[str, LoadedRoutine]:
+    def _load(self, entries: Mapping[str, artifact.Compiled]) -> dict[str, LoadedRoutine]:
         """Load routines and their shared functions at once, little slower than one."""
         if not entries:
             return {}
@@ -185,7 +186,7 @@ class CodeCache:
         return {entry: _loaded_routine(entry, compiled, addresses, loaded) for entry, compiled in entries.items()}
 
 
-def _loaded_routine(entry: str, compiled: cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
+def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
     launches = []
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
@@ -510,3 +511,138 @@ def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWr
 
 def _with_host_constant(output: Output) -> Output:
     return output if output.constant is None else output._replace(constant=host_buffer(output.constant))
+
+
+# Programs with times.
+#
+# Between items stands one more launch, which reads the clock and appends the next item's number and the time to a log. It takes some 30
+# nanoseconds; programs that are not profiled have none.
+
+#: The numbers of the items, begin and end.
+Span = tuple[tuple[int, ...], int, int]
+
+#: Entries of a log. What a call notes after that many is lost, and `Log.is_full` says so.
+_CAPACITY = 1 << 18
+
+#: The words of a command that writes one, and the launch's name.
+_STAMP_WORDS, _STAMP = 6, "volta_fn_stamp"
+
+
+@functools.cache
+def _stamp() -> LoadedCode:
+    """Compile the launch that reads the clock.
+
+    ``stamp(buffers, first, number)`` appends (number, nanoseconds) to the log at buffers[0]: the count, the capacity, the entries.
+    """
+    module, buffers, first, number = Module(), Value("ptr", "%buffers"), Value("i64", "%first"), Value("i64", "%number")
+    f = Function(module, _STAMP, [buffers, first, number])
+    log = f.load("ptr", buffers, 8)
+    count, capacity = f.load("i64", log, 8), f.load("i64", f.at(log, "i64", i64(1)), 8)
+
+    def append() -> None:
+        entry = f.at(log, "i64", f.plus(f.times(count, 2), i64(2)))
+        f.store(number, entry, 8)
+        f.store(nanoseconds(f), f.at(entry, "i64", i64(1)), 8)
+        f.store(f.plus(count, i64(1)), log, 8)
+
+    f.branch(f.compare("icmp ult", count, capacity), append)
+    f.finish()
+    return compile_uninterrupted(lambda: load_objects([compile_object(str(module))], [_STAMP]))
+
+
+class TimedWriter(CommandWriter):
+    """Writes a program's commands with a stamp before each item.
+
+    Item number k of `items` has the stamp k; 0 stands for what is between items.
+    """
+
+    def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], log: np.ndarray) -> None:
+        super().__init__(loaded, CONTROL_FLOW)
+        code = _stamp()
+        self.items: list[tuple[LoweredProgram, Item] | None] = [None]
+        self._log = log
+        self._launch = LoadedLaunch(code.addresses[0], 1, Mode(0), _STAMP, "", code)
+        #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
+        self._outer = [0]
+        self._programs: list[LoweredProgram] = []
+        #: How many words there were after the stamp at an item's end, if it is one of the program that is being written.
+        self._after_end = -1
+
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+        """Write a program; its time outside of items is that of the item that holds it."""
+        self._programs.append(program)
+        self._after_end = -1
+        super().body(program, inputs, destinations, block)
+        self._programs.pop()
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item between two stamps."""
+        number = len(self.items)
+        self.items.append((self._programs[-1], item))
+        if self._after_end == len(self.words):  # nothing is between this item and the one before: one stamp does for both
+            del self.words[-_STAMP_WORDS:]
+        self._write_stamp(number, block)
+        self._outer.append(number)
+        super().item(item, operands, results, block)
+        self._outer.pop()
+        self._write_stamp(self._outer[-1], block)
+        self._after_end = len(self.words)
+
+    def _write_stamp(self, number: int, block: Block) -> None:
+        slot = self.slots.constant(self._log)
+        self.slots.touch(slot, block)
+        stamp: list[int | Slot | LoadedLaunch] = [Op.RUN, self._launch, number, 0, 1, slot]
+        assert len(stamp) == _STAMP_WORDS, "as many are taken back"
+        self.words += stamp
+
+
+class TimedProgram:
+    """A compiled program of the CPU that notes the time of each item.
+
+    Attributes:
+        items: the item of each number in `times`; the first, None, stands for the time between items.
+        lifetimes: when each value between arguments and results is needed, by the number of the command.
+    """
+
+    #: The device of the times, which are those of single items.
+    device = "cpu"
+
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> None:
+        self._log = np.zeros(2 + 2 * _CAPACITY, np.int64)
+        self._log[1] = _CAPACITY
+        program = pipeline.lower(closed, TARGET)
+        writer = TimedWriter(loaded_routines(program), self._log)
+        built = assemble(program, donated, writer)
+        self.items, self.lowered = writer.items, program
+        self.lifetimes: list[Lifetime] = writer.slots.lifetimes()
+        codes = [launch.code for launch in built.launches]
+        self._program = Program(built.artifact, [launch.address for launch in built.launches], codes, built.hosts)
+        self._run = self._program.executable().run
+        self.temporaries = self._program.temporaries
+
+    def __call__(self, donate: bool, *buffers: Any) -> Sequence[Any]:
+        """Run the program on arrays, and note the times of this call alone."""
+        self._log[0] = 0
+        return self._run(donate, *buffers)
+
+    def times(self) -> list[Span]:
+        """Return (numbers of items, begin, end) in nanoseconds, as `perf_counter_ns`."""
+        return self.noted()()
+
+    def noted(self) -> Callable[[], list[Span]]:
+        """Return what `times` would, as a function: a copy of the log costs little."""
+        count = int(self._log[0])
+        return functools.partial(_spans, self._log[2 : 2 + 2 * count].copy())
+
+    def settle(self) -> None:
+        """Do nothing: the code is final."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last call had more items than its log."""
+        return bool(self._log[0] >= _CAPACITY)
+
+
+def _spans(entries: np.ndarray) -> list[Span]:
+    numbers, moments = entries[::2].tolist(), entries[1::2].tolist()
+    return [((n,), a, b) for n, a, b in zip(numbers, moments, moments[1:], strict=False)]

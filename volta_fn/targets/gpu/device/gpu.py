@@ -1,8 +1,12 @@
-"""An open GPU: its memory, queue, pipelines and routines."""
+"""An open GPU: its memory, queue, pipelines and routines, and timed schedules."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,19 +14,270 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.caches import Finalized, LruCache
+from volta_fn.core.caches import Finalized, LruCache, WeakIdentityDict
 from volta_fn.core.devices.device import MemoryStats
-from volta_fn.errors import DeviceError, DTypeError
-from volta_fn.lazy_imports import load
+from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError, DTypeError
+from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
-from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
-from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.gpu.device.queue import Queue
-from volta_fn.targets.wgsl.matmul.schedule import set_finder
+from volta_fn.targets.gpu.device.driver import LOST, Adapter, AnyStep, BoundRange, Driver, Portion, Readback, Step, Timestamps, log, lost
+from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Block, Buffer, Lease, Pool
+from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
+from volta_fn.targets.wgsl.matmul.contract import shortlist, tune
+from volta_fn.targets.wgsl.matmul.results import Working, rounded
+from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_finder, tiled, users_file
 from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
+from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import RoutineCache
+
+# Collect commands into batches, submit them, and wait for them.
+#
+# The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at
+# first: so it ends as soon as the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
+# unless set).
+
+#: The most commands of a batch, and the fewest that are submitted in any case.
+_COMMANDS = 256
+_WORTH_SUBMITTING = 64
+#: The most batches in flight.
+_MOST_IN_FLIGHT = 16
+#: Seconds after which pending commands are submitted, however few.
+_LATE = 1e-3
+#: The most bytes that the host writes between two batches.
+_WRITTEN = 1 << 26
+
+#: Seconds without progress after which waiting fails, by default.
+_TIMEOUT = 300.0
+
+
+#: Seconds to wait at the end of the process for other threads to release a GPU, and for its progress.
+_EXIT_TIMEOUT = 10.0
+
+_OPEN: WeakIdentityDict[Queue, None] = WeakIdentityDict()
+
+
+@atexit.register
+def _close() -> None:
+    for queue in _OPEN:
+        if queue.process == os.getpid():  # a forked process cannot use its parent's GPU
+            queue.close()
+
+
+def _mark_lost_in_child() -> None:
+    """Mark all devices as lost in a forked process."""
+    for queue in _OPEN:
+        queue.errors.device_lost = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_lost_in_child)
+
+
+class Queue:
+    """The queue of one device. Methods that write commands are called under `lock`."""
+
+    def __init__(self, driver: Driver, pool: Pool) -> None:
+        self.driver = driver
+        self.errors = driver.errors
+        self.pool = pool
+        self.lock = Lock()
+        self.commands = 0
+        self.written = 0
+        self.submitted = 0
+        self.done = 0
+        #: When the last batch was submitted, and how many commands the next one collects.
+        self.last = 0.0
+        self.batch_commands = 1
+        #: Counters, for statistics.
+        self.dispatches = 0
+        self.reads = 0
+        self.waits = 0
+        self.waited = 0.0
+        self.timeouts = 0
+        #: Held while the device is polled.
+        self.polling = threading.RLock()
+        self.process = os.getpid()
+        _OPEN.set(self, None)
+        timeout = value_of("VOLTA_GPU_TIMEOUT")
+        self.timeout = _TIMEOUT if timeout is None else timeout
+
+    # writing commands
+
+    def play(self, steps: Sequence[AnyStep]) -> None:
+        """Write dispatches, and submit if there are many.
+
+        Call it under the lock, since bind groups may be released otherwise.
+        """
+        for start in range(0, len(steps), _COMMANDS):
+            some = steps[start : start + _COMMANDS]
+            self.driver.play(some)
+            self.wrote(len(some))
+
+    def replay(self, portions: Sequence[Portion]) -> None:
+        """Write the dispatches of a recording again."""
+        for dispatches, write in portions:
+            write()
+            self.wrote(dispatches)
+
+    def play_timed(self, timestamps: Timestamps, step: Step) -> None:
+        """Write a dispatch between two timestamps."""
+        timestamps.play(step)
+        self.wrote(1)
+
+    def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
+        """Copy `size` bytes at an offset of a block to the beginning of another."""
+        self.driver.copy(to, source, offset, size)
+        self.commands += 1
+
+    def wrote(self, dispatches: int) -> None:
+        """Count dispatches that were written; submit if there are many."""
+        self.commands += dispatches
+        self.dispatches += dispatches
+        if self.commands >= _COMMANDS:
+            self.submit()
+
+    def submit_if_due(self) -> None:
+        """Submit if enough commands are pending, or if the GPU is about to run idle."""
+        # It is called between programs. With more than one batch in flight the GPU has work: nothing is submitted, and the next batch is
+        # smaller. If the GPU has finished all others, the host is the bottleneck, and submissions cost its time: the next batch is twice as
+        # large, until a thread waits for one.
+        if self.commands >= _WORTH_SUBMITTING:
+            self.submit()
+            return
+        late = time.perf_counter() - self.last > _LATE
+        if self.commands < self.batch_commands and not late:
+            return
+        in_flight = self._in_flight()
+        if in_flight > 1:
+            self.batch_commands = max(1, self.batch_commands // 2)
+            return
+        self.submit()
+        if not late and (not in_flight or self._in_flight() == 1):
+            self.batch_commands = min(2 * self.batch_commands, _WORTH_SUBMITTING)
+
+    def _in_flight(self) -> int:
+        if self.submitted != self.done:
+            self.poll()
+        return self.submitted - self.done
+
+    def submit(self) -> int:
+        """Submit the pending commands; return the number of the last batch."""
+        with self.lock:
+            if self.driver.is_pending:
+                self._submit()
+            return self.submitted
+
+    def _submit(self) -> None:
+        self.commands = self.written = 0
+        self.driver.submit(self.submitted + 1)
+        self.submitted += 1
+        log.debug("batch %d submitted; %d are under way", self.submitted, self.submitted - self.done)
+        self.last = time.perf_counter()
+        self.pool.batch = self.submitted
+
+    # waiting
+
+    def poll(self) -> None:
+        """Poll the device for completed batches."""
+        with deferred_interrupts, self.polling:
+            self.done = max(self.done, self.driver.poll())
+
+    def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait for a condition; raise `DeviceTimeoutError` without progress for too long."""
+        if reached():
+            return
+        self.batch_commands = 1
+        self.waits += 1
+        start = time.perf_counter()
+        try:
+            self._poll_until(reached, start, self.timeout if timeout is None else timeout)
+        except DeviceTimeoutError:
+            self.timeouts += 1
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            self.waited += seconds
+            log.debug("waited %.6f s; %d batches are under way", seconds, self.submitted - self.done)
+
+    def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
+        progress, last = (self.done, self.driver.iterations), start
+        while True:
+            if self.errors.device_lost:
+                raise DeviceError(LOST)
+            self.poll()
+            if reached():
+                return
+            deferred_interrupts.deliver_pending()
+            now = time.perf_counter()
+            if (self.done, self.driver.iterations) != progress:
+                progress, last = (self.done, self.driver.iterations), now
+            elif now - last > timeout:
+                raise DeviceTimeoutError(
+                    f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with a large computation, or hang: "
+                    "waiting again may help; VOLTA_GPU_TIMEOUT sets the seconds"
+                )
+            waited = now - start
+            if waited > 1e-4:
+                time.sleep(min(waited / 16, 1e-3))
+
+    def wait(self, batch: int | None = None, timeout: float | None = None) -> None:
+        """Wait for a batch; without one, for all commands."""
+        number = self.submit() if batch is None else batch
+        self.wait_for(lambda: self.done >= number, timeout)
+
+    def close(self) -> None:
+        """Finish at the end of the process."""
+        # Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a
+        # callback of the library, the process would crash.
+        with contextlib.suppress(DeviceError, DistributedError):
+            if self.lock.keep(_EXIT_TIMEOUT):
+                self.wait(timeout=_EXIT_TIMEOUT)
+        self.polling.acquire(timeout=_EXIT_TIMEOUT)
+
+    def wait_for_room(self) -> None:
+        """Wait while too many batches are in flight."""
+        if self.submitted - self.done >= _MOST_IN_FLIGHT:
+            self.wait(self.submitted - _MOST_IN_FLIGHT // 2)
+
+    # data
+
+    def write(self, block: Block, data: np.ndarray, offset: int = 0) -> None:
+        """Write bytes to a block that no pending command uses."""
+        size = data.nbytes
+        if size % 4:
+            data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
+        self.driver.write(block.handle, data, offset)
+        self.written += data.nbytes
+        if self.written > _WRITTEN:  # until something is submitted, the data may stay in the driver's memory
+            self._submit()
+
+    def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
+        """Return the bytes of a block as of the commands written so far."""
+        with self.lock:
+            readback = self.request(block, size, offset)
+        return self.take(readback)
+
+    def request(self, block: Block, size: int, offset: int = 0) -> Readback:
+        """Request a copy of bytes to the host, as of the commands written so far."""
+        # It waits for no later command. So the readback of a result that is read after each step, such as a loss, is requested with the
+        # step.
+        readback = self.driver.readbacks.request(block.handle, size, offset)
+        self.commands += 1
+        return readback
+
+    def take(self, readback: Readback) -> np.ndarray:
+        """Wait for a readback and return its bytes. Call it once."""
+        self.reads += 1
+        readbacks = self.driver.readbacks
+        if not readback.submitted:
+            self.submit()
+        self.wait_for(lambda: readbacks.arrived(readback))
+        data = readbacks.take(readback)
+        with self.lock:
+            readbacks.keep(readback)
+        return data
+
 
 # Represent an open GPU: its memory, queue, pipelines and routines.
 
@@ -50,7 +305,7 @@ class Gpu:
         self.capabilities = self.description.capabilities
         self.pool = Pool(driver, value_of("VOLTA_GPU_MEMORY"))
         self.queue = Queue(driver, self.pool)
-        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`backend.Recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(driver, None, grids=True)
@@ -259,7 +514,7 @@ def open_gpu(adapter: Adapter) -> Gpu:
     """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
     gpu = Gpu(adapter)
     if value_of("VOLTA_GPU_TUNE") == "1":
-        set_finder(gpu.capabilities.adapter, load("volta_fn.targets.gpu.device.tuning").Trials(gpu))
+        set_finder(gpu.capabilities.adapter, Trials(gpu))
     return gpu
 
 
@@ -275,7 +530,7 @@ class GpuHandle:
         self.current: Gpu | None = None
         self._reopened = reopened
         self._lock = threading.Lock()
-        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`backend.Recovery`).
         self._remake: Callable[[Gpu, Buffer], None] | None = None
 
     @property
@@ -311,3 +566,73 @@ class GpuHandle:
         except DeviceError:
             self.adapter = self.adapter.again()
             return open_gpu(self.adapter)
+
+
+# Schedules of contractions, timed on the device if VOLTA_GPU_TUNE=1.
+#
+# It happens while programs are compiled.
+
+#: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
+_ROUND_SECONDS, _ROUNDS = 0.004, 4
+#: Runs from which the number of runs of a measurement is estimated.
+_FEW = 8
+
+
+class Trials:
+    """A finder of schedules (see `remembered`)."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._lock = threading.Lock()
+        self._operands: Sequence[np.ndarray] = ()
+        self._leases: list[Lease] = []
+        self._pipelines: list[Pipeline] = []
+
+    def __call__(self, c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule:
+        """Return the fastest schedule."""
+        with self._lock:
+            routines = [
+                tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
+                for schedule in shortlist(c, work, capabilities)
+            ]
+            keys = [(d.best, len(d.buffers), d.written_bindings, False) for routine in routines for d in routine.dispatches]
+            self._pipelines = self.gpu.pipelines.prepare(keys)
+            measurements = tune(c, work, capabilities, self.trial, path=users_file())
+            self._operands, self._leases, self._pipelines = (), [], []
+            self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
+        return measurements[0].schedule
+
+    def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
+        """Run a routine, and return its result and seconds (see `Trial`)."""
+        gpu = self.gpu
+        if self._operands is not operands:
+            self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
+        result = gpu.put(np.zeros(size, dtype))  # a contraction need not write all of it
+        with gpu.queue.lock:
+            leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
+        self._time_runs(routine, leases, 1)
+        once = self._least(routine, leases, 1, _ROUNDS)  # mostly latency, and one run
+        values = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
+        each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
+        more = int(min(400, max(1, _ROUND_SECONDS / max(each, 1e-6))))
+        return values, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
+
+    def _least(self, routine: Routine, leases: Sequence[Lease], times: int, iterations: int) -> float:
+        """Return the least time of `iterations` measurements of `times` runs."""
+        return min(self._time_runs(routine, leases, times) for _ in range(iterations))
+
+    def _time_runs(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
+        """Run a routine `times` times and return the total time in seconds."""
+        pipelines, queue = self.gpu.pipelines, self.gpu.queue
+        bound = []
+        for d in routine.dispatches:
+            pipeline = pipelines.find(d.best, len(d.buffers), d.written_bindings)
+            blocks = [leases[number].block for number in d.buffers]
+            bound.append((pipeline, tuple([BoundRange(block, 0, block.size) for block in blocks]), d.groups))
+        queue.wait()
+        start = time.perf_counter()
+        with queue.lock:
+            steps = [Step(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
+            queue.play(steps * times)
+        queue.wait()
+        return time.perf_counter() - start

@@ -252,7 +252,7 @@ class Buffer:
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.on_read: Callable[[], None] | None = None
-        #: The origin from which the elements can be recomputed if the device is lost (`recovery.Origin`).
+        #: The origin from which the elements can be recomputed if the device is lost (`backend.Origin`).
         self.origin: Any = None
 
     def renew(self) -> Buffer:

@@ -1,10 +1,134 @@
 """Attention on the matrix units of NVIDIA GPUs, forward and backward.
 
-In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles), `queries` and `keys` (what kernels by
-queries and by keys share), `forward`, `statistics` (numbers of each query that gradients need), `backward`, then the same by `wgmma`:
-`groups` (copies, stages and products), `group_forward` and `group_backward`; and `contract` (which problems are computed here, and by which
-schedules).
+In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles, what kernels by queries and by keys
+share), `groups` (copies, stages and products by `wgmma`), `forward` and `backward`, each by `mma.sync` and by `wgmma`. Here follows which
+problems are computed, and by which schedules.
 """
 
-from volta_fn.targets.nvidia.attention.contract import ROUTINES as ROUTINES
-from volta_fn.targets.nvidia.attention.contract import worthwhile as worthwhile
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.attention import Attention, attention_of
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.call import CAUSAL, Form, Window
+from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
+from volta_fn.targets.nvidia.attention.forward import forward_dispatch, group_dispatch
+from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
+from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
+from volta_fn.targets.nvidia.matmul.problem import FORMATS
+from volta_fn.targets.wgsl.attention import attention as shader_attention
+from volta_fn.targets.wgsl.attention import attention_gradient as shader_gradient
+from volta_fn.targets.wgsl.routine import Routine
+
+
+class AttentionSchedules(NamedTuple):
+    """Schedules of the kernels, the fastest first.
+
+    The others are for GPUs that lack it, and for problems with few blocks.
+    """
+
+    forward: tuple[AttentionSchedule | GroupSchedule, ...]
+    by_queries: tuple[AttentionSchedule | GroupSchedule, ...]
+    by_keys: tuple[AttentionSchedule | GroupSchedule, ...]
+
+
+_LITTLE = AttentionSchedule(fragments=1)
+
+#: The schedules by the number of features.
+SCHEDULES = {
+    64: AttentionSchedules(
+        (GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
+        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(step=32), _LITTLE),
+        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+    ),
+    128: AttentionSchedules(
+        (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (GroupSchedule(2, 64, 3, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, residents=1)),
+        (GroupSchedule(2, 64, 4, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1)),
+    ),
+}
+
+#: The fewest queries and keys with which tiles are not mostly empty.
+_SHORTEST = 32
+
+#: The least scale: kernels may round lesser ones to zero.
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+
+
+def worthwhile(avals: tuple[ShapedArray, ...], form: Form, device: TargetCapabilities) -> bool:
+    """Return whether matrix units serve these operands.
+
+    Without a bias and masks every query sees a key, so that keys hidden from it have no weight and blocks may leave them out. (Where
+    products of bfloat16 overflow to -inf, rows are as under a mask of -inf, not of the least logit.) Scales are positive and normal, so
+    that the logit of such a key is still minus infinity as an exponent.
+    """
+    axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
+    plain = form.operands == 3 and not form.softcap and form.window in (Window(), CAUSAL)
+    if not device.matrix_units or not plain or form.scale < _LEAST_SCALE or any(a.features != len(a.order) - 1 for a in axes):
+        return False
+    a = attention_of(avals, form._replace(cotangent=None))
+    return _is_computed(a, device) and min(a.queries, a.keys) >= _SHORTEST
+
+
+def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
+    """Return whether the kernels compute a problem without a mask."""
+    dtype, width = a.q.dtype, a.q.width
+    if (
+        dtype not in FORMATS
+        or dtype.itemsize != 2
+        or width not in SCHEDULES
+        or any((x.dtype, x.width) != (dtype, width) for x in (a.q, a.k, a.v))
+    ):
+        return False
+    schedules = SCHEDULES[width]
+    operands = (schedules.forward, 1, 0), (schedules.by_queries, 2, 0), (schedules.by_keys, 2, PAIR)
+    has_groups = device.matrix_units == "wgmma"
+    fits = all(
+        schedule.shared(width, count, extra) <= device.block_memory
+        for options, count, extra in operands
+        for schedule in options
+        if has_groups or isinstance(schedule, AttentionSchedule)
+    )
+    return fits and workspace(a) < 1 << 31  # statistics are addressed by 32 bits
+
+
+def _first(
+    schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
+) -> AttentionSchedule | GroupSchedule:
+    """Return the first schedule with a block for each multiprocessor.
+
+    If there is none, return the last one. Warp groups need a device that has them, and tensor maps.
+    """
+    has_groups = device.matrix_units == "wgmma" and has_maps
+    usable = [s for s in schedules if has_groups or isinstance(s, AttentionSchedule)]
+    return next((s for s in usable if heads * -(-rows // s.rows) >= device.processors), usable[-1])
+
+
+def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+    """Return the routine of attention: on matrix units, or else a shader."""
+    if not worthwhile(avals, params["form"], device):
+        return shader_attention(avals, params, device)
+    a = attention_of(avals, params["form"])
+    schedule = _first(SCHEDULES[a.q.width].forward, a.stack, a.queries, device, has_tensor_maps(a.q, a.k, a.v))
+    return Routine((group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule),))
+
+
+def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
+    """Return the routine of the gradients: on matrix units, or else shaders."""
+    if not worthwhile(avals, params["form"], device):
+        return shader_gradient(avals, params, device)
+    a, schedules = attention_of(avals, params["form"]), SCHEDULES[avals[0].shape[params["form"].q.features]]
+    assert a.cotangent is not None
+    has_maps = has_tensor_maps(a.q, a.k, a.v, a.cotangent)
+    by_queries = _first(schedules.by_queries, a.stack, a.queries, device, has_maps)
+    by_keys = _first(schedules.by_keys, a.groups, a.keys, device, has_maps)
+    return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (workspace(a),))
+
+
+#: Makers of routines by the name of the instruction.
+ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attention_gradient}

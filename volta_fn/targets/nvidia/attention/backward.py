@@ -8,30 +8,127 @@ two blocks add to the same sums.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from volta_fn.compiler.attention import Attention, Rows
-from volta_fn.runtime.llvm.text import Value
-from volta_fn.targets.nvidia.attention.group_backward import group_key_dispatch, group_query_dispatch
-from volta_fn.targets.nvidia.attention.groups import GroupSchedule
-from volta_fn.targets.nvidia.attention.keys import KeyBlock, masked_by_keys
-from volta_fn.targets.nvidia.attention.queries import QueryKernel, masked
-from volta_fn.targets.nvidia.attention.statistics import (
-    OPERANDS,
-    PAIR,
-    TO_K,
-    TO_Q,
-    TO_V,
-    column_pairs,
-    pair_pointer,
-    row_pair,
-    statistics_dispatch,
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.nvidia.attention.groups import GroupKernel, GroupSchedule
+from volta_fn.targets.nvidia.attention.tiles import (
+    ELEMENTS,
+    AttentionKernel,
+    AttentionSchedule,
+    FragmentKernel,
+    KeyBlock,
+    QueryKernel,
+    exponent_factor,
+    key_tiles,
+    masked,
+    masked_by_keys,
+    query_block,
 )
-from volta_fn.targets.nvidia.attention.tiles import AttentionKernel, AttentionSchedule, exponent_factor
-from volta_fn.targets.nvidia.function import f32, i32
-from volta_fn.targets.nvidia.kernel import kernel_dispatch
+from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.wgsl.routine import Dispatch
 
-# The gradient of Q.
+# Statistics of queries.
+#
+# A first dispatch writes them to a workspace.
+
+# The buffers of the routine.
+_Q, _K, _V, _OUT, _STATISTICS, _COTANGENT, TO_Q, TO_K, TO_V, _WORK = range(10)
+
+#: The first bindings of the kernels of gradients, which follow.
+OPERANDS = _Q, _K, _V, _COTANGENT, _WORK
+
+#: Bytes of a query's numbers in the workspace: the logarithm to base 2 of the sum of its weights' numerators, and δ, both negated.
+PAIR = 8
+
+#: Threads of a block of the first dispatch.
+_THREADS = 128
+
+
+#: What the number of a head's pairs is a multiple of: the queries of the largest tile. Those beyond the last query are zeros.
+MOST_QUERIES = 64
+
+
+def _padded(a: Attention) -> int:
+    """Return the pairs of a head in the workspace."""
+    return -(-a.queries // MOST_QUERIES) * MOST_QUERIES
+
+
+def workspace(a: Attention) -> int:
+    """Return the bytes of the workspace."""
+    return PAIR * a.stack * _padded(a)
+
+
+# The numbers of each query.
+
+
+def statistics_dispatch(a: Attention, cotangent: Rows) -> Dispatch:
+    """Return the dispatch that writes the numbers of each query to the workspace."""
+    f = KernelFunction(0, 4, _THREADS)
+    units = a.out.width // ELEMENTS
+    line, unit = f.divided(f.thread, units)
+    row = f.plus(f.times(f.special("ctaid.x"), _THREADS // units), line)
+    count = a.stack * _padded(a)
+    head, position = f.divided(f.umin(row, i32(count - 1)), _padded(a))
+    query = f.umin(position, i32(a.queries - 1))
+    results, cotangents = (_unit(f, f.bindings[binding], rows, head, query, unit) for binding, rows in ((0, a.out), (2, cotangent)))
+    total = ZERO
+    for x, y in zip(results, cotangents, strict=True):
+        total = f.fma(x, y, total)
+    total = f.reduce_lanes(f.fadd, total, [units >> k for k in range(1, units.bit_length())])
+    with f.only_if(f.binary("and", f.equals(unit, 0), f.below(row, count))):
+        at = f.further(f.bindings[1], f.times(f.plus(f.times(head, a.queries), query), 8))
+        largest, weights = f.load("float", at, 8), f.load("float", f.further(at, i64(4)), 4)
+        exponent = f.intrinsic("llvm.nvvm.lg2.approx.f", "float", weights)
+        exponent = f.fma(largest, f32(math.log2(math.e)), exponent)
+        to = pair_pointer(f, a, 3, head, position)
+        exists = f.below(position, a.queries)
+        for k, x in enumerate((exponent, total)):
+            f.store(f.select(exists, f.let("float", f"fneg {x}"), ZERO), f.further(to, i64(4 * k)), 8 - 4 * k)
+    buffers, blocks = (_OUT, _STATISTICS, _COTANGENT, _WORK), -(-count * units // _THREADS)
+    return kernel_dispatch(KernelHeader(_THREADS, 0), buffers, 1, f.text(), blocks)
+
+
+def _unit(f: KernelFunction, base: Value, rows: Rows, head: Value, row: Value, unit: Value) -> list[Value]:
+    """Load eight neighbours of a row, as float32."""
+    offset = f.wide_times(row, rows.step)
+    total = f.binary("add", f.offset(head, rows.heads), f.binary("add", offset, f.widened_index(f.times(unit, ELEMENTS))))
+    words = f.load("<4 x i32>", f.element(base, total, 2), 16)
+    if rows.dtype == np.float16:
+        return [f.cast("fpext", half, "float") for half in f.elements(f.cast("bitcast", words, "<8 x half>"))]
+    return [number for word in f.elements(words) for number in f.unpacked(word, rows.dtype)]
+
+
+# What other kernels read.
+
+
+def pair_pointer(f: KernelFunction, a: Attention, binding: int, head: Value, query: Value) -> Value:
+    """Return the pointer to the numbers of a query in the workspace."""
+    return f.further(f.bindings[binding], f.times(f.plus(f.times(head, _padded(a)), query), PAIR))
+
+
+def row_pair(f: KernelFunction, a: Attention, binding: int, head: Value, query: Value) -> list[Value]:
+    """Load the numbers of a query; those beyond the last get its own."""
+    at = pair_pointer(f, a, binding, head, f.umin(query, i32(a.queries - 1)))
+    return [f.load("float", at, 8), f.load("float", f.further(at, i64(4)), 4)]
+
+
+def column_pairs(kernel: FragmentKernel, offset: Value, columns: int) -> list[list[list[Value]]]:
+    """Load the pairs of the lane's two queries of each eight, from shared memory."""
+    f = kernel.f
+    base = f.plus(offset, f.times(kernel.t, UNIT))
+    result = []
+    for n in range(columns // 8):
+        numbers = f.elements(f.load("<4 x float>", f.shared(f.plus(base, i32(8 * PAIR * n))), 16))
+        result.append([numbers[:2], numbers[2:]])
+    return result
+
+
+# By `mma.sync`: the gradient of Q.
 
 
 def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
@@ -83,7 +180,7 @@ class _ByQueries(QueryKernel):
         return f.text()
 
 
-# The gradients of K and V.
+# By `mma.sync`: the gradients of K and V.
 
 
 def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
@@ -177,3 +274,116 @@ def gradient_dispatches(
     is a workspace.
     """
     return statistics_dispatch(a, cotangent), query_dispatch(a, cotangent, by_queries), key_dispatch(a, cotangent, by_keys)
+
+
+# By `wgmma`, for GPUs of compute capability 9.0.
+#
+# They are computed as above. The products of queries and keys, and those of cotangents and values, are begun together; the weights
+# follow from the first while the second are computed. Rows of the further products' left operands stay in registers.
+
+
+def group_query_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
+    """Return the dispatch that computes the gradient of Q."""
+    return _GroupByQueries(a, cotangent, schedule).dispatch((*OPERANDS, TO_Q), 1, -(-a.queries // schedule.rows) * a.stack)
+
+
+class _GroupByQueries(GroupKernel):
+    """The kernel under construction."""
+
+    def __init__(self, a: Attention, cotangent: Rows, schedule: GroupSchedule) -> None:
+        super().__init__(a, schedule, 6, [(0, a.q), (3, cotangent)], [(1, a.k), (2, a.v)])
+        self.head, self.first = query_block(self.f, a, schedule.rows)
+        self.count = key_tiles(self.f, a, self.first, schedule.rows, schedule.tile)
+
+    def compute(self) -> None:
+        """Append what a warp group computes."""
+        f, a, tile = self.f, self.a, self.schedule.tile
+        (queries, cotangents), (keys, values) = self.row_arrays, self.column_arrays
+        query = f.plus(self.first, self.first_row)
+        pairs = [row_pair(f, a, 4, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2)]
+
+        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+            stage, parity, *sums = state
+            self.pipelines[0].wait(stage, parity)
+            self.pipelines[1].wait(stage, parity)
+            self.take_turn()
+            logits = self.begin_products(queries, keys, stage)
+            slopes = self.begin_products(cotangents, values, stage)
+            self.end_turn()
+            weights = masked(self, a, self.nested(self.await_products(logits, 1)), query, f.times(tile_number, tile))
+            for columns in weights[0]:
+                columns[:] = [f.exp2(f.fma(x, self.factor, pairs[k // 2][0])) for k, x in enumerate(columns)]
+            results = self.nested(self.await_products(slopes))
+            self.pipelines[1].release(stage)
+            for columns, others in zip(results[0], weights[0], strict=True):
+                columns[:] = [f.fmul(others[k], f.fadd(x, pairs[k // 2][1])) for k, x in enumerate(columns)]
+            sums = self.await_products(self.begin_adding(sums, self.fragments(results), keys, stage))
+            self.pipelines[0].release(stage)
+            return [*self.pipelines[0].next(stage, parity), *sums]
+
+        self.begin_turns()
+        begin = [i32(0), i32(0), *self.flat(self.zeros(self.width))]
+        state = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
+        sums = self.nested([f.fmul(x, f32(a.scale)) for x in state])
+        self.store(queries.rows, self.results, 5, self.head, self.first, sums)
+
+
+def group_key_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
+    """Return the dispatch that computes the gradients of K and V."""
+    return _GroupByKeys(a, cotangent, schedule).dispatch((*OPERANDS, TO_K, TO_V), 2, -(-a.keys // schedule.rows) * a.groups)
+
+
+class _GroupByKeys(GroupKernel):
+    """The kernel under construction."""
+
+    def __init__(self, a: Attention, cotangent: Rows, schedule: GroupSchedule) -> None:
+        super().__init__(a, schedule, 7, [(1, a.k), (2, a.v)], [(0, a.q), (3, cotangent)], PAIR)
+        self.block = KeyBlock(self.f, a, schedule.rows, schedule.tile)
+        self.head, self.first, self.count = self.block.head, self.block.first, self.block.count
+
+    def position(self, tile_number: Value) -> tuple[Value, Value]:
+        """Return the head of a tile, and its first row."""
+        return self.block.position(tile_number)
+
+    def copy_extra(self, head: Value, first: Value, to: Value, barrier: Value) -> None:
+        """Begin to copy the pairs of a tile's queries."""
+        self.f.copy_bytes(to, pair_pointer(self.f, self.a, 4, head, first), self.extra_bytes, barrier)
+
+    def compute(self) -> None:
+        """Append what a warp group computes."""
+        f, a, tile = self.f, self.a, self.schedule.tile
+        (keys, values), (queries, cotangents) = self.row_arrays, self.column_arrays
+        key = f.plus(self.first, self.first_row)
+
+        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+            stage, parity, *sums = state
+            to_k, to_v = sums[: len(sums) // 2], sums[len(sums) // 2 :]
+            self.pipelines[0].wait(stage, parity)
+            self.pipelines[1].wait(stage, parity)
+            self.take_turn()
+            logits = self.begin_products(keys, queries, stage)
+            slopes = self.begin_products(values, cotangents, stage)
+            self.end_turn()
+            pairs = column_pairs(self, f.plus(f.times(stage, self.extra_bytes), i32(self.extra)), tile)
+            _, query = self.block.position(tile_number)
+            weights = masked_by_keys(self, a, self.nested(self.await_products(logits, 1)), key, query)
+            for columns, pair in zip(weights[0], pairs, strict=True):
+                columns[:] = [f.exp2(f.fma(x, self.factor, pair[k % 2][0])) for k, x in enumerate(columns)]
+            to_v = self.begin_adding(to_v, self.fragments(weights), cotangents, stage)
+            results = self.nested(self.await_products(slopes, 1))
+            for columns, others, pair in zip(results[0], weights[0], pairs, strict=True):
+                columns[:] = [f.fmul(others[k], f.fadd(x, pair[k % 2][1])) for k, x in enumerate(columns)]
+            to_k = self.begin_adding(to_k, self.fragments(results), queries, stage)
+            sums = self.await_products([*to_k, *to_v])
+            for pipeline in self.pipelines:
+                pipeline.release(stage)
+            return [*self.pipelines[0].next(stage, parity), *sums]
+
+        self.begin_turns()
+        begin = [i32(0), i32(0), *2 * self.flat(self.zeros(self.width))]
+        sums = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
+        half = len(sums) // 2
+        to_k = [f.fmul(x, f32(a.scale)) for x in sums[:half]]
+        for array, binding, gradient in ((keys, 5, to_k), (values, 6, sums[half:])):
+            self.store(array.rows, self.results, binding, self.head, self.first, self.nested(gradient))
+            f.synchronise_warp()

@@ -1,10 +1,10 @@
 """Kernels of attention by `wgmma`, for GPUs of compute capability 9.0.
 
 One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of
-the others has 64 rows, and multiplies them by the rows of a tile. Each of the two arrays of tiles has stages of its own (`pipeline`).
+the others has 64 rows, and multiplies them by the rows of a tile. Each of the two arrays of tiles has stages of its own (`TilePipeline`).
 Shared memory has the block's rows, the stages of both arrays, results, further bytes of tiles, and barriers, in this order. With
-`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `group_forward` and `group_backward` have
-what the kernels compute.
+`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `forward` and `backward` have what the
+kernels compute.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import NamedTuple
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
-from volta_fn.targets.nvidia.function import KernelFunction, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, TensorMap, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import KernelFunction, KernelHeader, TensorMap, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import ROW
-from volta_fn.targets.nvidia.pipeline import BARRIER, TilePipeline
-from volta_fn.targets.nvidia.warp_groups import ROWS, GroupProduct, GroupStep, SharedMatrix, await_products
+from volta_fn.targets.nvidia.matrix_units import BARRIER, ROWS, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Features of a box, and terms of one `wgmma`.
@@ -314,7 +312,7 @@ class GroupKernel(FragmentKernel, ABC):
         return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
-        """Wait for products, as `warp_groups.await_products` does."""
+        """Wait for products, as `matrix_units.await_products` does."""
         return await_products(self.f, values, remaining)
 
     def settle(self, values: Sequence[Value]) -> None:

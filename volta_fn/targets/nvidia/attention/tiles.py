@@ -1,4 +1,4 @@
-"""Tiles of rows in shared memory, and the loop over tiles that kernels share.
+"""Tiles of rows in shared memory, and blocks of queries or keys over them.
 
 The warps of a block share the rows of one operand or two, which stay in shared memory; rows of the other operands follow tile by tile, in
 several stages (`cp.async`). A warp multiplies fragments of its own rows by fragments of the tile. Its products are in registers as rows of
@@ -17,10 +17,9 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.function import ZERO, KernelFunction, f32, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader
+from volta_fn.targets.nvidia.kernel import MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32
 from volta_fn.targets.nvidia.matmul.problem import UNIT
-from volta_fn.targets.nvidia.swizzled import SwizzledRows, fragment_addresses
+from volta_fn.targets.nvidia.matrix_units import SwizzledRows, fragment_addresses
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8
@@ -344,3 +343,158 @@ class AttentionKernel(FragmentKernel):
                 for i, half in ((i, half) for i in range(len(sums)) for half in range(2)):
                     at = 2 * d + half
                     sums[i][at] = f.multiply_add(self.dtype, weights[i][k], right[2 * half : 2 * half + 2], sums[i][at])
+
+
+# Kernels whose blocks have queries of one head.
+#
+# A block reads the head's keys and values tile by tile. The forward pass is such a kernel, and the gradient of Q is another.
+
+
+class QueryKernel(AttentionKernel):
+    """A kernel by queries under construction.
+
+    Its first bindings are q, k and v. `more_rows` are the bindings and arrays that have rows of queries, too.
+    """
+
+    def __init__(self, a: Attention, schedule: AttentionSchedule, bindings: int, more_rows: Sequence[tuple[int, Rows]] = ()) -> None:
+        super().__init__(schedule, bindings, [(0, a.q), *more_rows], [(1, a.k), (2, a.v)])
+        self.a = a
+        self.blocks = -(-a.queries // schedule.rows)
+        self.factor = exponent_factor(a)
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        """Find the block's queries, and begin to copy them."""
+        f, a, s = self.f, self.a, self.schedule
+        self.head, self.first = query_block(f, a, s.rows)
+        self.copy_rows(self.head, self.first)
+        self.sources = [tile.source(self.head) for tile in self.column_tiles]
+        self.keys, self.values = self.column_tiles
+
+    def over_keys(
+        self, begin: Callable[[], None], state: Sequence[Value], body: Callable[[Value, Value, list[Value]], list[Value]], query: Value
+    ) -> list[Value]:
+        """Append the loop over the tiles of keys and values that the block sees.
+
+        The warp's first query is `query`; for the other arguments see `iterate`.
+        """
+        f, a, s = self.f, self.a, self.schedule
+
+        def copy(tile_number: Value, stage: Value) -> None:
+            for tile, source in zip(self.column_tiles, self.sources, strict=True):
+                tile.copy(source, f.times(tile_number, s.tile), stage)
+
+        def is_seen(tile_number: Value) -> Value:
+            """Emit whether the warp's last query sees the tile's first key."""
+            return f.compare("icmp ule", f.times(tile_number, s.tile), last)
+
+        count = key_tiles(f, a, self.first, s.rows, s.tile)
+        last = f.plus(query, i32(self.warp_tile.warp_rows - 1))
+        return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
+
+
+def query_block(f: KernelFunction, a: Attention, rows: int) -> tuple[Value, Value]:
+    """Return the head of a block of so many queries, and the first of them."""
+    position, head = f.divided(f.special("ctaid.x"), a.stack)
+    return head, f.times(f.minus(i32(-(-a.queries // rows) - 1), position), rows)  # those with most visible keys come first
+
+
+def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: int) -> Value:
+    """Return how many tiles of keys a block sees.
+
+    It has so many queries from `first` on.
+    """
+    count = i32(-(-a.keys // tile))
+    if not a.causal:
+        return count
+    return f.umin(count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
+
+
+def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:
+    """Replace values where a query does not see a key by minus infinity.
+
+    None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
+    """
+    f, step = kernel.f, kernel.warp_tile.step
+    is_ragged = a.keys % kernel.warp_tile.tile != 0
+    if not a.causal and not is_ragged:
+        return values
+    last = f.plus(key, i32(step - 1))
+    conditions = [f.compare("icmp ugt", last, query)] if a.causal else []
+    conditions += [f.compare("icmp uge", last, i32(a.keys))] if is_ragged else []
+    condition = conditions[0] if len(conditions) == 1 else f.binary("or", *conditions)
+
+    def mask() -> list[Value]:
+        column = f.plus(key, f.times(kernel.t, 2))
+        beyond = f.minus(i32(a.keys), column)
+        result = []
+        for i, fragment in enumerate(values):
+            ends = []
+            for half in range(2):
+                after = f.minus(f.plus(query, kernel.g, i32(FRAGMENT * i + 8 * half + 1)), column)
+                end = after if a.causal else beyond
+                ends.append(f.intrinsic("llvm.smin.i32", "i32", after, beyond) if a.causal and is_ragged else end)
+            for n, columns in enumerate(fragment):
+                for k, x in enumerate(columns):
+                    result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, MINUS_INFINITY))
+        return result
+
+    return kernel.nested(f.branch(condition, mask, lambda: kernel.flat(values)))
+
+
+# Kernels whose blocks have keys of one head of K and V.
+#
+# A block reads, tile by tile, the queries and cotangents of all heads that share it. Products are transposed: their rows are keys.
+
+
+class KeyBlock:
+    """A block of keys and the tiles of queries that see it.
+
+    Of a head none of whose queries does, the last tile is read.
+    """
+
+    def __init__(self, f: KernelFunction, a: Attention, rows: int, tile: int) -> None:
+        self.f, self.a, self.tile = f, a, tile
+        position, group = f.divided(f.special("ctaid.x"), a.groups)  # the first keys are seen by most queries
+        #: The first key, and the first of the heads that share it.
+        self.first, self.head = f.times(position, rows), f.times(group, a.shared)
+        tiles = -(-a.queries // tile)
+        self._first_tile, self._each = i32(0), i32(tiles)
+        #: The number of tiles of all heads.
+        self.count = i32(a.shared * tiles)
+        if a.causal:
+            self._first_tile = f.umin(f.quotient(self.first, tile), i32(tiles - 1))
+            self._each = f.minus(i32(tiles), self._first_tile)
+            self.count = f.times(self._each, a.shared)
+
+    def position(self, tile_number: Value) -> tuple[Value, Value]:
+        """Return the head of a tile and its first query."""
+        f, head = self.f, self.head
+        if self.a.shared > 1:
+            further = f.binary("udiv", tile_number, self._each)
+            tile_number = f.minus(tile_number, f.binary("mul", further, self._each))
+            head = f.plus(head, further)
+        return head, f.times(f.plus(self._first_tile, tile_number), self.tile)
+
+
+def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Value, query: Value) -> Sums:
+    """Replace values where a query does not see a key by minus infinity.
+
+    Rows are keys from `key` on, columns are queries from `query` on.
+    """
+    f = kernel.f
+    if not a.causal:
+        return values
+
+    def mask() -> list[Value]:
+        column = f.plus(query, f.times(kernel.t, 2))
+        result = []
+        for i, fragment in enumerate(values):
+            begins = [f.minus(f.plus(key, kernel.g, i32(FRAGMENT * i + 8 * half)), column) for half in range(2)]
+            for n, columns in enumerate(fragment):
+                for k, x in enumerate(columns):
+                    result.append(f.select(f.compare("icmp sge", i32(8 * n + k % 2), begins[k // 2]), x, MINUS_INFINITY))
+        return result
+
+    last_key = f.plus(key, i32(kernel.warp_tile.warp_rows - 1))
+    return kernel.nested(f.branch(f.compare("icmp ugt", last_key, query), mask, lambda: kernel.flat(values)))

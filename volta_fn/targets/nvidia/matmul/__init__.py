@@ -1,9 +1,226 @@
 """Products of matrices on the matrix units of NVIDIA GPUs.
 
-In the order in which to read: `problem` (which products, and how their operands lie in memory), `schedule` (tiles), `results` (what is
-done with sums), `wgmma` and `mma` (the kernels), and `contract` (the choice for a kernel of a program).
+In the order in which to read: `problem` (which products, how their operands lie in memory, and tiles), `results` (what is done with sums),
+and `kernels` (by `mma.sync` and by `wgmma`). Here follows the choice for a kernel of a program.
 """
 
-from volta_fn.targets.nvidia.matmul.contract import computes_product as computes_product
-from volta_fn.targets.nvidia.matmul.contract import contraction as contraction
-from volta_fn.targets.nvidia.matmul.contract import multiplies_dequantized as multiplies_dequantized
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
+from volta_fn.primitives.quantized import QuantizedLayout
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
+from volta_fn.targets.nvidia.matmul.kernels import WarpGroupKernel, WarpKernel
+from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, MatrixProduct, Schedule, choose, copy_kernel, matrix_product, tiles
+from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
+from volta_fn.targets.wgsl import loops
+from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+
+#: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
+_FEWEST, _NARROWEST = 1 << 25, 16
+
+#: The fewest multiplications by `wgmma` where sums are of few terms, and how many these are: 32×1024×256 in bfloat16 took 2.2 µs on an
+#: H200, by shaders 3.6. A training step of an LSTM was not faster when its products of four times as many terms used `wgmma`, too.
+_FEWEST_OF_SHORT, _SHORT = 1 << 22, 512
+
+#: How many times as many there must be with each copy of an operand, and the fewest multiplications per element of a copy.
+_FEWEST_PER_COPY, _FEWEST_PER_ELEMENT = 4, 128
+
+#: The dtypes and operations of epilogues that are computed in registers; others are a second dispatch.
+DTYPES = frozenset(map(np.dtype, (dtypes.bfloat16, np.float16, np.float32, np.int32, np.uint32, np.bool_)))
+OPERATIONS = frozenset(
+    "abs acos acosh add and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp convert_element_type cos cosh div eq exp exp2 "
+    "expm1 floor ge gt integer_pow is_finite le log log1p log2 logaddexp logistic lt max min mul ne neg not or pow rem round "
+    "round_half_even rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt sub tan tanh xor".split()
+)
+
+
+class ProductOptions(NamedTuple):
+    """Choices of a product's routine that are forced; None: the routine's own."""
+
+    schedule: AnySchedule | None = None
+    #: Whether the epilogue is computed in registers.
+    inside: bool | None = None
+
+
+CHOSEN = ProductOptions()
+
+
+def computes_product(kernel: Kernel, capabilities: TargetCapabilities) -> bool:
+    """Return whether a kernel is a product that is worth matrix units."""
+    return _matrices(kernel, capabilities) is not None
+
+
+def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: ProductOptions = CHOSEN) -> Routine | None:
+    """Return the routine of a kernel that is such a product; None for others."""
+    matrices = _matrices(kernel, capabilities)
+    if matrices is None:
+        return None
+    contraction, product = matrices
+    schedule = options.schedule or choose(product, capabilities)
+    inside = _can_be_inside(contraction) if options.inside is None else options.inside
+    first = len(kernel.inputs) + len(kernel.stores)
+    if inside and schedule.splits == 1:
+        copies = _Copies(contraction, product, first)
+        return Routine(
+            (*copies.dispatches(capabilities), _whole(contraction, product, copies.numbers, schedule, capabilities)), tuple(copies.sizes)
+        )
+    last = finishing(contraction, schedule.splits, capabilities)
+    if last is None:
+        return None
+    copies = _Copies(contraction, product, first + 1)
+    buffers = tuple(dict.fromkeys([*copies.numbers, first]))
+    partial = dispatch_of(product, schedule, partial_sums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
+    size = 4 * schedule.splits * product.batch * product.m * product.n
+    return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
+
+
+class _Copies:
+    """The copies of operands that matrix units cannot read in place.
+
+    They are workspaces, numbered from `first` on.
+    """
+
+    def __init__(self, contraction: Contraction, product: MatrixProduct, first: int) -> None:
+        #: The numbers of the operands' buffers, and bytes of the workspaces.
+        self.numbers: list[int] = []
+        self.sizes: list[int] = []
+        self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
+        problem = contraction.problem()
+        sides = (contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)
+        for load, side, operand, remainders in sides:
+            if not operand.is_copy:
+                self.numbers.append(load.input)
+                continue
+            elements, number = contraction.kernel.inputs[load.input].size, first + len(self.sizes)
+            kernel = copy_kernel(side, elements, None if operand.dtype == side.dtype else remainders)
+            self._kernels.append((kernel, (load.input, number)))
+            self.numbers.append(number)
+            self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
+
+    def dispatches(self, capabilities: TargetCapabilities) -> list[Dispatch]:
+        """Return the dispatches that copy."""
+        return [dispatch for kernel, numbers in self._kernels for dispatch in elementwise_dispatches(kernel, numbers, capabilities)]
+
+
+def elementwise_dispatches(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
+    """Return the dispatches of an elementwise kernel on buffers of these numbers."""
+    routine = loops.routine(kernel, device, {})
+    assert not routine.workspaces, "an elementwise kernel is one dispatch"
+    return [replace(d, buffers=tuple([numbers[number] for number in d.buffers])) for d in routine.dispatches]
+
+
+def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
+    """Return a kernel as a product that is worth matrix units."""
+    contraction = contraction_of(kernel) if capabilities.matrix_units else None
+    if contraction is None:
+        return None
+    contraction = contraction.oriented()
+    total = contraction.kernel.nodes[contraction.total]
+    precision = total.precision if isinstance(total, Reduce) else ""
+    dtypes = HALVES
+    if capabilities.matrix_units == "wgmma":
+        dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if precision == TENSORFLOAT32 else {np.dtype(np.int8)}
+    product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X)
+    if product is None or not is_worthwhile(product, capabilities):
+        return None
+    if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
+        product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
+    return contraction, product
+
+
+def multiplies_dequantized(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> bool:
+    """Return whether matrix units multiply by a quantised matrix.
+
+    It is converted to floats before.
+    """
+    x, outputs = avals[0], layout.size if transposed else avals[1].shape[-2]
+    if not device.matrix_units or x.dtype not in HALVES or min(x.shape[-2], x.shape[-1], outputs) < _NARROWEST:
+        return False
+    return x.size * outputs >= _FEWEST
+
+
+def is_worthwhile(product: MatrixProduct, capabilities: TargetCapabilities) -> bool:
+    """Return whether matrix units compute a product faster than shaders do."""
+    if min(product.m, product.n, product.k) < _NARROWEST:
+        return False
+    if any(side.is_copy and other.outer < _FEWEST_PER_ELEMENT for side, other in (tuple(product), tuple(product)[::-1])):
+        return False
+    copies = product.lhs.is_copy + product.rhs.is_copy
+    is_short = product.k <= _SHORT and product.lhs.dtype in HALVES and not copies and capabilities.matrix_units == "wgmma"
+    fewest = _FEWEST_OF_SHORT if is_short else _FEWEST
+    return product.batch * product.m * product.n * product.k >= fewest * _FEWEST_PER_COPY**copies
+
+
+def _can_be_inside(contraction: Contraction) -> bool:
+    """Return whether an epilogue can be computed in registers."""
+    for node in contraction.epilogue()[0].nodes:
+        if node.dtype not in DTYPES or not isinstance(node, Apply | Constant | Inside | Load | Position):
+            return False
+        if isinstance(node, Apply) and node.op not in OPERATIONS:
+            return False
+    return True
+
+
+def _whole(
+    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, capabilities: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product with its epilogue; `operands` are buffers."""
+    _, loaded = contraction.epilogue()
+    count, stores = len(contraction.kernel.inputs), len(contraction.kernel.stores)
+    outputs = range(count, count + stores)
+    buffers = tuple(dict.fromkeys([*operands, *loaded, *outputs]))
+    bindings = {number: binding for binding, number in enumerate(buffers)}
+    results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
+    target = _rounding(contraction)
+    if target is not None and isinstance(schedule, Schedule):
+        results = Rounded(product, schedule, target, bindings[count])
+    return dispatch_of(product, schedule, results, buffers, stores, capabilities)
+
+
+def _rounding(contraction: Contraction) -> ResultMap | None:
+    """Return where results are stored if sums are only rounded.
+
+    None for other epilogues, sums of integers, and dtypes of other than 16 bits.
+    """
+    kernel, loaded = contraction.epilogue()
+    dtype = kernel.outputs[0].dtype
+    if loaded or len(kernel.stores) != 1:
+        return None
+    value = kernel.nodes[kernel.stores[0].value]
+    if dtype not in HALVES or not isinstance(value, Apply) or value.op != "convert_element_type":
+        return None
+    sums = kernel.nodes[value.operands[0]]
+    if not isinstance(sums, Load) or sums.dtype != np.float32:
+        return None
+    target = replace(KernelEpilogue(contraction).target(), dtype=dtype)
+    return target if Rounded.fits(target) else None
+
+
+def dispatch_of(
+    product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, capabilities: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product.
+
+    The last `stores` of the buffers are its results.
+    """
+    kernel: WarpGroupKernel | WarpKernel
+    if isinstance(schedule, Schedule):
+        kernel = WarpGroupKernel(product, schedule, results, len(buffers))
+    else:
+        kernel = WarpKernel(product, schedule, results, len(buffers))
+    down, across = tiles(product, schedule)
+    total = down * across * product.batch * schedule.splits
+    most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))

@@ -20,9 +20,8 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
-from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
-from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
-from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
+from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.matmul.problem import ROW, AnySchedule, MatrixProduct
 
 _FLOAT32 = np.dtype(np.float32)
 

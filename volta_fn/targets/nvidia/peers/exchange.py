@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.function import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.peers.memory import (
     AREAS,
     BLOCKS,

@@ -1,4 +1,4 @@
-"""The collectives as kernels: reductions, gathers, exchanges and permutations.
+"""The collectives as kernels and routines: reductions, gathers, permutations.
 
 Arrays are contiguous. A reduction of several arrays numbers their words of 16 bytes one after another; the last word of an array may be
 incomplete. What is moved along an axis is moved in words that divide the bytes behind that axis.
@@ -8,17 +8,123 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices import distribution
+from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.llvm.text import Value, i64, vector_of
-from volta_fn.targets.nvidia.function import GLOBAL, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, KernelHeader, i32, kernel_dispatch
 from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, divided
-from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY
-from volta_fn.targets.nvidia.peers.numbers import Numbers, word_type
-from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY, Peers
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+
+# Words as numbers, which reductions combine.
+#
+# A word has up to 16 bytes. Floats of 16 bits are added and compared as float32, and rounded once, as the host does.
+
+#: LLVM's types of numbers in memory, by dtype.
+_STORED = {
+    "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double", "complex64": "float", "complex128": "double",
+    "bool": "i8",
+    **{f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+_BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+
+def word_type(size: int) -> str:
+    """Return the type as which a word of so many bytes is loaded and stored."""
+    return "<4 x i32>" if size == 16 else f"i{8 * size}"
+
+
+def combines(step: str, dtype: np.dtype) -> bool:
+    """Return whether numbers of a dtype are combined by "sum", "max" or "min" here."""
+    return dtype.name in _STORED and (step == "sum" or dtype.kind != "c") and (step != "sum" or dtype.kind != "b")
+
+
+class Numbers:
+    """The numbers of a dtype in words of `size` bytes, under construction.
+
+    Those that are combined may be of another dtype, `source`, of 16 bits: they travel as they are. With `compression` all travel as that
+    dtype, also results.
+    """
+
+    def __init__(
+        self, f: KernelFunction, dtype: np.dtype, size: int, compression: np.dtype | None = None, source: np.dtype | None = None
+    ) -> None:
+        self.f, self.dtype, self.size = f, dtype, size
+        self.lanes = size // (dtype.itemsize if dtype.kind != "c" else dtype.itemsize // 2)
+        self.source = source or dtype
+        #: The dtypes of operands and of results on their way.
+        self.wire, self.result_wire = compression or self.source, compression or dtype
+        #: Bytes of a word that is combined, and of operands' and results' words on their way.
+        self.source_size, self.wire_size, self.result_size = [
+            size * each.itemsize // dtype.itemsize for each in (self.source, self.wire, self.result_wire)
+        ]
+
+    def decoded(self, word: Value) -> Value:
+        """Emit the numbers of a word that is combined."""
+        return self._decoded(word, self.source)
+
+    def encoded(self, numbers: Value) -> Value:
+        """Emit the word of numbers."""
+        return self._encoded(numbers, self.dtype)
+
+    def sent(self, word: Value) -> Value:
+        """Emit a word that is combined as it travels."""
+        return word if self.wire == self.source else self._encoded(self.decoded(word), self.wire)
+
+    def arrived(self, word: Value) -> Value:
+        """Emit the numbers of a word that has arrived."""
+        return self._decoded(word, self.wire)
+
+    def sent_result(self, numbers: Value) -> Value:
+        """Emit the word of a result as it travels."""
+        return self._encoded(numbers, self.result_wire)
+
+    def arrived_result(self, word: Value) -> Value:
+        """Emit the word of a result that has travelled."""
+        return word if self.result_wire == self.dtype else self.encoded(self._decoded(word, self.result_wire))
+
+    def _decoded(self, word: Value, dtype: np.dtype) -> Value:
+        f, lanes = self.f, self.lanes
+        numbers = f.cast("bitcast", word, vector_of(_STORED[dtype.name], lanes))
+        if dtype == _BFLOAT16:
+            wide = f.cast("zext", numbers, vector_of("i32", lanes))
+            shifted = f.binary("shl", wide, f.splat(Value("i32", "16"), lanes))
+            return f.cast("bitcast", shifted, vector_of("float", lanes))
+        return f.cast("fpext", numbers, vector_of("float", lanes)) if dtype == np.float16 else numbers
+
+    def _encoded(self, numbers: Value, dtype: np.dtype) -> Value:
+        f, type_ = self.f, word_type(self.lanes * dtype.itemsize if dtype.kind != "c" else self.size)
+        if dtype in (_BFLOAT16, np.dtype(np.float16)):
+            numbers = f.cast("fptrunc", numbers, vector_of("bfloat" if dtype == _BFLOAT16 else "half", self.lanes))
+        return f.cast("bitcast", numbers, type_)
+
+    def combined(self, step: str, parts: Sequence[Value]) -> Value:
+        """Emit the sum, maximum or minimum of numbers, from the first to the last."""
+        total = parts[0]
+        for part in parts[1:]:
+            total = self._pair(step, total, part)
+        return total
+
+    def _pair(self, step: str, x: Value, y: Value) -> Value:
+        f, is_float = self.f, self.dtype.kind in "fcV"  # bfloat16 is of the kind V
+        if step == "sum":
+            return f.binary("fadd" if is_float else "add", x, y)
+        if is_float:  # NaN stays
+            first = f.compare(f"fcmp {'ogt' if step == 'max' else 'olt'}", x, y)
+            return f.select(f.binary("or", first, f.compare("fcmp uno", x, x)), x, y)
+        sign = "s" if self.dtype.kind == "i" else "u"
+        return f.select(f.compare(f"icmp {sign}{'gt' if step == 'max' else 'lt'}", x, y), x, y)
+
+
+# Kernels.
 
 #: The fewest bytes of a block.
 _FEWEST = 1 << 13
@@ -449,3 +555,126 @@ def permuted(
 
     f.exchanges(division.exchanges, post, take)
     return _dispatch(f, ranks, buffers, 1, division)
+
+
+# The routines of collectives between processes.
+#
+# Those of other processes, and of arrays that these kernels do not have, run on the host.
+
+#: The most bytes of an array, so that 32 bits number its words.
+_LARGEST = 1 << 30
+#: The most arrays of a kernel.
+_MOST_ARRAYS = 24
+
+
+Avals = tuple[ShapedArray, ...]
+
+
+def _ranks(params: dict[str, Any]) -> tuple[int, ...]:
+    return distribution.members_of(params["axis_names"], params.get("axis_index_groups"))
+
+
+def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+# Reductions.
+
+
+def _buckets(avals: Avals, dtypes: Sequence[np.dtype]) -> list[list[int]]:
+    """Group arrays with elements by their dtypes and those of their results."""
+    by_dtypes: dict[tuple[np.dtype, np.dtype], list[list[int]]] = {}
+    for number, (aval, dtype) in enumerate(zip(avals, dtypes, strict=True)):
+        if aval.size:
+            groups = by_dtypes.setdefault((aval.dtype, dtype), [[]])
+            size = aval.size * dtype.itemsize
+            if len(groups[-1]) == _MOST_ARRAYS or sum([avals[i].size * dtype.itemsize for i in groups[-1]]) + size > _LARGEST:
+                groups.append([])
+            groups[-1].append(number)
+    return [group for groups in by_dtypes.values() for group in groups if group]
+
+
+def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
+    """Return the routine of a reduction by "sum", "max" or "min"."""
+    dtypes = params.get("dtypes") or [aval.dtype for aval in avals]
+    sizes = [aval.size * dtype.itemsize for aval, dtype in zip(avals, dtypes, strict=True)]
+    if any(size > _LARGEST for size in sizes) or not all(combines(step, aval.dtype) for aval in avals) or not any(sizes):
+        return None
+    ranks = _ranks(params)
+    if not shared.connect(ranks):
+        return None
+    compression = None if params.get("compression") is None else _BFLOAT16
+    dispatches: list[Dispatch] = []
+    for bucket in _buckets(avals, dtypes):
+        buffers = [*bucket, *[len(avals) + number for number in bucket]]
+        source, dtype = avals[bucket[0]].dtype, dtypes[bucket[0]]
+        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source))
+    return Routine(tuple(dispatches))
+
+
+def sums(eqn: Equation, shared: Peers) -> bool:
+    """Return whether processes share the memory by which kernels compute a sum."""
+    return shared.connect(_ranks(eqn.params))
+
+
+# Rows.
+
+
+def _moves(aval: ShapedArray, params: dict[str, Any], shared: Peers, copies: int = 1) -> bool:
+    """Return whether an array is moved between processes by a kernel.
+
+    The result has so many `copies` of it.
+    """
+    return 0 < aval.nbytes <= _LARGEST and aval.nbytes * copies < 2 * _LARGEST and shared.connect(_ranks(params))
+
+
+def all_gather(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
+    """Return the routine of a gather."""
+    (aval,) = avals
+    if not _moves(aval, params, shared, params["size"]):
+        return None
+    behind = _bytes(aval.shape[params["axis"] :], aval.dtype)
+    target = Rows(behind, params["size"])
+    return Routine((moved(aval.nbytes, Rows(aval.nbytes, 1), target, (0, 1), _ranks(params)),))
+
+
+def all_to_all(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
+    """Return the routine of an exchange of rows."""
+    (aval,) = avals
+    if not _moves(aval, params, shared):
+        return None
+    split, concat = params["split_axis"], params["concat_axis"]
+    rest = [*aval.shape[:split], *aval.shape[split + 1 :]]
+    count = aval.shape[split]
+    source, target = Rows(_bytes(aval.shape[split + 1 :], aval.dtype), count), Rows(_bytes(rest[concat:], aval.dtype), count)
+    return Routine((moved(aval.nbytes // count, source, target, (0, 1), _ranks(params)),))
+
+
+def reduce_scatter(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
+    """Return the routine of a sum of which each process keeps a row."""
+    (aval,) = avals
+    if not combines("sum", aval.dtype) or not _moves(aval, params, shared):
+        return None
+    axis = params["axis"]
+    source = Rows(_bytes(aval.shape[axis + 1 :], aval.dtype), aval.shape[axis])
+    return Routine((scattered_sum(aval.dtype, aval.nbytes // aval.shape[axis], source, (0, 1), _ranks(params)),))
+
+
+def ppermute(avals: Avals, params: dict[str, Any], shared: Peers) -> Routine | None:
+    """Return the routine of a permutation."""
+    (aval,) = avals
+    if not _moves(aval, params, shared):
+        return None
+    return Routine((permuted(aval.nbytes, params["perm"], (0, 1), _ranks(params)),))
+
+
+#: Makers of routines by the name of the primitive.
+ROUTINES: dict[str, Callable[..., Routine | None]] = {
+    "psum_bucket": partial(_reduced, "sum"),
+    "pmax": partial(_reduced, "max"),
+    "pmin": partial(_reduced, "min"),
+    "all_gather": all_gather,
+    "all_to_all": all_to_all,
+    "reduce_scatter": reduce_scatter,
+    "ppermute": ppermute,
+}

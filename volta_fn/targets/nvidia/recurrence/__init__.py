@@ -1,6 +1,6 @@
 """Scans of recurrent layers, and of their gradients, as one kernel.
 
-In the order in which to read: `problem` (which scans are recurrences), `schedule` (how they are divided among blocks), `kernel`.
+In the order in which to read: `problem` (which scans are recurrences), `kernel` (how they are divided among blocks, and computed).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from volta_fn.compiler.target import RoutineKey, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
-from volta_fn.targets.nvidia.recurrence.kernel import COUNTER, RecurrentKernel, published_bytes
+from volta_fn.targets.nvidia.recurrence.kernel import COUNTER, RecurrentKernel, Tiling, choose, published_bytes
 from volta_fn.targets.nvidia.recurrence.problem import Read, Recurrence, recurrence_of
-from volta_fn.targets.nvidia.recurrence.schedule import Tiling, choose
 from volta_fn.targets.wgsl.convolution import zeros
 from volta_fn.targets.wgsl.routine import Routine
 

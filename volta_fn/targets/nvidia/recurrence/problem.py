@@ -18,7 +18,7 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.jaxpr import Literal as LiteralAtom
 from volta_fn.primitives.contraction import TENSORFLOAT32
-from volta_fn.targets.nvidia.matmul.contract import DTYPES, OPERATIONS
+from volta_fn.targets.nvidia.matmul import DTYPES, OPERATIONS
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 
 #: What the axes of an array number: rows of the batch, units, or nothing, as their size is 1 or they are broadcast.

@@ -17,10 +17,9 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import Form, Window
 from volta_fn.runtime.llvm.text import Value, vector_of
-from volta_fn.targets.nvidia.function import LOWEST, MINUS_INFINITY, ZERO, KernelFunction, f32, i32
-from volta_fn.targets.nvidia.kernel import KernelHeader, kernel_dispatch
+from volta_fn.targets.nvidia.kernel import LOWEST, MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
-from volta_fn.targets.nvidia.rows.weights import as_float
+from volta_fn.targets.nvidia.rows.kernel import as_float
 from volta_fn.targets.wgsl.routine import Routine
 
 #: Keys and threads of a block, and the most blocks that divide the keys of a group.

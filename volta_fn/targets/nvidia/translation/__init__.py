@@ -3,8 +3,8 @@
 The subset is what the package writes: no textures, no overridable constants, no pointers except as arguments of built-in functions.
 Workgroup memory holds anything when a workgroup begins, where WGSL has zeros: shaders write what they read.
 
-In the order in which to read: `syntax` (tokens, the tree, the parser), `types` (and their layout in memory), `values` (what operators and
-conversions become), `builtins` (WGSL's functions), `expressions`, `statements`, and `module` (memory, functions, the kernel).
+In the order in which to read: `syntax` (tokens, the tree, the parser), `values` (types and their layout in memory, and what operators and
+conversions become), `expressions` (also WGSL's functions), and `module` (statements, memory, functions, the kernel).
 """
 
 from volta_fn.targets.nvidia.translation.module import TranslatedShader as TranslatedShader

@@ -1,34 +1,363 @@
-"""Expressions of WGSL as values, and places in memory."""
+"""Expressions of WGSL as values, places in memory, and built-in functions."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from volta_fn.targets.nvidia.translation import builtins
 from volta_fn.targets.nvidia.translation.syntax import Binary, Call, Expression, Index, Literal, Member, Name, TypeName, Unary
-from volta_fn.targets.nvidia.translation.types import (
+from volta_fn.targets.nvidia.translation.values import (
     ABSTRACT_FLOAT,
     ABSTRACT_INT,
     BOOL,
     F16,
     F32,
+    F64,
+    GLOBAL,
     I32,
     SCALARS,
+    SHARED,
     SUFFIXES,
     U32,
+    U64,
     Array,
     Atomic,
+    Instructions,
+    Operand,
+    Place,
     Scalar,
     Structure,
     Type,
+    Value,
     Vector,
+    concrete,
+    constant,
     default_type,
     element_of,
+    suffix,
+    with_element,
+    zero,
 )
-from volta_fn.targets.nvidia.translation.values import GLOBAL, Instructions, Operand, Place, Value, concrete, constant, zero
+
+# Built-in functions.
+
+#: Invocations of a subgroup.
+SUBGROUP = 32
+
+Builtin = Callable[..., Value]
+
+
+def _splat(i: Instructions, model: Value, number: float) -> Value:
+    """Return a number as a value of another's type."""
+    scalar = constant(element_of(model.type), number)
+    return i.splat(scalar, model.type.lanes) if isinstance(model.type, Vector) else scalar
+
+
+def _of_integers_or_floats(name: str, floats: str = "") -> Builtin:
+    """Return a function whose intrinsics depend on the kind of numbers."""
+
+    def call(i: Instructions, *operands: Value) -> Value:
+        kind = element_of(operands[0].type).kind
+        prefix = floats or name if kind == "float" else f"{'s' if kind == 'int' else 'u'}{name}"
+        return i.intrinsic(operands[0].type, f"llvm.{prefix}.{suffix(operands[0].type)}", *operands)
+
+    return call
+
+
+def _same(name: str) -> Builtin:
+    """Return a function that LLVM has for every type."""
+    return lambda i, *operands: i.intrinsic(operands[0].type, f"llvm.{name}.{suffix(operands[0].type)}", *operands)
+
+
+# Numbers. Those of the least and the greatest of two numbers ignore NaN, and take -0.0 for less than 0.0.
+
+_min, _max = _of_integers_or_floats("min", "minimumnum"), _of_integers_or_floats("max", "maximumnum")
+
+
+def _clamp(i: Instructions, x: Value, low: Value, high: Value) -> Value:
+    return _min(i, _max(i, x, low), high)
+
+
+def _saturate(i: Instructions, x: Value) -> Value:
+    return _clamp(i, x, _splat(i, x, 0.0), _splat(i, x, 1.0))
+
+
+def _abs(i: Instructions, x: Value) -> Value:
+    kind = element_of(x.type).kind
+    if kind == "float":
+        return i.intrinsic(x.type, f"llvm.fabs.{suffix(x.type)}", x)
+    return x if kind == "uint" else i.intrinsic(x.type, f"llvm.abs.{suffix(x.type)}", x, "i1 false")
+
+
+def _sign(i: Instructions, x: Value) -> Value:
+    """Return -1, 0 or 1; zeros and NaN give 0."""
+    none = zero(x.type)
+    positive = i.select(i.binary(">", x, none), _splat(i, x, 1), none)
+    return i.select(i.binary("<", x, none), _splat(i, x, -1), positive)
+
+
+def _fract(i: Instructions, x: Value) -> Value:
+    return i.binary("-", x, _same("floor")(i, x))
+
+
+def _dot(i: Instructions, x: Value, y: Value) -> Value:
+    first, *others = i.components(i.binary("*", x, y))
+    for term in others:
+        first = i.binary("+", first, term)
+    return first
+
+
+def _mix(i: Instructions, x: Value, y: Value, weight: Value) -> Value:
+    return i.binary("+", i.binary("*", x, i.binary("-", _splat(i, x, 1.0), weight)), i.binary("*", y, weight))
+
+
+def _step(i: Instructions, edge: Value, x: Value) -> Value:
+    return i.select(i.binary("<=", edge, x), _splat(i, x, 1.0), _splat(i, x, 0.0))
+
+
+def _reduced(name: str) -> Builtin:
+    return lambda i, x: i.intrinsic(BOOL, f"llvm.vector.reduce.{name}.{suffix(x.type)}", x) if isinstance(x.type, Vector) else x
+
+
+# Functions that WGSL lets devices approximate. They are of float32; float16 is computed in it.
+
+
+def _approximate(name: str) -> Builtin:
+    def call(i: Instructions, x: Value) -> Value:
+        def scalar(x: Value) -> Value:
+            if x.type is F64:
+                raise i.fault("approximations are of float32 and float16 alone")
+            return i.convert(element_of(x.type), i.intrinsic(F32, f"llvm.nvvm.{name}.approx.f", i.convert(F32, x)))
+
+        return i.by_component(scalar, x)
+
+    return call
+
+
+_exp2, _log2, _sin, _cos = map(_approximate, ("ex2", "lg2", "sin", "cos"))
+
+
+def _exp(i: Instructions, x: Value) -> Value:
+    return _exp2(i, i.binary("*", x, _splat(i, x, math.log2(math.e))))
+
+
+def _log(i: Instructions, x: Value) -> Value:
+    return i.binary("*", _log2(i, x), _splat(i, x, math.log(2)))
+
+
+def _pow(i: Instructions, x: Value, y: Value) -> Value:
+    return _exp2(i, i.binary("*", y, _log2(i, x)))
+
+
+def _tan(i: Instructions, x: Value) -> Value:
+    return i.binary("/", _sin(i, x), _cos(i, x))
+
+
+def _tanh(i: Instructions, x: Value) -> Value:
+    """Return 1 - 2 / (exp(2 x) + 1)."""
+    one = _splat(i, x, 1.0)
+    return i.binary("-", one, i.binary("/", _splat(i, x, 2.0), i.binary("+", _exp(i, i.binary("+", x, x)), one)))
+
+
+# Bits.
+
+
+def _zeros(name: str) -> Builtin:
+    return lambda i, x: i.intrinsic(x.type, f"llvm.{name}.{suffix(x.type)}", x, "i1 false")
+
+
+def _first_trailing_bit(i: Instructions, x: Value) -> Value:
+    """Return the number of the lowest bit that is 1; -1 of 0."""
+    return i.select(i.binary("==", x, zero(x.type)), _splat(i, x, -1), _zeros("cttz")(i, x))
+
+
+def _first_leading_bit(i: Instructions, x: Value) -> Value:
+    """Return the number of the highest bit that differs from the sign.
+
+    It is -1 where there is none.
+    """
+    scalar = element_of(x.type)
+    if scalar.kind == "int":
+        x = i.binary("^", x, i.binary(">>", x, _splat(i, Value(with_element(x.type, U32), ""), scalar.bits - 1)))
+    return i.binary("-", _splat(i, x, scalar.bits - 1), _zeros("ctlz")(i, x))
+
+
+def _field(i: Instructions, x: Value, offset: Value, count: Value) -> tuple[Value, Value]:
+    """Return the offset and the length of a field of bits, within the width."""
+    width = constant(U32, element_of(x.type).bits)
+    offset = _min(i, concrete(offset, U32), width)
+    return offset, _min(i, concrete(count, U32), i.binary("-", width, offset))
+
+
+def _extract_bits(i: Instructions, x: Value, offset: Value, count: Value) -> Value:
+    offset, count = _field(i, x, offset, count)
+    width = constant(U32, element_of(x.type).bits)
+    shift = i.binary("-", i.binary("-", width, offset), count)
+    moved = i.binary(">>", i.binary("<<", x, shift), i.binary("-", width, count))
+    is_empty = i.binary("==", count, constant(U32, 0))  # then a shift by the width is none
+    return i.select(is_empty, zero(x.type), moved)
+
+
+def _insert_bits(i: Instructions, x: Value, bits: Value, offset: Value, count: Value) -> Value:
+    offset, count = _field(i, x, offset, count)
+    scalar = element_of(x.type)
+    ones = i.bitcast(with_element(x.type, U64 if scalar.bits == 64 else U32), _splat(i, x, -1))
+    mask = i.binary("<<", i.binary(">>", ones, i.binary("-", constant(U32, scalar.bits), count)), offset)
+    mask = i.bitcast(x.type, mask)
+    result = i.binary("|", i.binary("&", x, i.inverted(mask)), i.binary("&", i.binary("<<", bits, offset), mask))
+    return i.select(i.binary("==", count, constant(U32, 0)), x, result)
+
+
+def _unpack_half(i: Instructions, x: Value) -> Value:
+    return i.convert(F32, i.bitcast(Vector(F16, 2), x))
+
+
+def _pack_half(i: Instructions, x: Value) -> Value:
+    return i.bitcast(U32, i.convert(F16, x))
+
+
+#: Functions of operands of one type, by name.
+_UNIFORM: dict[str, Builtin] = {
+    "min": _min, "max": _max, "clamp": _clamp, "saturate": _saturate, "abs": _abs, "sign": _sign,
+    "floor": _same("floor"), "ceil": _same("ceil"), "trunc": _same("trunc"), "round": _same("roundeven"), "fract": _fract,
+    "sqrt": _same("sqrt"), "fma": _same("fma"), "dot": _dot, "mix": _mix, "step": _step,
+    "exp": _exp, "exp2": _exp2, "log": _log, "log2": _log2, "pow": _pow, "inverseSqrt": _approximate("rsqrt"),
+    "sin": _sin, "cos": _cos, "tan": _tan, "tanh": _tanh,
+    "any": _reduced("or"), "all": _reduced("and"),
+    "countOneBits": _same("ctpop"), "reverseBits": _same("bitreverse"), "countLeadingZeros": _zeros("ctlz"),
+    "countTrailingZeros": _zeros("cttz"), "firstLeadingBit": _first_leading_bit, "firstTrailingBit": _first_trailing_bit,
+    "unpack2x16float": _unpack_half, "pack2x16float": _pack_half,
+}  # fmt: skip
+_OTHERS: dict[str, Builtin] = {"extractBits": _extract_bits, "insertBits": _insert_bits}
+
+
+def builtin(i: Instructions, name: str, operands: Sequence[Value]) -> Value | None:
+    """Return the result of a function of numbers; None if the name is unknown."""
+    if name == "select":
+        no, yes = i.unify(*operands[:2])
+        return i.select(operands[2], concrete(yes), concrete(no))
+    if name in _OTHERS:
+        return _OTHERS[name](i, *map(concrete, operands))
+    function = _UNIFORM.get(name)
+    return None if function is None else function(i, *map(concrete, i.unify(*operands)))
+
+
+# Atomics and barriers. Atomics are relaxed: what else they order, barriers do.
+
+_ATOMICS = {"Add": "add", "Sub": "sub", "Max": "max", "Min": "min", "And": "and", "Or": "or", "Xor": "xor", "Exchange": "xchg"}
+
+
+def atomic(i: Instructions, name: str, place: Operand, operands: Sequence[Value]) -> Value | None:
+    """Return the result of an atomic function, whose name follows `atomic`."""
+    if not isinstance(place, Place) or not isinstance(place.type, Atomic):
+        raise i.fault(f"atomic{name} needs the address of an atomic")
+    scalar = place.type.element
+    order = f'syncscope("{"block" if place.space == SHARED else "device"}") monotonic'
+    values = [concrete(value, scalar) for value in operands]
+    if name == "Load":
+        return i.let(scalar, f"load atomic {scalar.llvm}, {place} {order}, align {scalar.alignment}")
+    if name == "Store":
+        i.do(f"store atomic {values[0]}, {place} {order}, align {scalar.alignment}")
+        return None
+    if name not in _ATOMICS:
+        raise i.fault(f"atomic{name}")
+    sign = "u" if scalar.kind == "uint" and name in ("Max", "Min") else ""
+    return i.let(scalar, f"atomicrmw {sign}{_ATOMICS[name]} {place}, {values[0]} {order}")
+
+
+_BARRIER = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
+
+
+def barrier(i: Instructions) -> None:
+    """Append a barrier of the workgroup, which orders all memory.
+
+    Of two in a row, one is enough.
+    """
+    if i.is_terminated or i.lines[-1:] != [_BARRIER]:
+        i.run("llvm.nvvm.barrier.cta.sync.aligned.all", "i32 0")
+
+
+# Subgroups: 32 invocations, or the whole workgroup where it has fewer.
+
+
+#: What reductions combine two numbers by: an operator or a function.
+_REDUCTIONS: dict[str, str | Builtin] = {"Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max}
+
+
+class Subgroup:
+    """The functions of subgroups in workgroups of a number of invocations."""
+
+    def __init__(self, i: Instructions, invocations: int) -> None:
+        self._i = i
+        if invocations > SUBGROUP and invocations % SUBGROUP:
+            raise i.fault(f"a workgroup of {invocations} invocations has no whole subgroups")
+        self._size = min(invocations, SUBGROUP)
+        self._mask = f"i32 {(1 << self._size) - 1 if self._size < SUBGROUP else -1}"
+
+    def call(self, name: str, operands: Sequence[Value]) -> Value:
+        """Return the result of a function, whose name follows `subgroup`."""
+        i = self._i
+        if name == "Elect":
+            return i.binary("==", self.lane(), constant(U32, 0))
+        x, *others = [concrete(value) for value in operands]
+        by = others[0] if others else constant(U32, 0)
+        match name:
+            case "Shuffle" | "Broadcast" | "BroadcastFirst":
+                return self._shuffle("idx", x, by)
+            case "ShuffleXor" | "ShuffleUp" | "ShuffleDown":
+                return self._shuffle({"Xor": "bfly", "Up": "up", "Down": "down"}[name.removeprefix("Shuffle")], x, by)
+            case "Ballot":
+                word = i.intrinsic(U32, "llvm.nvvm.vote.ballot.sync", self._mask, x)
+                return i.composite(Vector(U32, 4), [word, *[constant(U32, 0)] * 3])
+            case "Any" | "All":
+                return i.intrinsic(BOOL, f"llvm.nvvm.vote.{name.lower()}.sync", self._mask, x)
+            case "InclusiveAdd" | "ExclusiveAdd":
+                return self._scan(x, name == "InclusiveAdd")
+        combine = _REDUCTIONS.get(name)
+        if combine is None or self._size.bit_count() != 1:
+            raise i.fault(f"the function subgroup{name} of {self._size} invocations")
+        reach = self._size // 2
+        while reach:
+            other = self._shuffle("bfly", x, constant(U32, reach))
+            x = i.binary(combine, x, other) if isinstance(combine, str) else combine(i, x, other)
+            reach //= 2
+        return x
+
+    def lane(self) -> Value:
+        """Return the invocation's number in its subgroup."""
+        return self._i.intrinsic(U32, "llvm.nvvm.read.ptx.sreg.laneid")
+
+    def _scan(self, x: Value, is_inclusive: bool) -> Value:
+        i, lane, reach = self._i, self.lane(), 1
+        while reach < self._size:
+            total = i.binary("+", x, self._shuffle("up", x, constant(U32, reach)))
+            x = i.select(i.binary("<", lane, constant(U32, reach)), x, total)
+            reach *= 2
+        if is_inclusive:
+            return x
+        return i.select(i.binary("==", lane, constant(U32, 0)), zero(x.type), self._shuffle("up", x, constant(U32, 1)))
+
+    def _shuffle(self, mode: str, x: Value, by: Value) -> Value:
+        """Return a value of another invocation, in words of 32 bits."""
+        i, scalar = self._i, element_of(x.type)
+        if isinstance(x.type, Vector):
+            return i.by_component(lambda component: self._shuffle(mode, component, by), x)
+        if scalar is BOOL:
+            return i.convert(BOOL, self._shuffle(mode, i.convert(U32, x), by))
+        if scalar.bits == 64:
+            halves = i.bitcast(Vector(U32, 2), x)
+            return i.bitcast(scalar, self._shuffle(mode, halves, by))
+        if scalar.bits == 16:
+            return i.convert(F16, self._shuffle(mode, i.convert(F32, x), by))
+        word = i.bitcast(U32, x)
+        clamp = f"i32 {0 if mode == 'up' else SUBGROUP - 1}"
+        return i.bitcast(scalar, i.intrinsic(U32, f"llvm.nvvm.shfl.sync.{mode}.i32", self._mask, word, by, clamp))
+
+
+# Expressions.
 
 #: Vectors by their short names: vec4f, vec2u, …
 _SHORT_NAMES = {f"vec{n}{c}": Vector(scalar, n) for n in (2, 3, 4) for c, scalar in (("f", F32), ("h", F16), ("i", I32), ("u", U32))}
@@ -206,25 +535,25 @@ class Expressions(Instructions):
             return constructed
         if name.startswith("atomic"):
             pointer, *others = call.arguments
-            return builtins.atomic(self, name.removeprefix("atomic"), self.operand(pointer), [self.value(x) for x in others])
+            return atomic(self, name.removeprefix("atomic"), self.operand(pointer), [self.value(x) for x in others])
         if name in ("workgroupBarrier", "storageBarrier"):
-            builtins.barrier(self)
+            barrier(self)
             return None
         if name == "workgroupUniformLoad":
             place = self.operand(call.arguments[0])
-            builtins.barrier(self)
+            barrier(self)
             if isinstance(place.type, Atomic):
-                result = builtins.atomic(self, "Load", place, [])
+                result = atomic(self, "Load", place, [])
             else:
                 result = self.load(place)
-            builtins.barrier(self)
+            barrier(self)
             return result
         if name == "arrayLength":
             return self._array_length(call.arguments[0])
         values = [self.value(argument) for argument in call.arguments]
         if name.startswith("subgroup"):
-            return builtins.Subgroup(self, self._names.invocations).call(name.removeprefix("subgroup"), values)
-        result = builtins.call(self, name, values)
+            return Subgroup(self, self._names.invocations).call(name.removeprefix("subgroup"), values)
+        result = builtin(self, name, values)
         if result is None:
             raise self.fault(f"the function {name}")
         return result

@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (the division of work), `blocks` (rows in memory, their products, masks), `forward`,
-`bias_gradient`, and `backward`.
+In the order in which to read: `blocks` (the division of work; rows in memory, their products, masks), and `kernels` (forward, the gradient
+by the bias, and the other gradients).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from volta_fn.compiler.attention import attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import Form
-from volta_fn.targets.wgsl.attention.backward import backward
-from volta_fn.targets.wgsl.attention.forward import forward
+from volta_fn.targets.wgsl.attention.kernels import backward, forward
 from volta_fn.targets.wgsl.routine import Routine
 
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.

@@ -3,8 +3,8 @@
 These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. In the order in which to read:
 
 - `movement`: gathers, dynamic slices and paddings, which move elements without computing with them;
-- `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by digits; `sort` (longer rows, in passes over
-  digits, and the choice between all of these); `top_k` (the first few elements of long rows);
+- `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by digits; `sort` (longer rows, in passes over digits,
+  the choice between all of these, and the first few elements of long rows);
 - `scatter`;
 - `cumulative`, also over windows;
 - `linalg`.
@@ -23,8 +23,7 @@ from volta_fn.targets.wgsl.library.linalg import cholesky_panel, eigh, lu, qr, s
 from volta_fn.targets.wgsl.library.linalg import panel_width as panel_width
 from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather, pad
 from volta_fn.targets.wgsl.library.scatter import scatter
-from volta_fn.targets.wgsl.library.sort import sort
-from volta_fn.targets.wgsl.library.top_k import top_k
+from volta_fn.targets.wgsl.library.sort import sort, top_k
 from volta_fn.targets.wgsl.routine import Routine
 
 #: Primitive name -> maker of its routine, given the operands' types, parameters and the device's capabilities; None if there is none.

@@ -1,9 +1,8 @@
 """Matrix products in WGSL, and other contractions over index maps.
 
 In the order in which to read: `results` (arithmetic of sums and of indices, elements of operands, epilogues, and the partial sums of
-split-K), `schedule` (how work is divided, and schedules that were measured), `tiles` (contractions by tiles: slices in workgroup memory,
-sums in registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of
-schedules).
+split-K), `tiles` (how work is divided, schedules that were measured, and contractions by tiles: slices in workgroup memory, sums in
+registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of schedules).
 """
 
 from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_product

@@ -46,8 +46,16 @@ from volta_fn.targets.wgsl.matmul.results import (
     sum_dispatch,
     working,
 )
-from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, read_schedules, record_schedules, remembered, write_schedules
-from volta_fn.targets.wgsl.matmul.tiles import tiled
+from volta_fn.targets.wgsl.matmul.tiles import (
+    Choices,
+    Schedule,
+    class_of,
+    read_schedules,
+    record_schedules,
+    remembered,
+    tiled,
+    write_schedules,
+)
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
 

@@ -3,9 +3,9 @@
 Cholesky factorisations are programs of panels and products. Small matrices of others have a workgroup each, and `rotations.LARGEST` and
 `triangular.LARGEST` limit their sizes. In the order in which to read:
 
-- `rotations` (shaders for real and complex numbers, and Jacobi's method), `triangular` (LU, Cholesky factors of panels, solves), `qr`,
-  `eigh`, `svd` and `small_svd`;
-- larger matrices, which many workgroups share: `block_rotations` (Jacobi's method by blocks) and `lu`.
+- `rotations` (shaders for real and complex numbers, and Jacobi's method), `triangular` (LU, also of larger matrices, which many workgroups
+  share; Cholesky factors of panels, solves), `qr`, `eigh` and `svd`;
+- `block_rotations` (Jacobi's method by blocks), for larger matrices.
 """
 
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh

@@ -1,23 +1,167 @@
-"""Any GPU through wgpu: the implementation of `Driver` for every vendor."""
+"""Any GPU through wgpu: Vulkan, Metal and DirectX 12.
+
+It implements the interface of drivers (`gpu.device.driver`) for GPUs of every vendor.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+import os
+import re
+import tempfile
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
-from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Description, Portion, Step
+from volta_fn.lazy_imports import load
+from volta_fn.runtime.compiling import compile_uninterrupted, may_compile
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.settings import value_of
+from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Description, Portion, Step
 from volta_fn.targets.gpu.device.pipelines import ALL
-from volta_fn.targets.wgpu.library import native, wgpu
-from volta_fn.targets.wgpu.replay import WORDS, compiled_replay, packed
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, WgslTarget
+
+# wgpu's C interface, loaded on first use.
+#
+# Its calls cost a third of those of the Python classes around it, which serve everything that is called rarely.
+
+
+class Native(NamedTuple):
+    """The native library: functions, cffi, checked functions, and the error handler."""
+
+    lib: Any
+    ffi: Any
+    checked: Any
+    errors: Any
+    #: The process that loaded it: a forked process has neither its threads nor its driver's state.
+    process: int
+
+
+def wgpu() -> Any:
+    """Import the package wgpu on first use."""
+    try:
+        return load("wgpu")
+    except ImportError as error:
+        raise DeviceError(f"the platform 'gpu' needs the package wgpu ({error}); pip install wgpu, or use the device 'cpu'") from None
+
+
+@functools.cache
+def native() -> Native:
+    """Load the library that the package wraps."""
+    wgpu()
+    logging.getLogger("wgpu").addHandler(logging.NullHandler())
+    module = load("wgpu.backends.wgpu_native._api")
+    extras = load("wgpu.backends.wgpu_native.extras")
+    with contextlib.suppress(RuntimeError):  # another library has created the instance already, which serves as well
+        # Without these flags wgpu would validate each indirect grid by a dispatch of its own. OpenGL offers no further GPU.
+        extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])
+    return Native(module.lib, module.ffi, module.libf, module.error_handler, os.getpid())
+
+
+# Machine code that writes recorded dispatches to a compute pass.
+#
+# A compiled loop of the calls that `WgpuDriver.play` makes takes a fraction of its time. It needs llvmlite.
+
+#: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
+WORDS = 6
+
+#: A function ``(pass, first step, number of steps)``.
+Replay = Callable[[Any, int, int], None]
+
+
+def packed(steps: Sequence[Step]) -> np.ndarray:
+    """Pack steps into a table of 64-bit words for `compiled_replay`."""
+    ffi = native().ffi
+    table = np.empty((len(steps), WORDS), np.uint64)
+
+    def address(handle: Any) -> int:
+        return 0 if handle is None else int(ffi.cast("uintptr_t", handle))
+
+    for row, (pipeline, bind_group, workgroups, grid_buffer, grid_offset) in zip(table, steps, strict=True):
+        grid = workgroups if grid_buffer is None else (grid_offset, 0, 0)
+        row[:] = address(pipeline), address(bind_group), address(grid_buffer), *grid
+    return table
+
+
+@functools.cache
+def compiled_replay() -> Replay | None:
+    """Return machine code that writes packed steps to a compute pass without the GIL.
+
+    None without a compiler.
+    """
+    if not may_compile():
+        return None
+    ffi, lib = native().ffi, native().lib
+    names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
+    functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
+    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_replay_text(*functions)), ["volta_fn_replay"]))
+    call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
+    return lambda compute_pass, first, count: call(compute_pass, first, count)
+
+
+#: The loop that writes steps to a pass. It does not set a pipeline that is already set.
+_REPLAY_LOOP = """
+define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
+entry:
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %end, label %begin
+begin:
+  %step = phi ptr [ %first, %entry ], [ %after, %next ]
+  %number = phi i64 [ 0, %entry ], [ %following, %next ]
+  %known = phi i64 [ 0, %entry ], [ %w0, %next ]
+LOADS
+  %same = icmp eq i64 %w0, %known
+  br i1 %same, label %bind, label %change
+change:
+  %pipeline = inttoptr i64 %w0 to ptr
+  SET_PIPELINE(ptr %pass, ptr %pipeline)
+  br label %bind
+bind:
+  %group = inttoptr i64 %w1 to ptr
+  SET_GROUP(ptr %pass, i32 0, ptr %group, i64 0, ptr null)
+  %direct = icmp eq i64 %w2, 0
+  br i1 %direct, label %direct_grid, label %indirect_grid
+direct_grid:
+  DISPATCH(ptr %pass, i32 %n3, i32 %n4, i32 %n5)
+  br label %next
+indirect_grid:
+  %grids = inttoptr i64 %w2 to ptr
+  INDIRECT(ptr %pass, ptr %grids, i64 %w3)
+  br label %next
+next:
+  %after = getelementptr i64, ptr %step, i64 WORDS
+  %following = add i64 %number, 1
+  %done = icmp eq i64 %following, %count
+  br i1 %done, label %end, label %begin
+end:
+  ret void
+}
+"""
+
+#: Loads a word of a step, and truncates it to 32 bits.
+_LOAD = """\
+  %p{i} = getelementptr i64, ptr %step, i64 {i}
+  %w{i} = load i64, ptr %p{i}
+  %n{i} = trunc i64 %w{i} to i32"""
+
+
+def _replay_text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
+    """Return the LLVM IR of the loop, with the addresses of the functions it calls."""
+    text = _REPLAY_LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
+    for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
+        text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")
+    return text
+
+
+# The driver.
 
 #: WebGPU's flags for the usage of buffers.
 _MAP_READ, _COPY_SRC, _COPY_DST, _STORAGE, _INDIRECT, _QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x80, 0x100, 0x200
@@ -516,3 +660,128 @@ class WgpuTimestamps:
         moments = np.concatenate(raw)[: 2 * self.count].reshape(-1, 2)
         period = self.driver.lib.wgpuQueueGetTimestampPeriod(self.driver.queue)
         return ((moments - moments.min()).astype(np.float64) * period).astype(np.int64)
+
+
+# The machine's GPUs as wgpu lists them, and their capabilities.
+#
+# VOLTA_GPU_LIMITS=webgpu restricts features and limits to what every WebGPU device has.
+
+#: Features that shaders may use, and the fields of `TargetCapabilities` for them.
+_FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
+
+#: The feature that lets profilers note when dispatches begin and end.
+_TIMESTAMPS = "timestamp-query"
+
+
+def _native_name(limit: str) -> str:
+    """Return the library's name of a limit of WebGPU: min-storage-… for minStorage…."""
+    return re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", limit)
+
+
+#: Limits that shaders and programs depend on, with the values that every WebGPU device guarantees.
+_LIMITS = {_native_name(name): TargetCapabilities._field_defaults[field] for name, field in LIMITS.items()} | {
+    "max-buffer-size": LARGEST_BUFFER,
+    "max-compute-workgroup-size-x": 256,
+    "max-compute-workgroup-size-y": 256,
+    "max-compute-workgroup-size-z": 64,
+}
+
+
+class WgpuAdapter:
+    """A GPU that wgpu can open."""
+
+    driver = "wgpu"
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+        self.name: str = adapter.info["device"]
+
+    @property
+    def vendor(self) -> int:
+        """The vendor's number on PCI."""
+        vendor: int = self.adapter.info["vendor_id"]
+        return vendor
+
+    def open(self) -> WgpuDriver:
+        """Open the device. Raises `DeviceError` if it cannot be opened."""
+        if native().process != os.getpid():
+            raise DeviceError(FORKED)
+        adapter, info = self.adapter, self.adapter.info
+        least = value_of("VOLTA_GPU_LIMITS") == "webgpu"
+        features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
+        limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
+        try:
+            device = adapter.request_device_sync(required_features=features, required_limits=limits)
+        except Exception as error:
+            raise DeviceError(f"the GPU {self.name} cannot be opened: {error}") from error
+        kind = info["adapter_type"].removesuffix("GPU").lower()
+        capabilities = _capabilities(device.limits if not least else limits, features, info)
+        all_limits = dict(device.limits) | limits
+        return WgpuDriver(device, Description(self.name, kind, capabilities, limits["max-buffer-size"], tuple(features), all_limits))
+
+    def again(self) -> WgpuAdapter:
+        """Return the adapter as listed now, by its name and its place among equal ones."""
+        before = [a for a in adapters() if a.name == self.name]
+        adapters.cache_clear()
+        after = [a for a in adapters() if a.name == self.name]
+        place = before.index(self) if self in before else 0
+        return after[place] if place < len(after) else self
+
+
+@functools.cache
+def adapters() -> list[WgpuAdapter]:
+    """Return the GPUs, each once, the fastest first; equal GPUs are several."""
+    native()
+    with _without_noise():
+        available = wgpu().gpu.enumerate_adapters_sync()
+    return [WgpuAdapter(adapter) for adapter in each_once(available)]
+
+
+def each_once(available: list[Any]) -> list[Any]:
+    """Return the adapters through which each GPU is listed once.
+
+    A driver lists a GPU once, equal GPUs several times; a GPU that several drivers list is taken from the best of these.
+    """
+    best: dict[tuple[str, int], list[Any]] = {}
+    for adapter in sorted(available, key=_rank):
+        info = adapter.info
+        same = best.setdefault((info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0), [])
+        if not same or same[0].info["backend_type"] == info["backend_type"]:
+            same.append(adapter)
+    return sorted([adapter for same in best.values() for adapter in same], key=_rank)
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Set XDG_RUNTIME_DIR temporarily: drivers on Linux print a warning without it."""
+    unset = "XDG_RUNTIME_DIR" not in os.environ
+    if unset:
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        if unset:
+            os.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+def _rank(adapter: Any) -> tuple[int, int]:
+    kinds, drivers = ["DiscreteGPU", "IntegratedGPU", "CPU"], ["Vulkan", "Metal", "D3D12"]
+    kind, driver = adapter.info["adapter_type"], adapter.info["backend_type"]
+    return kinds.index(kind) if kind in kinds else 3, drivers.index(driver) if driver in drivers else 3
+
+
+#: Subgroup sizes of vendors whose driver does not report that there is only one.
+_SUBGROUPS = {0x10DE: 32}  # NVIDIA
+
+
+def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
+    one_size = _SUBGROUPS.get(info["vendor_id"])
+    facts: dict[str, Any] = {fact: name in features for name, fact in _FEATURES.items()}
+    facts |= {field: limits[_native_name(name)] for name, field in LIMITS.items()}
+    # Some versions of the package wgpu write "stackgroup" for "subgroup".
+    return TargetCapabilities(
+        subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
+        subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
+        adapter=info["device"],
+        **facts,
+    )

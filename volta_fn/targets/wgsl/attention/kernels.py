@@ -1,39 +1,233 @@
-"""The gradients of attention, with weights recomputed block by block.
-
-With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
-logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
-the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
-several blocks of keys and accumulates their contributions. The gradient of a bias takes a further dispatch (`bias_gradient`).
-"""
+"""Attention in blocks of keys, and its gradients, without storing all weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
-from volta_fn.compiler.attention import Attention, Rows
+from volta_fn.compiler.attention import Attention, LogitWalk, Rows
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.call import Window
-from volta_fn.targets.wgsl.attention.bias_gradient import bias_gradient
 from volta_fn.targets.wgsl.attention.blocks import (
+    BARRIER,
     FLOAT,
+    LOWEST,
     AttentionShader,
     BlockPosition,
     Matrix,
     Patch,
+    backward_schedule,
     bounded,
+    chunks,
     component,
     crossings,
+    forward_schedule,
     logit_arrays,
     logits,
     seen,
+    sum_of,
 )
-from volta_fn.targets.wgsl.attention.problem import backward_schedule, chunks
 from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import Number, literal
-from volta_fn.targets.wgsl.shader import Function
+from volta_fn.targets.wgsl.shader import Function, times
+
+# Forward.
+#
+# As in FlashAttention (Dao et al. 2022), each query keeps the largest logit so far and the sum of weights relative to it; sums are scaled
+# when that maximum grows.
+
+
+def forward(a: Attention, capabilities: TargetCapabilities) -> Routine:
+    """Return the routine of attention.
+
+    Operands are q, k, v, the bias and the masks; results are attention's, and statistics of each query.
+    """
+    first = a.operands
+    b = AttentionShader(a, forward_schedule(a, capabilities), capabilities)
+    f, schedule = b.f, b.schedule
+    tiles = -(-a.queries // schedule.rows)
+    position, head = f.digits(f.group, (tiles, a.stack))
+    tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
+    q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
+    out = Matrix.of(f, first, a.out, head, written=True)
+    statistics = f.buffer(first + 1, FLOAT, True)
+    arrays = logit_arrays(b, head)
+    begin = f.let("u32", f"{tile} * {schedule.rows}u")
+    sums = b.zeros(schedule.vectors(a.v.width))
+    maxima = [f.var("f32", LOWEST) for _ in sums]
+    partial_totals = [f.var("f32", "0.0f") for _ in sums]
+    start, end = b.seen_range(begin, schedule.rows, a.window, a.keys, schedule.columns)
+    stream = b.stream(q, k)
+
+    def attend(start: str, end: str) -> None:
+        b.load(stream, begin, start)
+        with f.loop(end, start, schedule.columns) as key:
+            products = b.products(stream, begin, key)
+            b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
+            values = b.load_rows(v, key)
+            weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), arrays))
+            _exponentiate(b, weights, maxima, partial_totals, sums)
+            b.add_products(sums, weights, v, key, values)
+
+    if b.may_hide_weights:
+        # A second time over all keys, if hidden ones count for a query.
+        with f.block("for (var turn = 0u; turn < 2u; turn++)"):
+            attend(f.let("u32", f"select(0u, {start}, turn == 0u)"), f.let("u32", f"select({a.keys}u, {end}, turn == 0u)"))
+            rows = zip(b.row_numbers(begin), maxima, strict=True)
+            blind = b.any(" || ".join([f"({row} < {a.queries}u && {b.is_blind(maximum)})" for row, maximum in rows]))
+            with f.block(f"if (turn == 1u || !{blind})"):
+                f.emit("break;")
+            _forget(b, maxima, partial_totals, sums)
+    else:
+        attend(start, end)
+    b.exchange(partial_totals)
+    totals = [f.let("f32", sum_of(f, b.exchanged(row))) for row in b.row_numbers("0u")]
+    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
+    for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
+        with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
+            offset = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
+            statistics.store(offset, Number(FLOAT, maximum))
+            statistics.store(f.let("u32", f"{offset} + 1u"), Number(FLOAT, total))
+    return Routine((f.dispatch(a.stack * tiles, a.products),))
+
+
+def _forget(b: AttentionShader, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Set the statistics and sums of an invocation's rows to those of no keys."""
+    for maximum, partial, total in zip(maxima, partial_totals, sums, strict=True):
+        b.f.emit(f"{maximum} = {LOWEST};")
+        b.f.emit(f"{partial} = 0.0f;")
+        for vector in total:
+            b.f.emit(f"{vector} = vec4<f32>();")
+
+
+def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Replace logits by weights relative to the largest so far of their rows.
+
+    Earlier sums are scaled by how much that has grown.
+    """
+    f = b.f
+    b.exchange([f.let("f32", _maximum(f, row_values)) for row_values in patch])
+    for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
+        new = f.let("f32", f"max({maximum}, {_maximum(f, b.exchanged(row))})")
+        factor = f.let("f32", f"exp({maximum} - {new})")
+        f.emit(f"{maximum} = {new};")
+        for x in row_values:
+            f.emit(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.emit(f"{partial} = fma({partial}, {factor}, {sum_of(f, row_values)});")
+        for vector in total:
+            f.emit(f"{vector} *= {factor};")
+    f.emit(BARRIER)
+
+
+def _maximum(f: Function, vectors: Sequence[str]) -> str:
+    """Return the largest of all elements of vectors."""
+    vector = f.let("vec4<f32>", vectors[0])
+    for other in vectors[1:]:
+        vector = f.let("vec4<f32>", f"max({vector}, {other})")
+    return f"max(max({vector}.x, {vector}.y), max({vector}.z, {vector}.w))"
+
+
+# The gradient by the bias.
+#
+# It is the cotangent of the logits, P (D Vᵀ - δ), summed over all that share an element of the bias: heads, queries or keys along which it
+# is broadcast. A workgroup computes the elements of a block of keys and a block of queries of one of the bias's heads, of which there are
+# one where the bias is broadcast. It recomputes the blocks of weights that share its elements, and adds up their cotangents in registers.
+# So no block is stored, and no two workgroups add to the same element.
+
+#: ``body(head, query, key, sums)`` adds the cotangents of a head's block of logits to sums.
+AddBlock = Callable[[str, str, str, Patch], None]
+
+
+def bias_gradient(b: AttentionShader, bias: LogitWalk, result: int, add_block: AddBlock) -> Dispatch:
+    """Return the dispatch of the gradient by a bias, which is the buffer `result`.
+
+    Rows of blocks are keys, columns are queries.
+    """
+    a, f, s = b.a, b.f, b.schedule
+    tiles, blocks = -(-a.keys // s.rows), -(-a.queries // s.columns)
+    heads = [*zip(bias.heads.sizes, bias.heads.strides, strict=True)]
+    distinct = [size for size, stride in heads if stride]
+    shared = [size for size, stride in heads if not stride]
+    sizes = (prod(distinct), tiles if bias.key else 1, blocks if bias.query else 1)
+    bias_head, tile, block = f.digits(f.group, sizes)
+    fixed = f.digits(bias_head, distinct)
+    sums = b.zeros(s.across)
+
+    with f.loop(prod(shared)) as index:
+        coordinates = {True: iter(fixed), False: iter(f.digits(index, shared))}
+        head = "0u"
+        for size, stride in heads:
+            head = f.let("u32", f"{head} * {size}u + {next(coordinates[stride != 0])}")
+        with f.loop(1 if bias.key else tiles) as i, f.loop(1 if bias.query else blocks) as j:
+            key, query = f.let("u32", f"({tile} + {i}) * {s.rows}u"), f.let("u32", f"({block} + {j}) * {s.columns}u")
+            start, end = b.seen_range(key, s.rows, Window(a.window.after, a.window.before), a.queries, s.columns)
+            with f.block(f"if ({query} >= {start} && {query} < {end})"):
+                add_block(head, query, key, sums)
+    array = f.buffer(result, bias.dtype, True)
+    at = strided_offset(f, fixed, [stride for stride in bias.heads.strides if stride])
+    keys, queries = b.row_numbers(f"{tile} * {s.rows}u"), b.column_numbers(f"{block} * {s.columns}u")
+
+    def store(key: str, query: str, value: str, *conditions: str) -> None:
+        exists = [f"{key} < {a.keys}u"] if bias.key else []
+        exists += [f"{query} < {a.queries}u"] if bias.query else []
+        with f.block(f"if ({' && '.join([*conditions, *exists]) or 'true'})"):
+            index = f.let("u32", f"{at} + {times(key, bias.key)} + {times(query, bias.query)}")
+            array.store(index, Working(FLOAT).convert_sum(f, value, bias.dtype))
+
+    if bias.key and bias.query:
+        for (r, key), (c, query) in product(enumerate(keys), enumerate(queries)):
+            store(key, query, component(sums, r, c))
+    elif bias.key:
+        for key, total in zip(keys, _over_columns(b, sums), strict=True):
+            store(key, "0u", total, f"{b.x} == 0u")
+    elif bias.query:
+        for query, total in zip(queries, _over_rows(b, sums), strict=True):
+            store("0u", query, total, f"{b.y} == 0u")
+    else:
+        store("0u", "0u", _over_all(b, sums), f"{b.x} == 0u", f"{b.y} == 0u")
+    return f.dispatch(prod(sizes), a.products)
+
+
+def _over_columns(b: AttentionShader, sums: Patch) -> list[str]:
+    """Emit the sums over the columns of a block, for each of an invocation's rows."""
+    b.exchange([b.f.let("f32", sum_of(b.f, vectors)) for vectors in sums])
+    return [b.f.let("f32", sum_of(b.f, b.exchanged(row))) for row in b.row_numbers("0u")]
+
+
+def _over_rows(b: AttentionShader, sums: Patch) -> list[str]:
+    """Emit the sums over the rows of a block, for each of an invocation's columns."""
+    f, s = b.f, b.schedule
+    assert s.across <= s.down, "there is memory for a number of each invocation's rows"
+    width = s.x * s.across
+    for n, vectors in enumerate(zip(*sums, strict=True)):
+        f.emit(f"{b.memory}[{b.after_weights}u + {b.y} * {width}u + {b.x} + {n * s.x}u] = {' + '.join(vectors)};")
+    f.emit(BARRIER)
+    totals = [f.var("vec4<f32>", "vec4<f32>()") for _ in range(s.across)]
+    with f.loop(s.y) as y:
+        for n, total in enumerate(totals):
+            f.emit(f"{total} += {b.memory}[{b.after_weights}u + {y} * {width}u + {b.x} + {n * s.x}u];")
+    return [f"{total}.{c}" for total in totals for c in "xyzw"]
+
+
+def _over_all(b: AttentionShader, sums: Patch) -> str:
+    """Emit the sum over a block."""
+    f, s = b.f, b.schedule
+    b.exchange([f.let("f32", sum_of(f, vectors)) for vectors in sums])
+    total = f.var("vec4<f32>", "vec4<f32>()")
+    with f.loop(s.rows * s.x // 4) as n:
+        f.emit(f"{total} += {b.memory}[{b.after_weights}u + {n}];")
+    return sum_of(f, [total])
+
+
+# Gradients.
+#
+# With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
+# logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ; the
+# gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over several
+# blocks of keys and accumulates their contributions. The gradient of a bias takes a further dispatch (`bias_gradient`).
 
 #: Invocations of a workgroup that has no blocks.
 _INVOCATIONS = 64
