@@ -53,6 +53,8 @@ OTHER_WHERE_STORED = {
     "numpy.put_along_axis": "the number that is put saturates",
     "lax.bitcast_convert_type": "reads other bits",
     "lax.reduce_window": "the function is NumPy's, which rounds each sum",
+    "optim.transforms.per_example_global_norm_clip": "the sum of clipped gradients has their dtype",
+    "optim.transforms.per_example_layer_norm_clip": "the sum of clipped gradients has their dtype",
 }
 
 

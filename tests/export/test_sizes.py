@@ -13,7 +13,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import export
 from volta_fn import numpy as vnp
-from volta_fn.core.dimension import max_dim, min_dim
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.dimension import Dimension, max_dim, min_dim
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, ShapeError
 from volta_fn.export.values import dimension_of
 
@@ -222,3 +223,13 @@ def test_the_calling_convention_must_be_supported() -> None:
             else:
                 with pytest.raises(ArgumentError, match=f"version {version} is outside"):
                     export.export(vf.jit(lambda x: x + 1))
+
+
+def test_symbolic_sizes_of_several_scopes_are_types_of_their_own() -> None:
+    """A size without a scope is equal to that of every scope; its type, while it lives, must not stand for theirs."""
+    without = ShapedArray((Dimension.variable("a"),), np.dtype("float32"))
+    for constraint in ("a >= 5", "a >= 7"):
+        scope = export.SymbolicScope([constraint])
+        shape = export.symbolic_shape("a", scope=scope)
+        aval = ShapedArray(shape, np.dtype("float32"))
+        assert aval is not without and aval.shape[0].scope is scope and aval is ShapedArray(shape, np.dtype("float32"))

@@ -21,7 +21,6 @@ from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.loops import emit_values, rows, schedule
-from volta_fn.targets.cpu.loops import routine as loops
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.cpu.target import CpuTarget
@@ -41,12 +40,12 @@ Planting = AbstractContextManager[Any]
 
 def _dropped_axis() -> Planting:
     """Rows are numbered along all axes but the first."""
-    real = loops.rows_in
+    real = _MACHINE_CODE.rows_in
 
     def rows_in(scope: Any, axes: tuple[int, ...], number: Value) -> Any:
         return real(scope, axes, number) if len(axes) < 2 else real(scope, axes, number).child({axes[0]: i64(0)})
 
-    return patch.object(loops, "rows_in", rows_in)
+    return patch.object(_MACHINE_CODE, "rows_in", rows_in)
 
 
 def _early_overwrite() -> Planting:
@@ -155,13 +154,13 @@ def _first_partial_result() -> Planting:
 
 def _turned_interleaving() -> Planting:
     """Interleaved results begin with the second."""
-    real = loops._interleaved
-    return patch.object(loops, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
+    real = _MACHINE_CODE._interleaved
+    return patch.object(_MACHINE_CODE, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
 
 
 def _short_tile() -> Planting:
     """Tiles of a transpose are taken for full."""
-    return patch.object(loops.TransposeTiles, "is_full", lambda self, area: True)
+    return patch.object(_MACHINE_CODE.TransposeTiles, "is_full", lambda self, area: True)
 
 
 def _missing_barrier() -> Planting:

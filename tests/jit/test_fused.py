@@ -81,8 +81,7 @@ def test_defaults_follow_the_settings() -> None:
             wide = jnp.linspace(0.0, 1.0, 7), jnp.arange(7), jnp.astype(X, float)
         assert {a.dtype.itemsize for a in wide} == {8}
     finally:
-        vf.config.update("jax_enable_x64", False)
-        vf.dtypes.set_width(None)
+        vf.config.update("jax_enable_x64", None)
         vf.config.update("jax_debug_nans", False)  # which forgets what was compiled
     assert jnp.linspace(0.0, 1.0, 7).dtype == np.float32
 

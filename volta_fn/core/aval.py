@@ -155,7 +155,7 @@ def _is_widened(x: Any) -> bool:
 
 Shape = tuple[int, ...]
 
-_interned: Interned[tuple[Shape, np.dtype, bool], ShapedArray] = Interned()
+_interned: Interned[tuple[Any, ...], ShapedArray] = Interned()
 _lock = threading.Lock()
 
 
@@ -190,7 +190,7 @@ class ShapedArray:
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
         try:
-            key = (shape, dtype, weak_type)
+            key: tuple[Any, ...] = (shape, dtype, weak_type)
             aval = _interned.get(key)
         except TypeError:  # a list for a shape
             aval = None
@@ -198,7 +198,9 @@ class ShapedArray:
             return aval
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
         symbolic = is_symbolic(shape)
-        key = (shape, dtype, weak_type)
+        # Sizes without a scope are equal to those of every scope, but have none of its constraints.
+        scopes = tuple([id(getattr(size, "scope", None)) for size in shape]) if symbolic else ()
+        key = (shape, dtype, weak_type, *scopes)
         if len(shape) > _MOST_AXES:
             raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
         if not symbolic and math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:

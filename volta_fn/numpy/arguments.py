@@ -97,10 +97,10 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
 def wide(x: Array) -> Array:
     """Return float16 and bfloat16 as float32, for values that may exceed their range.
 
-    Other arrays are returned as they are.
+    Other arrays are returned as they are, also of floats that are only stored: arithmetic refuses them.
     """
     dtype = dtypes.accumulator(x.dtype)
-    return x if dtype == x.dtype else lax.convert_element_type(x, dtype, x.weak_type)
+    return x if dtype == x.dtype or x.dtype in dtypes.STORAGE else lax.convert_element_type(x, dtype, x.weak_type)
 
 
 def narrowed(x: Array, like: Array) -> Array:

@@ -49,7 +49,7 @@ def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gpu.pool, "_full", lambda size: False)
     patch.setattr(gpu.pool, "largest", 1 << 62)
     patch.setattr(gpu.queue, "write", lambda *args: None)
-    patch.setattr(gpu.pipelines, "make", lambda *args: Pipeline(None, None))
+    patch.setattr(gpu.pipelines, "make", lambda *args, **options: Pipeline(None, None))
     patch.setattr(Program, "_replay", lambda *args: True)
     patch.setattr(call_module.Call, "execute", lambda *args: None)
 
