@@ -85,7 +85,7 @@ def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: R
     for number, eqn in enumerate(program.eqns, 1):
         variables = [v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)]
         flops, moved = flops_of([eqn]), sum(v.aval.nbytes for v in dict.fromkeys(variables))
-        taken = None if seconds is None else seconds[number - 1]
+        duration = None if seconds is None else seconds[number - 1]
         operands, results = (" ".join(str(v.aval) for v in some) for some in (eqn.invars, eqn.outvars))
         steps.append(
             Step(
@@ -96,8 +96,8 @@ def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: R
                 flops=flops,
                 bytes=moved,
                 runs=1,
-                seconds=taken,
-                fraction=roofline.seconds(flops, moved) / taken if taken and roofline is not None else None,
+                seconds=duration,
+                fraction=roofline.seconds(flops, moved) / duration if duration and roofline is not None else None,
                 user_lines=tuple(locations_of([eqn])),
                 equations=(eqn.primitive.name,),
                 text=f"{eqn.primitive.name} {operands} -> {results}",
