@@ -316,7 +316,7 @@ class WarpKernel:
 # By `wgmma`, for GPUs of compute capability 9.0.
 #
 # One warp group copies slices of both operands to shared memory by the tensor memory accelerator, as far ahead as there are stages
-# (`pipeline`); one thread of it issues all copies. The others multiply slices from there (`wgmma.mma_async`), with the sums in registers,
+# (`matrix_units`); one thread of it issues all copies. The others multiply slices from there (`wgmma.mma_async`), the sums in registers,
 # and store results by way of shared memory after the stages, of which each warp has a part (`results`). Blocks are persistent: each
 # computes several tiles of the results, one after another. The warp groups share a tile's rows; or, with `Schedule.turns`, two of them have
 # tiles of their own and multiply in turn, so that one stores while the other multiplies: the named barriers 1 and 2 give the turn to the
