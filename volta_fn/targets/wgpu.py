@@ -459,7 +459,7 @@ class DriverErrors:
             raise typed("OutOfMemory" if isinstance(error, wgpu().GPUOutOfMemoryError) else "", str(error)) from error
 
 
-# Copy device memory to the host: readbacks are requested now and taken later.
+# Copies of device memory to the host: readbacks are requested now and taken later.
 #
 # A readback arrives when the batch in which it was requested is done, whatever follows. So the readback of a result that is read after
 # each step, such as a loss, is requested with the step, and taking it waits for no later step.
@@ -618,7 +618,7 @@ class WgpuReadbacks:
         self.free.clear()
 
 
-# Record when each dispatch begins and ends.
+# The times at which each dispatch begins and ends.
 #
 # Each is a compute pass of its own, whose begin and end the device records (WebGPU's timestamp queries).
 

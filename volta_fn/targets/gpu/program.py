@@ -130,7 +130,7 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
     return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.host_values is None else buffer.host_values.reshape(shape))
 
 
-# Record and replay command lists: the work of the GPU between steps of the host.
+# Command lists, recorded and replayed: the work of the GPU between steps of the host.
 #
 # The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
 # a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,

@@ -31,11 +31,10 @@ from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import RoutineCache
 
-# Collect commands into batches, submit them, and wait for them.
+# The queue: batches of commands, submitted and awaited.
 #
-# The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at
-# first: so it ends as soon as the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
-# unless set).
+# The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at first: so it ends as soon as the
+# GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300 unless set).
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256
@@ -279,7 +278,7 @@ class Queue:
         return data
 
 
-# Represent an open GPU: its memory, queue, pipelines and routines.
+# An open GPU: its memory, queue, pipelines and routines.
 
 #: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
