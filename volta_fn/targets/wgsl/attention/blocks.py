@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.scalars.operations import apply
 from volta_fn.targets.wgsl.shader import Function, times
 
-# Divide the blocks of attention among workgroups, and a block among invocations, as a schedule says.
+# The division of blocks among workgroups, and of a block among invocations, as a schedule says.
 #
 # A *vector* is a ``vec4<f32>``. Workgroup memory is an array of vectors.
 
@@ -227,7 +227,7 @@ class Matrix(NamedTuple):
                     self.array.store(f.let("u32", f"{at} + {e}u"), number)
 
 
-# Emit logits: scaled products, masked where a query does not see a key.
+# Logits: scaled products, masked where a query does not see a key.
 
 #: No more than any finite logit, including those of keys that are not seen; a logit of -inf still differs from it by -inf.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))

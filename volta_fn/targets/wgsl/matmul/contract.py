@@ -59,7 +59,7 @@ from volta_fn.targets.wgsl.matmul.tiles import (
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
 
-# Choose schedules by an estimate of their time on a large GPU.
+# The choice of schedules, by an estimate of their time on a large GPU.
 
 #: Multiprocessors of the device, and the invocations that saturate one of them.
 _PROCESSORS = 132

@@ -193,7 +193,7 @@ def loaded(f: Shader, work: Working, array: ShaderArray, address: str, condition
     return f"{work.vector}({', '.join(four)})", condition
 
 
-# Define epilogues, which compute results from sums and store them.
+# Epilogues, which compute results from sums and store them.
 #
 # The plain one stores the sums themselves; `contract` has one that is a kernel.
 
@@ -298,7 +298,7 @@ def _emit_store_function(f: Shader, work: Working, c: IndexedContraction, lanes:
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))
 
 
-# Split K into chunks, and add up their partial sums, always in the same order.
+# Sums in chunks of K, whose partial sums are added up, always in the same order.
 
 _INVOCATIONS = 128
 

@@ -409,7 +409,7 @@ def _nearness(walk: Walk) -> tuple[float, int]:
     return (walk.strides[-1], -walk.sizes[-1]) if walk.strides else (inf, 0)
 
 
-# Compute tiled contractions: slices in workgroup memory, sums in registers.
+# Tiled contractions: slices in workgroup memory, sums in registers.
 
 
 def tiled(

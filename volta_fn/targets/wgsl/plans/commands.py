@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
 from volta_fn.targets.wgsl.transforms import fused, fused_memory, fused_size
 
-# Define commands, the form in which the runtime executes a program.
+# Commands, the form in which the runtime executes a program.
 #
 # `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
 # submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers`): the
@@ -219,7 +219,7 @@ def size_class(size: int) -> int:
     return -(-size // step) * step
 
 
-# Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
+# Copies of bytes on the device: arrays, and rows at offsets that cannot be bound.
 #
 # A row's index is read from a word of the *index constants*, an array that holds 0, 1, 2, … at offsets that can be bound.
 
@@ -306,7 +306,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
     return hand_written(bindings, body, builtins, _THREADS, functions)
 
 
-# Fuse independent dispatches horizontally.
+# Horizontal fusion of independent dispatches.
 #
 # Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
 # if nothing in between depends on it. This changes the lifetimes of slots, which are computed afterwards.

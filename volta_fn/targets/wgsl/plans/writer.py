@@ -51,7 +51,7 @@ from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.target import kernel_routine
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings
 
-# Split dispatches that exceed a limit: large arrays, and long work.
+# Dispatches that exceed a limit, split: large arrays, and long work.
 #
 # Four things may be too large, and each is split in its own way:
 #
@@ -121,7 +121,7 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
     return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
 
 
-# Merge small, independent kernels that follow each other into one dispatch.
+# Small, independent kernels that follow each other, as one dispatch.
 
 #: The most buffers that a dispatch of several kernels binds.
 _MERGED_BUFFERS = 64
@@ -184,7 +184,7 @@ class MergedKernels:
         return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
 
 
-# Emit the commands of programs.
+# The commands of programs.
 
 #: The fewest index constants of a program, so that short loops share them.
 _FEWEST_INDICES = 16
