@@ -77,6 +77,8 @@ from volta_fn.core.refs import empty_ref as empty_ref
 from volta_fn.core.refs import free_ref as free_ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.staging import eval_shape as eval_shape
+from volta_fn.core.staging import make_jaxpr as make_jaxpr
 from volta_fn.doctor import doctor as doctor
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
 from volta_fn.inspection.explain import explain as explain
@@ -109,8 +111,6 @@ from volta_fn.transforms.jacobian import jacfwd as jacfwd
 from volta_fn.transforms.jacobian import jacobian as jacobian
 from volta_fn.transforms.jacobian import jacrev as jacrev
 from volta_fn.transforms.jacobian import linear_transpose as linear_transpose
-from volta_fn.transforms.make_jaxpr import eval_shape as eval_shape
-from volta_fn.transforms.make_jaxpr import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vmap import vmap as vmap
 from volta_fn.web.export import export_web as export_web
 

@@ -45,8 +45,8 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, tra
 from volta_fn.core.trace import ProcessAxis, ProcessGrid, Tracer, bound_axis
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.jit import jit
-from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum, shard_of, whole_of
-from volta_fn.primitives.collectives.exchanges import border_cast as pcast
+from volta_fn.primitives.collectives import axis_index, axis_index_p, pcast_p, psum, shard_of, whole_of
+from volta_fn.primitives.collectives import border_cast as pcast
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape, to_front, transpose
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import eq, select

@@ -24,8 +24,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.kernel import Kernel, KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, KernelCall, interpret
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import inline_calls
 from volta_fn.targets.wgsl.loops import routine

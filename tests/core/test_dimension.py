@@ -14,8 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import lax
-from volta_fn.core.dimension import Dimension, max_dim, min_dim, span
-from volta_fn.core.dimension_bounds import bounds
+from volta_fn.core.dimension import Dimension, bounds, max_dim, min_dim, span
 from volta_fn.errors import ArgumentError, BroadcastError, ConcretizationError, InconclusiveDimensionOperation, ShapeError
 from volta_fn.export import SymbolicScope, symbolic_args_specs, symbolic_shape
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import ZERO, Affine, Index, Range, along, combine
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, levels
-from volta_fn.compiler.ir.specification import check_kernel
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, check_kernel, levels
 from volta_fn.errors import JaxprError
 
 BOOL, INT32, FLOAT32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.float32)

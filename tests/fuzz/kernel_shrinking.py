@@ -8,8 +8,7 @@ from dataclasses import replace
 from tests.fuzz.kernel_drawing import moved, pruned
 from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.index import ZERO, along, combine
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store, affines, operands
-from volta_fn.compiler.ir.specification import check_kernel
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store, affines, check_kernel, operands
 from volta_fn.errors import VoltaError
 
 #: Attempts after which a kernel is small enough.

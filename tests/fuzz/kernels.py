@@ -25,8 +25,7 @@ from tests.fuzz.kernel_drawing import data_for, drawn
 from tests.fuzz.kernel_oracle import Bounded, Oracle, differs
 from tests.fuzz.kernel_shrinking import shrunk
 from tests.fuzz.kernel_text import parsed, written
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 
 CORPUS = Path(__file__).parent / "kernel_corpus.txt"
 

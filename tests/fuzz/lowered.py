@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import KernelCall, interpret
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, Target, TargetCapabilities
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var, sub_jaxprs

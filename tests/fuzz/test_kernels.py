@@ -19,8 +19,7 @@ from tests.fuzz.kernel_text import parsed, written
 from tests.stress.amount import rounds
 from volta_fn import dtypes
 from volta_fn.compiler.ir.axes import overwritable
-from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall, Reduce, Store
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall, Reduce, Store, check_kernel, interpret
 from volta_fn.compiler.target import Item
 from volta_fn.compiler.verification import may_overwrite
 from volta_fn.runtime.llvm.host import vector_widths

@@ -17,7 +17,7 @@ from volta_fn.core.trace import bind
 from volta_fn.custom_batching import custom_vmap
 from volta_fn.custom_derivatives import linear_call
 from volta_fn.lax import custom_linear_solve
-from volta_fn.primitives.collectives.exchanges import pcast_p
+from volta_fn.primitives.collectives import pcast_p
 
 # Custom rules.
 

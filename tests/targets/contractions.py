@@ -15,8 +15,7 @@ from tests.compiler.ir.oracle import SimpleTarget, fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Range, along, row_major
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Node, Position, Reduce, Store, operands
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Node, Position, Reduce, Store, interpret, operands
 from volta_fn.dtypes import as_dtype
 
 

@@ -29,7 +29,7 @@ from volta_fn.compiler.plans import Plan, make_plan
 from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, primitives_of, program_cache
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.collectives.exchanges import psum_p
+from volta_fn.primitives.collectives import psum_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.settings import current as settings

@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import STORAGE
 from volta_fn.primitives.callbacks import pure_callback_p
-from volta_fn.primitives.collectives.exchanges import psum_done_p
+from volta_fn.primitives.collectives import psum_done_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 

@@ -24,6 +24,7 @@ from volta_fn.compiler.ir.kernel import (
     ProgramNode,
     Reduce,
     Store,
+    check_kernel,
     equations_between,
     format_kernel,
     operands,
@@ -31,7 +32,6 @@ from volta_fn.compiler.ir.kernel import (
     stages,
     writes,
 )
-from volta_fn.compiler.ir.specification import check_kernel
 from volta_fn.compiler.plans import Operand, Plan, Step
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray

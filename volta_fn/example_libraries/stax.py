@@ -24,9 +24,9 @@ from volta_fn import lax, nn, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.staging import eval_shape
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.initializers import glorot_normal, normal, ones, zeros
-from volta_fn.transforms.make_jaxpr import eval_shape
 
 __all__ = [
     "AvgPool", "BatchNorm", "Conv", "Conv1DTranspose", "ConvTranspose", "Dense", "Dropout", "Elu", "Exp", "FanInConcat", "FanOut",

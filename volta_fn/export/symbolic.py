@@ -22,6 +22,7 @@ from volta_fn.core.dimension import (
     Dimension,
     Monomial,
     Operation,
+    bounds,
     divided,
     is_symbolic_dim,
     max_dim,
@@ -29,7 +30,6 @@ from volta_fn.core.dimension import (
     simplified,
     value_of,
 )
-from volta_fn.core.dimension_bounds import bounds
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 from volta_fn.export.values import terms_of

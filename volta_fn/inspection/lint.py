@@ -16,12 +16,11 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
-from volta_fn.core.staging import check_callable, function_name
+from volta_fn.core.staging import check_callable, function_name, make_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.inspection.report import size
 from volta_fn.jit.function import Jitted
 from volta_fn.source import SourceLocation, frame_observer, is_internal
-from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 # Random keys that a program uses twice.
 

@@ -16,6 +16,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn import random, tree
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.staging import eval_shape
 from volta_fn.dtypes import as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError, TreeError
 from volta_fn.io.files import open_safetensors, parse_json, save_safetensors, write_text
@@ -28,7 +29,6 @@ from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
 from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray, WeightArray
-from volta_fn.transforms.make_jaxpr import eval_shape
 
 #: Names in files of parts of names here, where they differ, by `model_type`.
 _RENAMED: Mapping[str, Mapping[str, str]] = {

@@ -22,8 +22,9 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from keyword import iskeyword
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,12 +39,102 @@ from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
 from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import SHARDED, forget_kernels
-from volta_fn.lazy_imports import deferred, load
+from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
+from volta_fn.tree.registry import FIELDS
+from volta_fn.tree.structures import TreeDef
 
-if TYPE_CHECKING:
-    from volta_fn.tree.matching import Match
+# Generated code that checks the structure of a tree and reads its leaves.
+#
+# Flattening a tree takes longer than a small training step needs to start. Where the structure is known from earlier calls, generated code
+# only checks that a tree has it, and reads the leaves. Its text has counters and the fields of classes, never the keys of dicts or other
+# values, which it names.
+
+
+#: Leaves of the largest tree for which code is generated.
+_MOST_LEAVES = 1000
+
+#: Returns the leaves of a tree of the known structure, in the order of `flatten`; None for other trees. Leaves are not examined, so one
+#: of them may be a tree.
+Match = Callable[[Any], list[Any] | None]
+
+
+def generated_match(treedef: TreeDef, example: Any) -> Match | None:
+    """Generate code for trees of the structure of `example`.
+
+    None if some nodes can only be flattened by their own functions.
+
+    >>> from volta_fn import tree
+    >>> example = {"b": (1, None), "a": 2}
+    >>> match = matcher(tree.structure(example), example)
+    >>> match({"a": 3, "b": (4, None)})
+    [3, 4]
+    >>> match({"a": 3, "b": (4, 5)}) is None
+    True
+    """
+    source = _Source()
+    if treedef.num_leaves > _MOST_LEAVES or not source.visit(treedef, example, "tree"):
+        return None
+    body = "\n".join(f"        {statement}" for statement in [*source.statements, f"return [{', '.join(source.leaves)}]"])
+    exec(f"def match(tree):\n    try:\n{body}\n    except KeyError:\n        return None\n", source.values)
+    match: Match = source.values["match"]
+    return match
+
+
+class _Source:
+    """The generated statements, the leaves' expressions, and the objects they name."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.leaves: list[str] = []
+        self.values: dict[str, Any] = {}
+        self.count = 0
+
+    def visit(self, treedef: TreeDef, node: Any, expression: str) -> bool:
+        """Generate code for a node, the value of `expression`; return False if impossible."""
+        kind, count = treedef.type, treedef.num_children
+        if kind is None:
+            self.leaves.append(expression)
+            return True
+        name = self.variable()
+        self.statements.append(f"{name} = {expression}")
+        same = f"type({name}) is {self.value(kind)}"
+        if kind in FIELDS:
+            data, meta = FIELDS[kind]
+            if not all(field.isidentifier() and not iskeyword(field) for field in (*data, *meta)):
+                return False
+            for field in meta:
+                static = self.value(getattr(node, field))
+                same += f" and ({name}.{field} is {static} or {name}.{field} == {static})"
+            children, expressions = [getattr(node, field) for field in data], [f"{name}.{field}" for field in data]
+        elif kind is dict:
+            same += f" and len({name}) == {count}"
+            keys = treedef.entries()
+            children = [node[key] for key in keys]
+            expressions = [f"{name}[{self.value(key)}]" for key in keys]
+        elif kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+            same += f" and len({name}) == {count}"
+            children, expressions = [*node], [f"{name}[{i}]" for i in range(count)]
+        elif node is None:
+            children, expressions = [], []
+        else:
+            return False
+        self.statements.append(f"if not ({same}): return None")
+        return all(self.visit(*child) for child in zip(treedef.children(), children, expressions, strict=True))
+
+    def variable(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def value(self, value: Any) -> str:
+        name = f"c{len(self.values)}"
+        self.values[name] = value
+        return name
+
+
+# cache
+
 
 # Arguments: static, donated and dynamic ones.
 #
@@ -381,7 +472,7 @@ class ProgramCache(CallCache):
         """Let a matcher find `run` for calls like this one, if the structure has one."""
         matcher = self.structures.get(structure)
         if matcher is None and len(self.structures) < _MOST_MATCHERS:
-            match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
+            match = generated_match(structure.child(0), args) or _no_match
             matcher = self.add("structures", structure, Matcher(match, {}), 0)
         if matcher is not None and matcher.match is not _no_match:
             matcher.programs[specs] = run

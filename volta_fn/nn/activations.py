@@ -20,7 +20,7 @@ from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
 from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
 from volta_fn.primitives.call import stop_gradient
-from volta_fn.primitives.collectives.exchanges import axis_index
+from volta_fn.primitives.collectives import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special import logsumexp

@@ -19,13 +19,13 @@ from volta_fn import tree
 from volta_fn.core.arrays import html
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
+from volta_fn.core.staging import make_jaxpr
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.compile import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.primitives.control_flow.loops import cond_p
 from volta_fn.source import current_scope
-from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 __all__ = ["Summary", "SummaryRow", "summary"]
 

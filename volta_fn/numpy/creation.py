@@ -12,8 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
-from volta_fn.core.arrays.interchange import imported
-from volta_fn.core.arrays.memory import constrained, device_put
+from volta_fn.core.arrays.memory import constrained, device_put, imported
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim

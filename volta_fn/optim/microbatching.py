@@ -14,9 +14,9 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.staging import eval_shape
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.transforms.grad import value_and_grad
-from volta_fn.transforms.make_jaxpr import eval_shape
 from volta_fn.transforms.vmap import vmap
 
 __all__ = ["AccumulationType", "Accumulator", "micro_grad", "micro_vmap", "microbatch", "reshape_batch_axis"]

@@ -13,8 +13,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.emission import Block, Slot
-from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import KernelCall, interpret
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError

@@ -1,5 +1,3 @@
-from volta_fn.tree.printing import pformat as pformat
-from volta_fn.tree.printing import pprint as pprint
 from volta_fn.tree.registry import DictKey as DictKey
 from volta_fn.tree.registry import FlattenedIndexKey as FlattenedIndexKey
 from volta_fn.tree.registry import GetAttrKey as GetAttrKey
@@ -28,6 +26,8 @@ from volta_fn.tree.structures import leaves as leaves
 from volta_fn.tree.structures import leaves_with_path as leaves_with_path
 from volta_fn.tree.structures import map as map
 from volta_fn.tree.structures import map_with_path as map_with_path
+from volta_fn.tree.structures import pformat as pformat
+from volta_fn.tree.structures import pprint as pprint
 from volta_fn.tree.structures import reduce as reduce
 from volta_fn.tree.structures import reduce_associative as reduce_associative
 from volta_fn.tree.structures import structure as structure

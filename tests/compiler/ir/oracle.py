@@ -10,8 +10,7 @@ import numpy as np
 import volta_fn as vf
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, writes
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, check_kernel, interpret, writes
 from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation, Literal, inline_calls
 from volta_fn.targets.numpy.backend import make_kernel

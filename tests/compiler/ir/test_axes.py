@@ -16,8 +16,7 @@ from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
 from volta_fn.compiler.ir.axes import overwritable, simplified
-from volta_fn.compiler.ir.kernel import Kernel, KernelCall, Load, Reduce
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import Kernel, KernelCall, Load, Reduce, check_kernel, interpret
 
 
 def simple(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Kernel:

@@ -13,8 +13,7 @@ from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_functio
 from tests.targets.contractions import outer_product_and_sum, products_and_more
 from volta_fn import nn
 from volta_fn.compiler.contractions import Contraction, contraction_of
-from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, format_kernel, restricted
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, check_kernel, format_kernel, interpret, restricted
 
 PRODUCTS_AND_MORE = products_and_more()
 TARGET = SimpleTarget(computes_product=lambda kernel: contraction_of(kernel) is not None)

@@ -12,8 +12,21 @@ from tests.compiler.fusion.test_fuse import X
 from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.index import Range, along
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, PendingStores, Reduce, Store, levels, remainder, stages
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    Buffer,
+    Constant,
+    Kernel,
+    Load,
+    PendingStores,
+    Reduce,
+    Store,
+    check_kernel,
+    interpret,
+    levels,
+    remainder,
+    stages,
+)
 from volta_fn.errors import JaxprError, VoltaError
 
 F32 = np.dtype(np.float32)

@@ -12,7 +12,7 @@ from tests.compiler.ir.oracle import fuse_function
 from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import check_kernel, interpret
 
 X = vf.ShapeDtypeStruct((3000, 6), "float32")
 LONG = vf.ShapeDtypeStruct((20_001,), "float32")

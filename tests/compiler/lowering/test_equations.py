@@ -13,7 +13,7 @@ from tests.samples import all_samples
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
 from volta_fn.compiler.ir.index import NotAffine, can_be_kernel
-from volta_fn.compiler.ir.specification import check_kernel, interpret
+from volta_fn.compiler.ir.kernel import check_kernel, interpret
 from volta_fn.compiler.lowering import lower_equation
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, inline_calls
 from volta_fn.core.primitive import evaluation_of

@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_j
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
-from volta_fn.primitives.collectives.exchanges import (
+from volta_fn.primitives.collectives import (
     all_gather_p,
     all_to_all_p,
     axis_index_p,

@@ -30,7 +30,7 @@ from volta_fn.core.jaxpr import (
 )
 from volta_fn.core.trace import ProcessAxis
 from volta_fn.primitives.call import jit_p
-from volta_fn.primitives.collectives.exchanges import axis_index_p, shard_p, whole_p
+from volta_fn.primitives.collectives import axis_index_p, shard_p, whole_p
 
 
 class LocalProgram(NamedTuple):

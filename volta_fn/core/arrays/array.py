@@ -32,8 +32,8 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_ARROW = deferred("volta_fn.core.arrays.interchange")
-_DLPACK = deferred("volta_fn.core.arrays.interchange")
+_ARROW = deferred("volta_fn.core.arrays.memory")
+_DLPACK = deferred("volta_fn.core.arrays.memory")
 _HTML = deferred("volta_fn.core.arrays.html")
 
 

@@ -17,7 +17,7 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.refs import Ref, bound, discharged, new_ref, read_all, write_all
-from volta_fn.core.staging import function_name, trace_to_jaxpr
+from volta_fn.core.staging import function_name, make_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import StepAxis, bound_axis
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError, UnsupportedError
 from volta_fn.experimental.pallas.grid import Blocks, KernelProgram, forwarded, parallel_axes
@@ -42,7 +42,6 @@ from volta_fn.jit.function import jit
 from volta_fn.primitives.array_operations.ref_views import Slice
 from volta_fn.primitives.control_flow.loops import fori_loop
 from volta_fn.primitives.elementwise.arithmetic import div, rem
-from volta_fn.transforms.make_jaxpr import make_jaxpr
 from volta_fn.tree.structures import structural_difference
 
 # Tracing kernels and index maps, and checking what they are called with and return.

@@ -12,12 +12,12 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.staging import eval_shape
 from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, add_at, over_batches, read_at
 from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_update_layout, bounded, stacked
 from volta_fn.numpy.products import matmul as dense_matmul
 from volta_fn.primitives.convolution import padtype_to_pads
-from volta_fn.transforms.make_jaxpr import eval_shape
 
 
 def bcoo_fromdense(mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32) -> BCOO:

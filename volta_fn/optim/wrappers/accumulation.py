@@ -44,7 +44,7 @@ from volta_fn.optim.numerics import (
 from volta_fn.optim.transforms.momentum import ema
 from volta_fn.optim.tree_utils import tree_get_all_with_path, tree_map_params
 from volta_fn.optim.wrappers.composition import chain
-from volta_fn.primitives.collectives.exchanges import sum_of
+from volta_fn.primitives.collectives import sum_of
 
 __all__ = [
     "DynamicLossScale", "LookaheadParams", "LookaheadState", "LossScaledState", "MonitorState", "MultiSteps", "MultiStepsState",

@@ -9,8 +9,7 @@ import numpy as np
 from tests.laws.common import ROUNDING, assert_close
 from tests.targets.cpu.running import run_routine
 from volta_fn.compiler.ir.axes import overwritable
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.targets.cpu.loops import routine
 
 

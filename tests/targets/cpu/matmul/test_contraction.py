@@ -24,8 +24,7 @@ from tests.targets.contractions import (
 )
 from tests.targets.cpu.loops.kernels import agrees
 from tests.targets.cpu.running import run_routine
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.targets.cpu.matmul import computes_product, contraction
 
 pytest.importorskip("llvmlite")

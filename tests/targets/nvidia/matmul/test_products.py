@@ -15,8 +15,7 @@ import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import run_kernel
 from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
 from volta_fn.compiler.contractions import Operand, Walk, contraction_of
-from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import KernelCall, interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import matmul
 from volta_fn.targets.nvidia.matmul import ProductOptions, contraction

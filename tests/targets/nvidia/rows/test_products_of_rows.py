@@ -14,8 +14,7 @@ import volta_fn.numpy as vnp
 from tests.targets.nvidia.emulation import run_kernel
 from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE, shaped
 from volta_fn import lax, nn
-from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import KernelCall, interpret
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import LoweredProgram, TargetCapabilities
 from volta_fn.core.aval import ShapedArray

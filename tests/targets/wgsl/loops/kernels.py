@@ -8,8 +8,7 @@ import numpy as np
 
 from tests.laws.common import ROUNDING, assert_close
 from tests.targets.wgsl.running import capabilities, run_routine
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import routine
 

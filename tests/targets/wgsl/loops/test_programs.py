@@ -22,7 +22,7 @@ from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
 from volta_fn.codegen.loops import RowPass
 from volta_fn.compiler.ir.axes import KernelAnalysis
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import JaxprError
 from volta_fn.lazy_imports import load

@@ -13,7 +13,7 @@ from tests.compiler.ir.cases import inputs_of, kernels_of, shaped
 from tests.targets.wgsl.library.checking import results, routine_of
 from tests.targets.wgsl.loops.kernels import run_kernel
 from tests.targets.wgsl.running import capabilities, known_width
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.targets.wgsl.loops import routine, schedule
 
 #: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.targets.wgsl.loops.reductions`).

@@ -25,8 +25,7 @@ from tests.targets.contractions import (
 )
 from tests.targets.wgsl.loops.kernels import agrees
 from tests.targets.wgsl.running import capabilities, run_routine
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import computes_product, contraction
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.core.arrays.array import ArraySpec
 from volta_fn.core.caches import Finalized
 from volta_fn.core.devices.device import Executable

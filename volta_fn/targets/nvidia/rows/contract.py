@@ -16,8 +16,18 @@ from volta_fn import dtypes
 from volta_fn.compiler.contractions import Operand, Problem, contraction_of, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.index import row_major
-from volta_fn.compiler.ir.kernel import Apply, DefUse, FusedProgram, Kernel, KernelCall, PendingStores, ProgramNode, Reduce, writes
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    DefUse,
+    FusedProgram,
+    Kernel,
+    KernelCall,
+    PendingStores,
+    ProgramNode,
+    Reduce,
+    interpret,
+    writes,
+)
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Var

@@ -15,8 +15,7 @@ import numpy as np
 
 from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, scan_slots, while_slots
 from volta_fn.compiler.ir.axes import largest, windowed
-from volta_fn.compiler.ir.kernel import Kernel, KernelCall
-from volta_fn.compiler.ir.specification import interpret
+from volta_fn.compiler.ir.kernel import Kernel, KernelCall, interpret
 from volta_fn.compiler.target import Item, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation

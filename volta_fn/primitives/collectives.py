@@ -1,10 +1,19 @@
-"""Collectives: values exchanged, gathered, scattered or reduced between positions.
+"""Collectives: operations across the positions of named axes.
 
-The last sections are casts of what a type says of named axes, and the border of a program on several processes.
+An axis of a `vmap` is resolved by it: it rewrites the operation as one along the stacked dimension, after which the result is the same for
+every example of that axis, or belongs to it again. An axis of processes (`shard_map` over a mesh of several) stays in the program; the
+equation runs on the host, which talks to the other processes.
+
+`groups` has the names, groups and rules that all collectives have, and their NumPy functions. `exchanges` has the collectives themselves:
+reductions, gathers and exchanges, with casts of what a type says of named axes.
+
+Each primitive's ``axis_names`` says which named axes it speaks of, and ``axis_index_groups`` which positions communicate.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,15 +23,14 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import ProcessAxis, StepAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
-from volta_fn.errors import ArgumentError, DTypeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import collapse
-from volta_fn.primitives.collectives import groups as on_host
-from volta_fn.primitives.collectives.groups import Groups, Names, checked_groups, from_groups, group_size, in_blocks, one_name, to_groups
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
@@ -39,6 +47,186 @@ from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
+
+# Names, groups and rules of collectives, and their NumPy functions.
+
+
+# The names, groups and rules that all collectives have.
+
+Names = tuple[Any, ...]
+Groups = tuple[tuple[int, ...], ...] | None
+
+
+def one_name(axis_name: Any, collective: str) -> Names:
+    """Return the binding of the only name; raise `ArgumentError` for several."""
+    names = bound_axes(axis_name)
+    if len(names) != 1:
+        raise ArgumentError(f"{collective} takes one axis name, got {names}; call it once per axis")
+    return names
+
+
+def checked_groups(axis_index_groups: Any, names: Names, collective: str) -> Groups:
+    """Return groups of positions as tuples.
+
+    Raises `ArgumentError` unless they are of one size and together name each position of one axis once.
+    """
+    if axis_index_groups is None:
+        return None
+    if len(names) != 1:
+        raise ArgumentError(f"{collective}: axis_index_groups are positions of one axis, but {names} are {len(names)}")
+    groups, size = tuple([tuple(map(int, group)) for group in axis_index_groups]), bound_axis_size(names)
+    if len({len(group) for group in groups}) != 1 or sorted(i for group in groups for i in group) != list(range(size)):
+        raise ArgumentError(f"{collective}: axis_index_groups must name each of {size} positions once, in groups of one size; got {groups}")
+    return groups
+
+
+def group_size(names: Names, groups: Groups) -> int:
+    """Return the number of positions that communicate."""
+    return bound_axis_size(names) if groups is None else len(groups[0])
+
+
+def to_groups(value: Array, dim: int | None, size: int, groups: Groups) -> Array:
+    """Move the examples to two leading dimensions: groups, and positions in a group.
+
+    `dim` is the dimension of `size` examples; if it is None, all have this value.
+    """
+    front = broadcast(value, (size,)) if dim is None else moveaxis(value, dim, 0)
+    if groups is None:
+        return reshape(front, (1, *front.shape))
+    return reshape(_rows(front, [i for group in groups for i in group]), (len(groups), len(groups[0]), *front.shape[1:]))
+
+
+def from_groups(value: Array, groups: Groups) -> Array:
+    """Undo `to_groups`: move the examples to one leading dimension, in their order."""
+    rows = reshape(value, (value.shape[0] * value.shape[1], *value.shape[2:]))
+    return rows if groups is None else _rows(rows, np.argsort([i for group in groups for i in group]).tolist())
+
+
+def _rows(value: Array, order: Sequence[int]) -> Array:
+    return concatenate([index_in_dim(value, i, 0) for i in order], 0)
+
+
+def in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -> Array:
+    """Split `dim` of `value` into a dimension of `size` blocks and their elements.
+
+    If not `tiled`, `dim` is the dimension of blocks itself.
+    """
+    before, count, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+    if not tiled and count != size:
+        raise ShapeError(f"{collective}: dimension {dim} of shape {value.shape} must have the axis's size {size} (or be tiled)")
+    if count % size:
+        raise ShapeError(f"{collective}: dimension {dim} of shape {value.shape} does not divide among {size} examples")
+    return reshape(value, (*before, size, count // size, *after)) if tiled else value
+
+
+# Collectives between processes, as NumPy functions.
+
+Axes = tuple[ProcessAxis, ...]
+RankGroups = tuple[tuple[int, ...], ...] | None
+Outs = Sequence[np.ndarray | None] | None
+
+
+def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> distribution.Communicator:
+    return distribution.current().communicator(distribution.members_of(axis_names, axis_index_groups))
+
+
+def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
+    types = ", ".join([f"{a.dtype.name}{list(a.shape)}" for a in arrays[:3]]) + (f" and {len(arrays) - 3} more" if len(arrays) > 3 else "")
+    return f"{name} of {types} over {', '.join([repr(axis.name) for axis in axis_names])}"
+
+
+def _results(arrays: Sequence[np.ndarray], out: Outs) -> list[np.ndarray]:
+    """Return the arrays to write: those given, or new ones."""
+    destinations = [None] * len(arrays) if out is None else out
+    return [np.empty(a.shape, a.dtype) if o is None else o for a, o in zip(arrays, destinations, strict=True)]
+
+
+def _sum_processes(
+    *arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups, compression: str | None, out: Outs = None
+) -> Sequence[np.ndarray]:
+    """Sum each array over processes."""
+    outs, communicator = _results(arrays, out), _communicator(axis_names, axis_index_groups)
+    description = _described("psum", axis_names, arrays)
+    if compression is None:
+        communicator.reduce("sum", arrays, outs, description)
+    else:
+        communicator.compressed_sum(arrays, outs, description)
+    return outs
+
+
+def _sum_bucket(*arrays: np.ndarray, dtypes: Sequence[np.dtype], **params: Any) -> Sequence[np.ndarray]:
+    """Sum each array over processes, as an array of one of the dtypes."""
+    return _sum_processes(*[array.astype(dtype, copy=False) for array, dtype in zip(arrays, dtypes, strict=True)], **params)
+
+
+def _reduce_extreme(
+    *arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups, step: str, out: Outs = None
+) -> Sequence[np.ndarray]:
+    """Return the maximum or minimum of each array over processes."""
+    outs = _results(arrays, out)
+    _communicator(axis_names, axis_index_groups).reduce(step, arrays, outs, _described(f"p{step}", axis_names, arrays))
+    return outs
+
+
+_tickets = itertools.count()
+_pending: dict[int, distribution.Pending] = {}
+
+
+def _start_sum(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups, compression: str | None) -> np.ndarray:
+    """Begin a sum over processes, and return the number by which `psum_done` finds it."""
+    ticket = next(_tickets) & 0x7FFFFFFF
+    communicator = _communicator(axis_names, axis_index_groups)
+    _pending[ticket] = communicator.start_sum(arrays, compression, _described("psum", axis_names, arrays))
+    return np.array(ticket, np.int32)
+
+
+def _finish_sum(ticket: np.ndarray, *, result_avals: Sequence[ShapedArray]) -> Sequence[np.ndarray]:
+    """Wait for a sum that `psum_start` began."""
+    return _pending.pop(int(ticket)).results()
+
+
+@functools.cache
+def _index(axis_names: Axes, rank: int) -> np.ndarray:
+    index = np.array(distribution.members_of(axis_names, None).index(rank), np.int32)
+    index.flags.writeable = False
+    return index
+
+
+def _process_index(*, axis_names: Axes) -> np.ndarray:
+    """Return this process's position along an axis."""
+    return _index(axis_names, distribution.current().rank)
+
+
+def _gather(array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, axis: int, size: int) -> np.ndarray:
+    """Stack the arrays of all processes along a new axis."""
+    rows = _communicator(axis_names, axis_index_groups).gather(array, _described("all_gather", axis_names, [array]))
+    return np.ascontiguousarray(np.moveaxis(rows, 0, axis))
+
+
+def _scatter_sum(array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, axis: int, size: int) -> np.ndarray:
+    """Sum arrays over processes; each keeps its own row along an axis."""
+    rows = np.ascontiguousarray(np.moveaxis(array, axis, 0))
+    return _communicator(axis_names, axis_index_groups).reduce_scatter(rows, _described("psum_scatter", axis_names, [array]))
+
+
+def _permute(array: np.ndarray, *, axis_names: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Send an array by pairs of source and target."""
+    return _communicator(axis_names, None).permute(array, perm, _described("ppermute", axis_names, [array]))
+
+
+def _exchange_slices(
+    array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, split_axis: int, concat_axis: int
+) -> np.ndarray:
+    """Exchange slices between all processes."""
+    rows = np.ascontiguousarray(np.moveaxis(array, split_axis, 0))
+    received = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
+    return np.ascontiguousarray(np.moveaxis(received, 0, concat_axis))
+
+
+# Collectives: values exchanged, gathered, scattered or reduced between positions.
+#
+# The last sections are casts of what a type says of named axes, and the border of a program on several processes.
+
 
 # Values exchanged between positions: `ppermute`, `all_to_all`, ….
 
@@ -61,7 +249,7 @@ def _permute_batch(
 ppermute_p: Primitive = Primitive(
     "ppermute",
     lambda operand, *, axis_names, perm: operand,
-    evaluate=on_host.ppermute,
+    evaluate=_permute,
     jvp=linear_jvp(),
     transpose=lambda ct, operand, *, axis_names, perm: [
         bind(ppermute_p, ct, axis_names=axis_names, perm=tuple([(target, source) for source, target in perm]))
@@ -127,7 +315,7 @@ def _exchange_batch(
 all_to_all_p: Primitive = Primitive(
     "all_to_all",
     _exchange_abstract,
-    evaluate=on_host.all_to_all,
+    evaluate=_exchange_slices,
     jvp=linear_jvp(),
     transpose=lambda ct, operand, *, split_axis, concat_axis, **params: [
         bind(all_to_all_p, ct, split_axis=concat_axis, concat_axis=split_axis, **params)
@@ -217,7 +405,7 @@ def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
 
 
 axis_index_p = Primitive(
-    "axis_index", lambda *, axis_names: ShapedArray((), np.dtype(np.int32)), evaluate=on_host.axis_index, jvp=zero_jvp, batch=_index_batch
+    "axis_index", lambda *, axis_names: ShapedArray((), np.dtype(np.int32)), evaluate=_process_index, jvp=zero_jvp, batch=_index_batch
 )
 
 
@@ -255,7 +443,7 @@ def _gather_batch(
 all_gather_p: Primitive = Primitive(
     "all_gather",
     lambda operand, *, axis, size, **params: operand.update(shape=(*operand.shape[:axis], size, *operand.shape[axis:])),
-    evaluate=on_host.all_gather,
+    evaluate=_gather,
     jvp=linear_jvp(),
     transpose=lambda ct, operand, **params: [bind(reduce_scatter_p, ct, **params)],
     batch=_gather_batch,
@@ -298,7 +486,7 @@ def _scatter_batch(mapped: AxisData, args: Sequence[Array], dims: Sequence[int |
 reduce_scatter_p: Primitive = Primitive(
     "reduce_scatter",
     lambda operand, *, axis, **params: operand.update(shape=(*operand.shape[:axis], *operand.shape[axis + 1 :])),
-    evaluate=on_host.reduce_scatter,
+    evaluate=_scatter_sum,
     jvp=linear_jvp(),
     transpose=lambda ct, operand, **params: [bind(all_gather_p, ct, **params)],
     batch=_scatter_batch,
@@ -382,10 +570,10 @@ def _sum_transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> list[An
     return [next(totals) if i in some else None for i in range(len(cts))]
 
 
-psum_p = _reduction("psum", reduce_sum, on_host.psum, _sum_jvp, _sum_transpose)
+psum_p = _reduction("psum", reduce_sum, _sum_processes, _sum_jvp, _sum_transpose)
 _EXTREME_JVP = no_derivative("{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
-pmax_p = _reduction("pmax", reduce_max, partial(on_host.extreme, step="max"), _EXTREME_JVP)
-pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), _EXTREME_JVP)
+pmax_p = _reduction("pmax", reduce_max, partial(_reduce_extreme, step="max"), _EXTREME_JVP)
+pmin_p = _reduction("pmin", reduce_min, partial(_reduce_extreme, step="min"), _EXTREME_JVP)
 
 
 # A sum between processes in two steps, between which the program goes on (placed by compiler/passes/dce.py).
@@ -393,11 +581,11 @@ pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), _E
 psum_start_p = Primitive(
     "psum_start",
     lambda *operands, axis_names, axis_index_groups, compression: ShapedArray((), np.dtype(np.int32)),
-    evaluate=on_host.psum_start,
+    evaluate=_start_sum,
     listed=False,
 )
 psum_done_p = Primitive(
-    "psum_done", lambda ticket, *, result_avals: result_avals, evaluate=on_host.psum_done, multiple_results=True, listed=False
+    "psum_done", lambda ticket, *, result_avals: result_avals, evaluate=_finish_sum, multiple_results=True, listed=False
 )
 
 # A sum between processes, or some operands of one, that devices compute among each other when its operands are there. Operands may have
@@ -406,7 +594,7 @@ psum_done_p = Primitive(
 psum_bucket_p = Primitive(
     "psum_bucket",
     lambda *operands, dtypes, **params: [aval.update(dtype=dtype) for aval, dtype in zip(operands, dtypes, strict=True)],
-    evaluate=on_host.psum_bucket,
+    evaluate=_sum_bucket,
     multiple_results=True,
     listed=False,
 )
