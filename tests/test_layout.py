@@ -17,7 +17,7 @@ TESTED_ABOVE = {
 #: Modules directly below `volta_fn` without a `test_<module>….py` next to this file, by a file that tests them.
 TESTED_ELSEWHERE = {
     "__main__": "test_commands.py",  # the list of commands
-    "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.interchange`, by JAX's names
+    "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.memory`, by JAX's names
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
     "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
 }

@@ -16,7 +16,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import tree
-from volta_fn.jit.cache import generated_match
+from volta_fn.jit.cache import generate_match
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "volta_fn").rglob("*.py")}
@@ -62,7 +62,7 @@ def test_no_value_is_part_of_the_text(texts: list[str], monkeypatch: pytest.Monk
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
     hostile = "x'];__import__('os').system('true')#"
     example = {hostile: (jnp.ones(3), 4), "b\n": [1.5, {hostile: None}]}
-    match = generated_match(tree.structure(example), example)
+    match = generate_match(tree.structure(example), example)
     assert match is not None and match(example) == tree.leaves(example)
     step = vf.jit(lambda t, number, kind: vf.tree.map(lambda x: x * number, t), static_argnums=2)
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_fields_that_are_no_identifiers_are_not_generated() -> None:
     tree.register_dataclass(Odd, data_fields=["a b"], meta_fields=[])
     odd = Odd()
     setattr(odd, "a b", jnp.ones(2))
-    assert generated_match(tree.structure((odd, 1)), (odd, 1)) is None
+    assert generate_match(tree.structure((odd, 1)), (odd, 1)) is None
 
 
 def test_wheels_do_not_depend_on_dates_and_modes(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from volta_fn.errors import (
     UnhashableStaticError,
 )
 from volta_fn.jit import cache
-from volta_fn.jit.cache import generated_match as generate
+from volta_fn.jit.cache import generate_match as generate
 
 
 def counted(function: Any) -> tuple[Any, list[Any]]:

@@ -12,7 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
-from volta_fn.jit.cache import generated_match
+from volta_fn.jit.cache import generate_match
 
 KEY = vf.random.key(0)
 
@@ -344,7 +344,7 @@ def test_generated_code_reads_the_leaves_of_modules() -> None:
     """Jitted functions find their program by code that reads the fields; a module of another structure does not pass for this one."""
     network = make_network()
     model = {"network": network, "scale": Scale(vf.numpy.ones(2), 3), "quantised": nn.quantize(network, "int8")}
-    match = generated_match(vf.tree.structure(model), model)
+    match = generate_match(vf.tree.structure(model), model)
     assert match is not None
     leaves = match(model)
     assert leaves is not None and all(x is y for x, y in zip(leaves, vf.tree.leaves(model), strict=True))

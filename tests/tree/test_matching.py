@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from volta_fn import tree
-from volta_fn.jit.cache import generated_match
+from volta_fn.jit.cache import generate_match
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -48,7 +48,7 @@ TREES = [
 
 @pytest.mark.parametrize("example", TREES, ids=str)
 def test_trees_of_the_structure_match_and_others_do_not(example: Any) -> None:
-    match = generated_match(tree.structure(example), example)
+    match = generate_match(tree.structure(example), example)
     assert match is not None
     for other in TREES:
         result, leaves = match(other), tree.leaves(other)
@@ -62,4 +62,4 @@ def test_trees_of_the_structure_match_and_others_do_not(example: Any) -> None:
     "example", [collections.OrderedDict(a=1), collections.defaultdict(int, a=1), tree.Partial(len, 1), [0] * 1001], ids=type
 )
 def test_other_nodes_and_large_trees_are_left_to_flatten(example: Any) -> None:
-    assert generated_match(tree.structure(example), example) is None
+    assert generate_match(tree.structure(example), example) is None

@@ -6,7 +6,7 @@ Arrays have sizes that are numbers. Descriptions of arrays, and the values of fu
 `eval_shape`, `make_jaxpr` and `jit(f).trace` take them, and `volta_fn.export` finds the program for every size of a variable. Nothing that
 depends on a symbolic size runs.
 
-The notation, the normal forms and the order of terms are those of `jax.export`. Comparisons are decided by bounds of sizes.
+The notation, the normal forms and the order of terms are those of `jax.export`. Bounds of sizes decide comparisons, where they do.
 """
 
 from __future__ import annotations

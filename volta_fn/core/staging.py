@@ -1,7 +1,7 @@
 """Staging: users' functions as functions of flat arrays, traced to jaxprs.
 
 Users' functions are of pytrees; transforms trace functions of flat lists of arrays. A transform of a jitted function is jitted itself, and
-kept with that function.
+kept with that function. `make_jaxpr` and `eval_shape` show what tracing gives.
 """
 
 from __future__ import annotations
@@ -465,7 +465,7 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
 
 
-# `make_jaxpr` and `eval_shape`: trace functions without running them.
+# What users trace: `make_jaxpr` and `eval_shape`.
 
 
 def make_jaxpr(

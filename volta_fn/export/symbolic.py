@@ -198,7 +198,7 @@ class SymbolicScope:
         self.rules: dict[Monomial, tuple[int, Any]] = {}
         #: Sizes that are at least 0.
         self.inequalities: tuple[Dimension, ...] = ()
-        #: Bounds of sizes (`core.dimension_bounds`).
+        #: Bounds of sizes (`dimension.bounds`).
         self.bounds: dict[Dimension, tuple[float, float]] = {}
         for text in self.constraints:
             self._add_constraint(text)

@@ -4,8 +4,8 @@ An axis of a `vmap` is resolved by it: it rewrites the operation as one along th
 every example of that axis, or belongs to it again. An axis of processes (`shard_map` over a mesh of several) stays in the program; the
 equation runs on the host, which talks to the other processes.
 
-`groups` has the names, groups and rules that all collectives have, and their NumPy functions. `exchanges` has the collectives themselves:
-reductions, gathers and exchanges, with casts of what a type says of named axes.
+In the order in which to read: names and groups, and the rules that all collectives have; what a process computes with others, in NumPy; the
+collectives; and what the border of a program on several processes or devices, and casts of types along named axes, do to values.
 
 Each primitive's ``axis_names`` says which named axes it speaks of, and ``axis_index_groups`` which positions communicate.
 """
@@ -48,10 +48,7 @@ from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
 
-# Names, groups and rules of collectives, and their NumPy functions.
-
-
-# The names, groups and rules that all collectives have.
+# Names, groups and rules that all collectives have.
 
 Names = tuple[Any, ...]
 Groups = tuple[tuple[int, ...], ...] | None
@@ -119,7 +116,7 @@ def in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -
     return reshape(value, (*before, size, count // size, *after)) if tiled else value
 
 
-# Collectives between processes, as NumPy functions.
+# What a process computes with others, in NumPy.
 
 Axes = tuple[ProcessAxis, ...]
 RankGroups = tuple[tuple[int, ...], ...] | None
@@ -221,11 +218,6 @@ def _exchange_slices(
     rows = np.ascontiguousarray(np.moveaxis(array, split_axis, 0))
     received = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
     return np.ascontiguousarray(np.moveaxis(received, 0, concat_axis))
-
-
-# Collectives: values exchanged, gathered, scattered or reduced between positions.
-#
-# The last sections are casts of what a type says of named axes, and the border of a program on several processes.
 
 
 # Values exchanged between positions: `ppermute`, `all_to_all`, ….

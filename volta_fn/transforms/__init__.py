@@ -5,7 +5,7 @@ Importing this package registers the rules of calls and control flow, so every t
 - `differentiation`: forward mode, linear programs of tangents, and their transposes; `grad`: the public functions of forward and reverse
   mode, with gradients accumulated in references; `jacobian`: Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
-- `vmap` (with `map`, a function of rows in batches); `make_jaxpr`: functions as programs;
+- `vmap` (with `map`, a function of rows in batches);
 - `rules`: those of primitives that call sub-programs;
 - functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, `implicit` (solvers and
   linear functions), and `reduced_precision`, which is made of these;

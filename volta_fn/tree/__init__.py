@@ -1,8 +1,7 @@
 """Pytrees: nested containers of arrays, with the names of `jax.tree`.
 
 In the order in which to read: `registry` (classes as nodes, and paths), `structures` (the functions on trees, which optree
-flattens, or `python_trees` where it is not installed), `matching` (generated code that checks the structure of a tree), `printing`
-(trees as text).
+flattens, or `python_trees` where it is not installed; trees as text).
 
 >>> from volta_fn import tree
 >>> tree.map(lambda x: x + 1, {"w": [1, 2], "b": None})

@@ -1,4 +1,4 @@
-"""Functions on pytrees and their structures.
+"""Functions on pytrees and their structures, and trees as text.
 
 A *pytree* is a nest of containers: dicts (in order of their sorted keys), lists, tuples, namedtuples, None (a container of
 nothing) and registered classes. Any other object is a *leaf*. A *treedef* is the structure of a tree, without

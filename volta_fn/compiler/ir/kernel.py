@@ -1,4 +1,7 @@
-"""The kernel IR: loop nests over scalar operations, their text, and programs."""
+"""The kernel IR: loop nests over scalar operations, their text, programs of them, and their meaning.
+
+Kernels are well formed or not, and compute something, by the rules of the last two sections, whatever code a target makes of them.
+"""
 
 from __future__ import annotations
 
@@ -554,9 +557,6 @@ class DefUse:
     def users(self, var: Var) -> list[Equation]:
         """Return the equations that read a variable."""
         return [node for n in self.consumers.get(var, ()) if isinstance(node := self.nodes[n], Equation)]
-
-
-# The specification of kernels: when one is well formed, and what it computes.
 
 
 # The rules of well-formed kernels.

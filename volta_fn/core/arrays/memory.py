@@ -1,6 +1,7 @@
-"""The memory of arrays: donation and transfers.
+"""The memory of arrays: donation, transfers, and memory shared with other libraries.
 
-Donated arguments give their memory to results. Trees of arrays move between the host and devices.
+Donated arguments give their memory to results. Trees of arrays move between the host and devices. DLPack and Arrow share memory without a
+copy.
 """
 
 from __future__ import annotations
@@ -206,10 +207,7 @@ def block_until_ready(x: T) -> T:
     return x
 
 
-# Memory shared with other libraries: DLPack, and columns of Arrow.
-
-
-# DLPack.
+# Memory shared with other libraries by DLPack.
 #
 # NumPy makes and reads the capsules. It has no bfloat16, so that those elements pass as 16-bit integers whose dtype is changed in the
 # capsule. The layout of capsules is that of dlpack.h, version 1.0.
@@ -338,7 +336,7 @@ def imported(x: Any, copy: bool | None, to_host: bool) -> np.ndarray:
     return values
 
 
-# Arrow.
+# Columns of Arrow.
 #
 # A column of Arrow has one axis. Arrays of more are lists of a fixed size, as polars has them for NumPy's arrays. The elements are shared
 # where Arrow lays them out in the same way: for all dtypes but bool, whose elements are bits there.
