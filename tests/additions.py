@@ -121,7 +121,7 @@ class Snake(Module):
 #: An optimizer: a chain of transformations.
 OPTIMIZER = Addition(
     {
-        "volta_fn/optim/optimizers/first_order.py": '''
+        "volta_fn/optim/optimizers.py": '''
 from volta_fn.optim.transforms.scaling import normalize_by_update_norm
 
 __all__ += ["heavy_ball"]

@@ -183,7 +183,7 @@ SWEEPS = [
     *("test_registry.py", "test_registry_elementwise.py", "test_layers.py", "test_layout.py"),
     *("targets/cpu/test_four_ways.py", "targets/wgsl/test_samples.py", "nn/test_every_layer.py", "optim/test_optimizers.py"),
 ]
-EXAMPLES = ["volta_fn/nn/activations.py", "volta_fn/optim/optimizers/first_order.py"]
+EXAMPLES = ["volta_fn/nn/activations.py", "volta_fn/optim/optimizers.py"]
 CHOSEN = "softsign or reduce_logsumexp or snake or heavy_ball or lacks or has_tests or has_a_row"
 
 #: By addition, the tests that must be of those that passed.
@@ -193,7 +193,7 @@ EXPECTED = {
     "reduce_logsumexp": ["test_law[reduce_logsumexp-first_derivatives_hold]", "test_law[reduce_logsumexp-jit_is_eager]"]
     + ["test_samples[reduce_logsumexp]"] * 2,
     "Snake": ["test_jit_and_vmap_agree_with_a_batch[Snake]", "test_every_layer_has_a_row", "volta_fn.nn.activations.Snake"],
-    "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.first_order.heavy_ball"],
+    "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.heavy_ball"],
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.web.chromium import Chromium
 from volta_fn import dtypes
-from volta_fn.jit.device_plan import WEBGPU
+from volta_fn.jit.stages import WEBGPU
 from volta_fn.web.export import _PUBLIC, Function, make_manifest, runtime_source
 
 #: What is called in the browser: values as [kind of typed array, numbers], results as bytes in base64.

@@ -19,7 +19,7 @@ from tests.web.pages import open_application, results_of
 from tests.web.test_tint import EVERY, WIDE, narrow_samples
 from volta_fn import dtypes, tree
 from volta_fn.errors import ExportError
-from volta_fn.jit.device_plan import WEBGPU
+from volta_fn.jit.stages import WEBGPU
 from volta_fn.web.export import Function, make_manifest
 
 #: Functions in one application.

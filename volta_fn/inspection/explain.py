@@ -37,10 +37,9 @@ from volta_fn.inspection.explanation import (
 from volta_fn.jit import jit
 from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
-from volta_fn.jit.device_plan import item_code, item_text
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
-from volta_fn.jit.stages import Lowered
+from volta_fn.jit.stages import Lowered, item_code, item_text
 
 # The steps of a program that NumPy runs: its equations, timed one by one.
 

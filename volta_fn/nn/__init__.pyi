@@ -12,7 +12,6 @@ from volta_fn.nn.language.decoder import *
 from volta_fn.nn.language.generation import *
 from volta_fn.nn.language.layers import *
 from volta_fn.nn.language.samplers import *
-from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
 from volta_fn.nn.layers.linear import *
@@ -20,14 +19,12 @@ from volta_fn.nn.layers.normalization import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.losses.classification import *
-from volta_fn.nn.losses.linear_cross_entropy import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
 from volta_fn.nn.quantization.quantize import *
 from volta_fn.nn.quantization.quantized_array import *
 from volta_fn.nn.recurrent import *
-from volta_fn.nn.sampling import *
 from volta_fn.nn.transformer.layers import *
 from volta_fn.nn.transformer.multi_head_attention import *
 from volta_fn.scipy.special import logsumexp as logsumexp

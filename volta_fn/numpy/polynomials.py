@@ -18,7 +18,7 @@ from volta_fn.numpy.creation import array, ones
 from volta_fn.numpy.elementwise.arithmetic import i0
 from volta_fn.numpy.indexing import diag
 from volta_fn.numpy.joining import trim_zeros
-from volta_fn.numpy.linalg.decompositions import eigvals, inv, lstsq
+from volta_fn.numpy.linalg import eigvals, inv, lstsq
 from volta_fn.numpy.products import matmul, outer
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to

@@ -64,8 +64,7 @@ from volta_fn.optim.losses import sparsemax_loss as sparsemax_loss
 from volta_fn.optim.losses import squared_error as squared_error
 from volta_fn.optim.microbatching import microbatch as microbatch
 from volta_fn.optim.numerics import *
-from volta_fn.optim.optimizers.first_order import *
-from volta_fn.optim.optimizers.matrix_methods import *
+from volta_fn.optim.optimizers import *
 from volta_fn.optim.schedules import *
 from volta_fn.optim.second_order import matrix_inverse_pth_root as matrix_inverse_pth_root
 from volta_fn.optim.second_order import nnls as nnls

@@ -37,8 +37,7 @@ from volta_fn.errors import (
 from volta_fn.io.files import replacing
 from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
-from volta_fn.jit.device_plan import DeviceProfile, plan_for, profile_of
-from volta_fn.jit.stages import Lowered
+from volta_fn.jit.stages import DeviceProfile, Lowered, plan_for, profile_of
 from volta_fn.lazy_imports import deferred, is_installed
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program

@@ -9,7 +9,7 @@ import volta_fn as vf
 from volta_fn import random
 from volta_fn.errors import ArgumentError
 from volta_fn.vision import transforms
-from volta_fn.vision.transforms import policies
+from volta_fn.vision.transforms import random_changes
 
 BYTES = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 20)).astype(np.uint8)
 MAKERS = {
@@ -35,7 +35,7 @@ def test_policies_are_keyed(name):
 
 
 def test_operations_are_those_of_the_functions():
-    operations = policies._operations("nearest", 0)
+    operations = random_changes._operations("nearest", 0)
     image = BYTES[0]
     wanted = {
         "Identity": image,
@@ -62,7 +62,7 @@ def test_operations_are_those_of_the_functions():
 
 
 def test_strengths():
-    table = policies._magnitudes(31, 0.3, (10.0, 20.0), 30, 0.9, 4)
+    table = random_changes._magnitudes(31, 0.3, (10.0, 20.0), 30, 0.9, 4)
     assert {name: (row[0], row[-1]) for name, row in table.items()} == {
         "ShearX": (0, 0.3), "ShearY": (0, 0.3), "TranslateX": (0, 10), "TranslateY": (0, 20), "Rotate": (0, 30), "Brightness": (0, 0.9),
         "Color": (0, 0.9), "Contrast": (0, 0.9), "Sharpness": (0, 0.9), "Posterize": (8, 4), "Solarize": (1, 0),

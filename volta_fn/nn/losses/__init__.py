@@ -8,5 +8,4 @@ arguments combine; they have first and second derivatives, and NaN in gives NaN 
 """
 
 from volta_fn.nn.losses.classification import *
-from volta_fn.nn.losses.linear_cross_entropy import *
 from volta_fn.nn.losses.regression import *

@@ -8,10 +8,10 @@ from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.contrib.learning_rate_free import *
 from volta_fn.optim.contrib.optimizers import *
 from volta_fn.optim.contrib.wrappers import *
-from volta_fn.optim.optimizers.first_order import dpsgd as dpsgd
-from volta_fn.optim.optimizers.matrix_methods import MuonState as MuonState
-from volta_fn.optim.optimizers.matrix_methods import muon as muon
-from volta_fn.optim.optimizers.matrix_methods import scale_by_muon as scale_by_muon
+from volta_fn.optim.optimizers import MuonState as MuonState
+from volta_fn.optim.optimizers import dpsgd as dpsgd
+from volta_fn.optim.optimizers import muon as muon
+from volta_fn.optim.optimizers import scale_by_muon as scale_by_muon
 from volta_fn.optim.transforms.momentum import MuonDimensionNumbers as MuonDimensionNumbers
 from volta_fn.optim.transforms.scaling import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from volta_fn.optim.transforms.scaling import ReduceLROnPlateauState as ReduceLROnPlateauState

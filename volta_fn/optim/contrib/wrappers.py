@@ -25,7 +25,7 @@ from volta_fn.optim.base import (
 )
 from volta_fn.optim.contrib.learning_rate_free import copied, rate_at, scalar_for
 from volta_fn.optim.numerics import count_zero, map_leaves, normalized, safe_increment, scaled_by, where
-from volta_fn.optim.optimizers.first_order import sgd
+from volta_fn.optim.optimizers import sgd
 from volta_fn.optim.schedules import warmup_constant_schedule
 from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate

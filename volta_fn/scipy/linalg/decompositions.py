@@ -14,10 +14,10 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import compiled, fused
+from volta_fn.numpy import linalg
 from volta_fn.numpy.arguments import INDEX, concrete, operand, promote_inexact
 from volta_fn.numpy.joining import stack
-from volta_fn.numpy.linalg import decompositions
-from volta_fn.numpy.linalg.decompositions import eigvals, matrices, squared
+from volta_fn.numpy.linalg import eigvals, matrices, squared
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.sorting import argsort
 from volta_fn.primitives import linalg as primitives
@@ -329,7 +329,7 @@ def svd(
     >>> vf.scipy.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
     Array([4., 3.], dtype=float32)
     """
-    return decompositions.svd(a, full_matrices, compute_uv)
+    return linalg.svd(a, full_matrices, compute_uv)
 
 
 def svdvals(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
@@ -340,7 +340,7 @@ def svdvals(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Arr
     >>> vf.scipy.linalg.svdvals(vf.numpy.array([[3.0, 0.0], [0.0, 4.0]])).round(4)
     Array([4., 3.], dtype=float32)
     """
-    return decompositions.svdvals(a)
+    return linalg.svdvals(a)
 
 
 # Schur and Hessenberg forms, and the polar decomposition.

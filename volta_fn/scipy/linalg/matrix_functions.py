@@ -13,8 +13,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, promote_inexact
-from volta_fn.numpy.linalg.decompositions import identity_like, matrices, solve
-from volta_fn.numpy.linalg.products import matrix_norm, norm
+from volta_fn.numpy.linalg import identity_like, matrices, matrix_norm, norm, solve
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives.linalg import triangular_solve
 from volta_fn.primitives.linalg.solvers import adjoint, check_matrix, diagonal, triu

@@ -10,9 +10,9 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
+from volta_fn.numpy import linalg
 from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.numpy.linalg import decompositions, products
-from volta_fn.numpy.linalg.decompositions import identity_like, matrices
+from volta_fn.numpy.linalg import identity_like, matrices
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.linalg import triangular_solve
 from volta_fn.primitives.linalg.solvers import adjoint, diagonal, hermitian_of, swap, tril, triu
@@ -30,15 +30,15 @@ def _symmetric(a: Array, lower: bool) -> Array:
 
 #: How `solve` reads the matrix for each `assume_a`, and solves; names in SciPy's order.
 _SOLVERS: dict[str | None, Solver] = {
-    None: lambda a, b, lower: decompositions.solve(a, b),
-    "general": lambda a, b, lower: decompositions.solve(a, b),
+    None: lambda a, b, lower: linalg.solve(a, b),
+    "general": lambda a, b, lower: linalg.solve(a, b),
     "diagonal": lambda a, b, lower: b / lax.expand_dims(diagonal(a), (a.ndim - 1,)),
-    "tridiagonal": lambda a, b, lower: decompositions.solve(triu(tril(a, 1), -1), b),
-    "banded": lambda a, b, lower: decompositions.solve(a, b),
+    "tridiagonal": lambda a, b, lower: linalg.solve(triu(tril(a, 1), -1), b),
+    "banded": lambda a, b, lower: linalg.solve(a, b),
     "upper triangular": lambda a, b, lower: solve_triangular(a, b),
     "lower triangular": lambda a, b, lower: solve_triangular(a, b, lower=True),
-    "symmetric": lambda a, b, lower: decompositions.solve(_symmetric(a, lower), b),
-    "hermitian": lambda a, b, lower: decompositions.solve(hermitian_of(a, lower), b),
+    "symmetric": lambda a, b, lower: linalg.solve(_symmetric(a, lower), b),
+    "hermitian": lambda a, b, lower: linalg.solve(hermitian_of(a, lower), b),
     "positive definite": lambda a, b, lower: cho_solve(cho_factor(a, lower), b),
 }
 _SHORT = {"gen": "general", "sym": "symmetric", "her": "hermitian", "pos": "positive definite"}
@@ -125,9 +125,9 @@ def pinv(a: Any, *, atol: Any = None, rtol: Any = None, return_rank: bool = Fals
     matrix = matrices("pinv", "a", a)
     limit = (0.0 if atol is not None else max(matrix.shape[-2:]) * float(dtypes.finfo(matrix.dtype).eps)) if rtol is None else rtol
     if atol is not None and matrix.size:
-        limit = limit + atol / vnp.max(decompositions.svdvals(lax.stop_gradient(matrix)), axis=-1)
-    inverse = decompositions.pinv(matrix, limit)
-    return (inverse, decompositions.matrix_rank(matrix, limit)) if return_rank else inverse
+        limit = limit + atol / vnp.max(linalg.svdvals(lax.stop_gradient(matrix)), axis=-1)
+    inverse = linalg.pinv(matrix, limit)
+    return (inverse, linalg.matrix_rank(matrix, limit)) if return_rank else inverse
 
 
 def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Array:
@@ -138,7 +138,7 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, chec
     >>> vf.scipy.linalg.norm(vf.numpy.array([3.0, 4.0]))
     Array(5., dtype=float32)
     """
-    return products.norm(a, ord, axis, keepdims)
+    return linalg.norm(a, ord, axis, keepdims)
 
 
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
@@ -149,7 +149,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     >>> vf.scipy.linalg.det(vf.numpy.array([[1.0, 2.0], [3.0, 4.0]]))
     Array(-2., dtype=float32)
     """
-    return products.det(a)
+    return linalg.det(a)
 
 
 # Sylvester's equation, A X + X B = C.

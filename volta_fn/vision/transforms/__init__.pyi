@@ -1,4 +1,3 @@
 from volta_fn.vision.transforms.color import *
 from volta_fn.vision.transforms.geometry import *
-from volta_fn.vision.transforms.policies import *
 from volta_fn.vision.transforms.random_changes import *

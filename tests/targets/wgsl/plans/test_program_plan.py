@@ -22,7 +22,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
-from volta_fn.jit.device_plan import WEBGPU, profile_of
+from volta_fn.jit.stages import WEBGPU, profile_of
 from volta_fn.targets.gpu import program as call_module
 from volta_fn.targets.gpu.device.gpu import Gpu
 from volta_fn.targets.gpu.device.memory import Buffer
