@@ -14,8 +14,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import nn
-from volta_fn.chat import Conversation, TextDecoder, load_tokenizer
-from volta_fn.chat.__main__ import main
+from volta_fn.chat import Conversation, TextDecoder, load_tokenizer, main
 from volta_fn.errors import CorruptFileError, MissingDependencyError, SerializationError
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -114,7 +113,7 @@ def test_tokenizers_are_checked(folder: Path, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CorruptFileError, match="not a tokenizer"):
         load_tokenizer(tmp_path)
-    monkeypatch.setattr("volta_fn.chat.conversation.is_installed", lambda name: False)
+    monkeypatch.setattr("volta_fn.chat.is_installed", lambda name: False)
     with pytest.raises(MissingDependencyError, match=r"volta-fn\[language\]"):
         load_tokenizer(folder)
 

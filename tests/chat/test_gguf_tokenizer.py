@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from volta_fn import io
-from volta_fn.chat import Conversation, TextDecoder, load_tokenizer
-from volta_fn.chat.__main__ import main
+from volta_fn.chat import Conversation, TextDecoder, load_tokenizer, main
 from volta_fn.errors import ArgumentError, CorruptFileError
 
 gguf = pytest.importorskip("gguf")

@@ -64,7 +64,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_a_template_needs_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volta_fn.chat.conversation.is_installed", lambda name: False)
+    monkeypatch.setattr("volta_fn.chat.is_installed", lambda name: False)
     with pytest.raises(MissingDependencyError, match=r"volta-fn\[language\]"):
         ChatTemplate(CHATML).render(MESSAGES)
     assert "volta_fn.chat" in sys.modules
