@@ -12,7 +12,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
 from volta_fn.targets.cpu.convolution import winograd
-from volta_fn.targets.cpu.fourier.routine import Passes
+from volta_fn.targets.cpu.fourier import Passes
 from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
 from volta_fn.targets.cpu.routine import map_run

@@ -17,24 +17,28 @@ from volta_fn.compiler.passes.expansions import (
 )
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.primitives.ragged import ragged_dot_p
-from volta_fn.targets.cpu import attention, convolution, fourier, lapack, library, loops, matmul, quantized
+from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
+#: What few programs need.
+_CONVOLUTION, _FOURIER = deferred("volta_fn.targets.cpu.convolution"), deferred("volta_fn.targets.cpu.fourier")
+
 #: Makers of routines, by the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {
     **matmul.ROUTINES,
     **quantized.ROUTINES,
-    **convolution.ROUTINES,
+    "conv_general_dilated": lambda avals, params: _CONVOLUTION.conv_general_dilated(avals, params),
     **attention.ROUTINES,
     **library.ROUTINES,
     **lapack.ROUTINES,
-    **fourier.ROUTINES,
+    "fft": lambda avals, params: _FOURIER.fft(avals, params),
 }
 #: The operands whose memory results may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}

@@ -14,8 +14,8 @@ from tests.targets.convolutions import ORDERS, configurations, params_of, placed
 from tests.targets.cpu.running import check_rooms, run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.targets.cpu.convolution import ROUTINES
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSumsPlan
+from volta_fn.targets.cpu.target import ROUTINES
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 maker = ROUTINES["conv_general_dilated"]

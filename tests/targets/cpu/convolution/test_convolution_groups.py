@@ -13,8 +13,8 @@ from tests.targets.convolutions import ORDERS, params_of, placed
 from tests.targets.cpu.running import run_routine
 from volta_fn import lax
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.cpu.convolution import ROUTINES
 from volta_fn.targets.cpu.matmul.micro_kernel import type_of_groups
+from volta_fn.targets.cpu.target import ROUTINES
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 RNG = np.random.default_rng(0)

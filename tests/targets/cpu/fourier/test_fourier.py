@@ -11,11 +11,11 @@ from tests.targets.cpu.running import run_routine
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host, vector_widths
+from volta_fn.targets.cpu import fourier as routines
+from volta_fn.targets.cpu import fourier as signals_in_memory
 from volta_fn.targets.cpu import routine as writers
-from volta_fn.targets.cpu.fourier import ROUTINES
-from volta_fn.targets.cpu.fourier import routine as routines
-from volta_fn.targets.cpu.fourier import signals as signals_in_memory
-from volta_fn.targets.cpu.fourier.routine import factors_of
+from volta_fn.targets.cpu.fourier import factors_of
+from volta_fn.targets.cpu.target import ROUTINES
 
 KINDS = {"FFT": np.fft.fft, "IFFT": np.fft.ifft, "RFFT": np.fft.rfft, "IRFFT": np.fft.irfft}
 #: Shapes in time, and the axis: lengths of all factors, long and odd ones, rows and columns, full groups of signals and a rest, blocks,

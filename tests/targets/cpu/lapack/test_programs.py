@@ -19,8 +19,7 @@ import volta_fn.numpy as vnp
 from tests.targets.cpu.running import entries, run_routine
 from volta_fn.runtime.llvm import machine
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.lapack import ROUTINES
-from volta_fn.targets.cpu.lapack.calls import Threads
+from volta_fn.targets.cpu.lapack import ROUTINES, Threads
 from volta_fn.targets.cpu.routine import RoutineWriter
 
 FUNCTIONS = {

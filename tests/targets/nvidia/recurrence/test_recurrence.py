@@ -19,9 +19,7 @@ from volta_fn.compiler.pipeline import optimize
 from volta_fn.config import default_matmul_precision
 from volta_fn.core.jaxpr import Equation
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.targets.nvidia.recurrence import loop_key, routine
-from volta_fn.targets.nvidia.recurrence.kernel import Tiling, choose
-from volta_fn.targets.nvidia.recurrence.problem import Recurrence, recurrence_of
+from volta_fn.targets.nvidia.recurrence import Recurrence, Tiling, choose, loop_key, recurrence_of, routine
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TOLERANCES = {"bfloat16": 3e-2, "float16": 4e-3, "float32": 3e-3}

@@ -11,13 +11,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import Form
 
-_FORWARD = deferred("volta_fn.targets.cpu.attention.forward")
-_BACKWARD = deferred("volta_fn.targets.cpu.attention.backward")
+_KERNELS = deferred("volta_fn.targets.cpu.attention.kernels")
 
 #: Makers of routines, by the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {
-    "attention_routine": lambda avals, params: _FORWARD.forward(attention_of(avals, params["form"])),
-    "attention_gradient_routine": lambda avals, params: _BACKWARD.backward(
+    "attention_routine": lambda avals, params: _KERNELS.forward(attention_of(avals, params["form"])),
+    "attention_gradient_routine": lambda avals, params: _KERNELS.backward(
         attention_of(avals, params["form"]), to_bias=params["form"].to_bias
     ),
 }
