@@ -59,6 +59,11 @@ from volta_fn.primitives.convolution import conv_general_dilated_patches as conv
 from volta_fn.primitives.convolution import conv_transpose as conv_transpose
 from volta_fn.primitives.convolution import conv_with_general_padding as conv_with_general_padding
 from volta_fn.primitives.convolution import padtype_to_pads as padtype_to_pads
+from volta_fn.primitives.cumulative import cumlogsumexp as cumlogsumexp
+from volta_fn.primitives.cumulative import cummax as cummax
+from volta_fn.primitives.cumulative import cummin as cummin
+from volta_fn.primitives.cumulative import cumprod as cumprod
+from volta_fn.primitives.cumulative import cumsum as cumsum
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_index_in_dim as dynamic_index_in_dim
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice as dynamic_slice
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_in_dim as dynamic_slice_in_dim
@@ -210,11 +215,6 @@ from volta_fn.primitives.sorting import argmin as argmin
 from volta_fn.primitives.sorting import sort as sort
 from volta_fn.primitives.sorting import sort_key_val as sort_key_val
 from volta_fn.primitives.sorting import top_k as top_k
-from volta_fn.primitives.window import cumlogsumexp as cumlogsumexp
-from volta_fn.primitives.window import cummax as cummax
-from volta_fn.primitives.window import cummin as cummin
-from volta_fn.primitives.window import cumprod as cumprod
-from volta_fn.primitives.window import cumsum as cumsum
 from volta_fn.primitives.window import reduce_window as reduce_window
 from volta_fn.scipy.special.gamma_family import betainc as betainc
 from volta_fn.scipy.special.gamma_family import igamma as igamma

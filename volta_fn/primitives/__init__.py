@@ -4,7 +4,7 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 
 - `elementwise`; `formulas` has what its primitives compute, written once for NumPy and every target;
 - `data_movement`: reshapes, joins, slices, gather and scatter;
-- over many elements: `reduction`, `window` (also cumulative reductions), `sorting`, `contraction`, `ragged` (products of rows in groups),
+- over many elements: `reduction`, `window`, `cumulative`, `sorting`, `contraction`, `ragged` (products of rows in groups),
   `quantized` (products with weights of 8 and 4 bits), `convolution`, `linalg` and `fourier`;
 - programs within programs: `call` (those of `jit` and of attention, and barriers) and `control_flow`;
 - the rest: `random`, `callbacks` and `collectives`.

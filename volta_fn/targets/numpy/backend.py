@@ -26,13 +26,13 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from volta_fn.primitives.data_movement import gather
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, dynamic_update_slice_p
 from volta_fn.primitives.formulas import ciphers
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg import solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
-from volta_fn.primitives.window import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reductions
 from volta_fn.targets.numpy.memory import give, take, workspace

@@ -16,9 +16,9 @@ from volta_fn.compiler.correlations import SlidingWindow, phases
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduction_of
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
+from volta_fn.primitives.cumulative import sum_dtype
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
-from volta_fn.primitives.window import sum_dtype
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.linalg import working_dtype
 from volta_fn.targets.numpy.memory import Scratch

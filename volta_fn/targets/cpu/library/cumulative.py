@@ -10,7 +10,7 @@ from typing import Any
 from volta_fn.codegen.scalars import CumulativeOp, cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
-from volta_fn.primitives.window import sum_dtype
+from volta_fn.primitives.cumulative import sum_dtype
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, nest
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, converted, empty_routine, lanes_for, task_range
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, shuffled, splat, store, supports
