@@ -10,7 +10,7 @@ from unittest import mock
 import volta_fn as vf
 from benchmarks.gpu.device import opened_gpu
 from volta_fn.targets.gpu.device.driver import Step
-from volta_fn.targets.gpu.device.gpu import Queue
+from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.gpu.program import Call
 
 #: Seconds that a sample takes at least, and its fewest and most runs of a chain.

@@ -19,7 +19,7 @@ from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
 from volta_fn.targets.gpu.device.driver import Step
-from volta_fn.targets.gpu.device.gpu import Queue
+from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.wgsl.plans.commands import Run
 

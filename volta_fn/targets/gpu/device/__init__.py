@@ -1,6 +1,6 @@
 """An open GPU: its memory, its compiled shaders, and what becomes of them.
 
 In the order in which to read: `driver` (the interface of a GPU's driver), `memory` (blocks and buffers, and a warning when memory grows),
-`pipelines` (compiled shaders, faster ones in the background, and tests of the device), and `gpu` (batches of dispatches, and copies to the
-host; an open device with all of that, opened again after a loss; schedules timed on it).
+`queue` (batches of dispatches, and copies to the host), `pipelines` (compiled shaders, faster ones in the background, and tests of the
+device), `gpu` (an open device with all of that), and `handle` (which opens it, again after a loss, and times schedules on it).
 """
