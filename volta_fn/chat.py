@@ -1,6 +1,6 @@
 """Conversations with language models: `python -m volta_fn.chat MODEL`.
 
-`conversation` writes messages as the text that a model was trained on, reads tokenizers, decodes tokens one by one, and keeps the model's
+A `Conversation` writes messages as the text that a model was trained on, reads tokenizers, decodes tokens one by one, and keeps the model's
 cache from turn to turn. The extra `language` installs what it needs: ``pip install 'volta-fn[language]'``.
 """
 
@@ -29,8 +29,6 @@ from volta_fn.lazy_imports import is_installed, load
 from volta_fn.nn.language.caches import CausalLMCache, FullCache
 
 __all__ = ["ChatTemplate", "Conversation", "TextDecoder", "load_tokenizer"]
-
-# Conversations with a language model: templates, tokenizers, and their cache.
 
 
 # Templates.
@@ -406,7 +404,7 @@ class Conversation:
         return common
 
 
-# A chat in the terminal: `python -m volta_fn.chat MODEL`.
+# The command.
 
 
 _HELP = "/reset forgets the conversation, /exit ends; Ctrl-C stops an answer"

@@ -1,4 +1,7 @@
-"""The stages of a jitted function: `Traced`, `Lowered`, `Compiled`."""
+"""The stages of a jitted function, `Traced`, `Lowered` and `Compiled`, with their code and what they need of a GPU.
+
+Code and needs follow from a program alone, for any device: it need not be there.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,6 @@ from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
 from volta_fn.tree.structures import structural_difference
-
-# A program without its device: its text, and what it needs of a GPU.
-
 
 # A lowered program as text: its kernels, or the code that a target runs.
 

@@ -1,6 +1,6 @@
 """Linear algebra: `jax.numpy.linalg`'s names and meanings, on stacks of matrices.
 
-All functions are differentiable. `decompositions` also has linear systems and inverses, `products` also norms, powers and determinants.
+All functions are differentiable. Decompositions come first, then what they solve, powers and products, norms, and determinants.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linalg.solve(jnp.array([[3.0, 1.0], [1.0, 2.0]]), jnp.array([9.0, 8.0]))
@@ -71,8 +71,6 @@ __all__ = [
     "vector_norm",
 ]
 
-# Decompositions of matrices, linear systems, least squares, inverses.
-
 
 # Matrices as operands of linear algebra, and elementwise helpers.
 
@@ -92,7 +90,7 @@ def squared(x: Array) -> Array:
     return lax.real(conj(x) * x) if x.dtype.kind == "c" else x * x
 
 
-def safe_root(x: Array) -> Array:
+def _safe_root(x: Array) -> Array:
     """Return the square root with derivative 0, rather than infinity, at 0."""
     zero = lax.eq(x, 0)
     return lax.select(zero, as_value(np.zeros((), x.dtype)), lax.sqrt(lax.select(zero, as_value(np.ones((), x.dtype)), x)))
@@ -107,7 +105,7 @@ def identity_like(a: Array) -> Array:
     return as_value(np.eye(size, dtype=a.dtype))
 
 
-def last_axis(x: Array, index: int) -> Array:
+def _last_axis(x: Array, index: int) -> Array:
     """Return the elements at an index of the last axis."""
     return lax.index_in_dim(x, index, -1, keepdims=False)
 
@@ -115,7 +113,7 @@ def last_axis(x: Array, index: int) -> Array:
 # QR factorization by Householder reflections, in LAPACK's packed form.
 
 
-def packed_qr(a: Array) -> tuple[Array, Array]:
+def _packed_qr(a: Array) -> tuple[Array, Array]:
     """Return h (*batch, N, M) and tau (*batch, K) of matrices (*batch, M, N).
 
     The transpose of h has R on and above the diagonal, and below it vectors v, whose element on the diagonal is 1. Q is the product of
@@ -209,7 +207,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         raise ArgumentError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', got {mode!r}")
     matrix = matrices("qr", "a", a)
     if mode == "raw":
-        return QRResult(*packed_qr(matrix))
+        return QRResult(*_packed_qr(matrix))
     return qr_without_q(matrix) if mode == "r" else QRResult(*lax.linalg.qr(matrix, full_matrices=mode == "complete"))
 
 
@@ -497,9 +495,6 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
     return (lax.squeeze(x, (1,)) if right.ndim == 1 else x), residuals, rank, values
 
 
-# Products, norms and powers of matrices, condition numbers, determinants.
-
-
 # Matrix powers, chains of products, and the Array API's forms of some functions.
 
 
@@ -659,7 +654,7 @@ def _power_norm(x: Array, p: float, axes: tuple[int, ...]) -> Array:
 
 
 _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
-    2: lambda x, axes: safe_root(reductions.sum(squared(x), axes)),
+    2: lambda x, axes: _safe_root(reductions.sum(squared(x), axes)),
     1: lambda x, axes: reductions.sum(lax.abs(x), axes),
     0: lambda x, axes: lax.reduce_sum(lax.convert_element_type(lax.ne(x, 0), lax.abs(x).dtype), axes),
     math.inf: lambda x, axes: _greatest(lax.abs(x), axes),
@@ -738,7 +733,7 @@ def cond(x: Any, p: Any = None) -> Array:
     value = matrices("cond", "x", x, square=p not in (None, 2, -2))
     if p in (None, 2, -2):
         values = svdvals(value)
-        greatest, least = last_axis(values, 0), last_axis(values, -1)
+        greatest, least = _last_axis(values, 0), _last_axis(values, -1)
         return least / greatest if p == -2 else greatest / least
     result = matrix_norm(value, ord=p) * matrix_norm(inv(value), ord=p)
     broken = lax.reduce_or(lax.ne(value, value), (value.ndim - 2, value.ndim - 1))
@@ -804,7 +799,7 @@ def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
     packed, pivots, permutation = lax.linalg.lu(a)
     size = a.shape[-1]
     products = lax.cumprod(diagonal(packed), a.ndim - 2) * lax.expand_dims(_parity(pivots, a.dtype), (a.ndim - 2,))
-    value, before_last = last_axis(products, size - 1), last_axis(products, size - 2)
+    value, before_last = _last_axis(products, size - 1), _last_axis(products, size - 2)
     low_rank = lax.expand_dims(lax.eq(before_last, 0), (a.ndim - 2, a.ndim - 1))
     upper = lax.select(low_rank, identity_like(a), packed.at[..., -1, -1].set(1 / before_last))
     y = lax.linalg.triangular_solve(packed, permute_rows(tangent, permutation), left_side=True, lower=True, unit_diagonal=True)

@@ -1,7 +1,7 @@
 """Optimizers under their usual names: chains of transformations.
 
-`first_order` has gradient descent and its variants, the Adam family, and those that divide by roots of second moments. `matrix_methods` has
-L-BFGS, and Muon for matrices.
+Gradient descent and its variants come first, then what divides by roots of second moments, and the Adam family. L-BFGS and Muon, each with
+transformations of its own, end the module.
 """
 
 from __future__ import annotations
@@ -125,8 +125,6 @@ __all__ = [
     "sm3",
     "yogi",
 ]
-
-# Optimizers by gradients and their moments: SGD, RMSProp's kind, Adam's family.
 
 
 # Optimizers without second moments: variants of gradient descent.
@@ -569,9 +567,6 @@ def optimistic_adam_v2(
     """Create optimistic Adam, for games (Daskalakis et al., 2018)."""
     scaled = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return chain(scaled, scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))
-
-
-# L-BFGS, and Muon for matrices, each with its own transformations.
 
 
 # L-BFGS (Liu and Nocedal, 1989).

@@ -1,4 +1,9 @@
-"""Cumulative reductions: of all elements up to each."""
+"""Cumulative reductions: of all elements up to each.
+
+All but the sum obey a recurrence ``out[t] = f(out[t-1], x[t])``. Its tangent is ``y[t] = a[t] y[t-1] + b[t]``, where a is the derivative
+of f with respect to its first argument, and b that with respect to the second, times the tangent of x. So one routine differentiates all
+of them, without a division that zeros could spoil.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,8 @@ from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
-# Cumulative reductions.
-#
-# All but the sum obey a recurrence ``out[t] = f(out[t-1], x[t])``. Its tangent is ``y[t] = a[t] y[t-1] + b[t]``, where a is the derivative
-# of f with respect to its first argument, and b that with respect to the second, times the tangent of x. So one routine differentiates all
-# of them, without a division that zeros could spoil.
 
-
-def _cumulative_abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
+def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
     def abstract(operand: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
         if operand.dtype not in allowed:
             raise dtypes.dtype_error(name, operand.dtype, allowed)
@@ -52,7 +51,7 @@ def sum_dtype(step: str, dtype: np.dtype) -> np.dtype:
     return dtypes.WIDE_NUMBERS.get(wide, wide) if step in ("add", "logaddexp") else wide
 
 
-def _cumulative_batch(primitive: Primitive) -> Callable[..., Any]:
+def _batch(primitive: Primitive) -> Callable[..., Any]:
     def batch(data: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis: int, reverse: bool) -> tuple[Array, int]:
         dim = dims[0] or 0
         return bind(primitive, args[0], axis=axis + (axis >= dim), reverse=reverse), dim
@@ -62,9 +61,9 @@ def _cumulative_batch(primitive: Primitive) -> Callable[..., Any]:
 
 cumsum_p: Primitive = linear_primitive(
     "cumsum",
-    _cumulative_abstract("cumsum", dtypes.NUMBERS),
+    _abstract("cumsum", dtypes.NUMBERS),
     None,
-    RuleOf(_cumulative_batch),
+    RuleOf(_batch),
     lambda ct, operand, *, axis, reverse: [bind(cumsum_p, ct, axis=axis, reverse=not reverse)],
     views=False,
     combines=reduce_sum_p.reduction,
@@ -109,7 +108,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None
         tangents_out = rev(_recurrence(by_previous, tangent * by_x, axis), reversed_axes)
         return convert_element_type(out, dtype), convert_element_type(tangents_out, dtype)
 
-    primitive = Primitive(name, _cumulative_abstract(name, allowed), jvp=jvp, batch=RuleOf(_cumulative_batch), combines=combines)
+    primitive = Primitive(name, _abstract(name, allowed), jvp=jvp, batch=RuleOf(_batch), combines=combines)
     return primitive
 
 

@@ -1,4 +1,4 @@
-"""Reductions over windows: sliding ones, and all elements up to each.
+"""Reductions over sliding windows.
 
 Pooling is a window's sum or extremum. Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the
 tangent of its *winner*, the first element of the window that equals it; `select_and_gather_add` fetches that tangent and
@@ -41,8 +41,6 @@ from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
-
-# Sliding windows.
 
 #: The batching rule: the same windows over operands with another axis in front.
 _BATCH = batch_in_front(

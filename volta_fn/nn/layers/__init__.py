@@ -1,6 +1,6 @@
-"""Layers other than pooling, recurrent ones and transformers.
+"""Layers other than recurrent ones and transformers.
 
 `linear` has linear and bilinear layers, embeddings and the adaptive softmax, `conv` convolutions and transposed ones, `normalization` the
-norms of activations and of weights, and `resampling` padding, pixel shuffling and interpolation. `containers` holds `Sequential`, functions
-as layers, and dropout; `arguments` has the checks, initial weights and keys that layers share.
+norms of activations and of weights, `pooling` maxima and means of windows, and `resampling` padding, pixel shuffling and interpolation.
+`containers` holds `Sequential`, functions as layers, and dropout; `arguments` has the checks, initial weights and keys that layers share.
 """

@@ -1,4 +1,4 @@
-"""Pooling: maxima, means and norms of windows that slide over the spatial axes."""
+"""Pooling: maxima, means and norms of windows, which slide over the spatial axes or divide them to a given output size."""
 
 from __future__ import annotations
 
@@ -477,9 +477,6 @@ class MaxUnpool2d(_MaxUnpool, rank=2):
 
 class MaxUnpool3d(_MaxUnpool, rank=3):
     """Puts the maxima of `MaxPool3d` back where they were, among zeros."""
-
-
-# Adaptive, global and fractional pooling, to a given output size.
 
 
 # Adaptive pooling, to a given output size, and global pooling.

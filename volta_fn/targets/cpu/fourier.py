@@ -1,9 +1,9 @@
 """Fourier transforms of several signals at a time, one per lane of a vector.
 
-In the order in which to read: `signals` has transforms of a few numbers (butterflies), one for each factor of a length, reads and writes
-the elements of neighbouring signals as vectors, and makes half spectra of real signals. `routine` says which transforms are generated and
-divides signals among tasks: it transforms signals by a pass for each factor, and long ones as matrices, whose columns and then rows are
-transformed. SciPy computes all others, on the host.
+Transforms of a few numbers (butterflies) are one for each factor of a length; elements of neighbouring signals are read and written as
+vectors, and real signals have half spectra. Of these are made passes over signals, one for each factor, and transforms of long signals as
+matrices, whose columns and then rows are transformed. The routine, at the end, chooses, and divides signals among tasks. SciPy computes all
+other transforms, on the host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, 
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import Lanes
-
-# Signals in memory: butterflies, groups of neighbours, and half spectra.
-
 
 # Powers of a root of unity whose exponents are known when the code runs.
 
@@ -547,9 +544,6 @@ class Pairs:
         return f.at(base, f"[{self.dtype.itemsize} x i8]", number)
 
 
-# Routines of Fourier transforms along an axis.
-
-
 # Transforms whose length is a product of small ones.
 #
 # They have a pass for each factor, and give results in natural order (Stockham's algorithm).
@@ -630,7 +624,7 @@ class Passes(Buffers):
 #
 # A signal of rows · columns numbers is a row-major matrix. Its spectrum is that of the columns, times powers of a root of
 # unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
-# signals are below. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
+# signals are otherwise. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
 
 #: The most rows, for which there is a table, and the most columns.
 _MOST_ROWS, _MOST_COLUMNS = 1024, 4096

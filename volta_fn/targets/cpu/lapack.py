@@ -1,7 +1,7 @@
 """Linear algebra as calls of SciPy's LAPACK and BLAS.
 
 A routine computes the matrices of a stack one by one: it brings a matrix into the order of LAPACK, calls a few functions, and stores what
-they return: `calls` has routines of stacks, calls, copies of matrices and OpenBLAS's threads, `factorizations` every routine.
+they return.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lea
 from volta_fn.targets.cpu.library.movement import alignment, bits, unit
 from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, task_range
-
-# Calls of LAPACK and BLAS: stacks of matrices, threads, and copies of matrices.
-
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.
 
@@ -342,9 +339,6 @@ def stack_routine(
     if threads:
         writer.launch(1, 0.0, threads.end, restores=True)
     return writer.routine(tasks * sum(rounded))
-
-
-# Factorisations, triangular solves, condensed forms, eigenvalues.
 
 
 # The LU factorisation.

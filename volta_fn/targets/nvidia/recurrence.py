@@ -1,6 +1,7 @@
 """Scans of recurrent layers, and of their gradients, as one kernel.
 
-In the order in which to read: `problem` (which scans are recurrences), `kernel` (how they are divided among blocks, and computed).
+First: which scans are recurrences, and what one element of every array is computed from; then: how the rows and units are divided among
+blocks, and computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random changes of images, each image by numbers of its own.
+"""Random changes of images, each image by numbers of its own, and policies that choose among them.
 
 Each function makes a transform ``transform(key, images)``, whose distributions are those of torchvision's class of the same name in camel
 case. The same key gives the same result, eagerly, jitted and in a loader's workers.
@@ -485,7 +485,7 @@ def _probabilities(function: str, labels: Array, num_classes: int) -> Array:
     return labels
 
 
-# AutoAugment, RandAugment and TrivialAugment: random operations.
+# Policies: AutoAugment, RandAugment and TrivialAugment.
 #
 # Each image has operations of its own. A batch is changed image by image, so that only the operation that was drawn is computed.
 

@@ -1,6 +1,7 @@
 """Attention as machine code, forward and backward, without storing all weights.
 
-In the order in which to read: `blocks` (sizes, packed operands, products; logits: what queries see, biases), `forward` and `backward`.
+In the order in which to read: `blocks` (sizes, packed operands, products; logits: what queries see, biases), `kernels` (forward, and
+gradients).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention by blocks of keys, with a running softmax.
+"""Attention by blocks of keys, with a running softmax, and its gradients.
 
 As in FlashAttention-2 (Dao 2023), each query keeps the largest logit so far and the sum of weights relative to it. Earlier sums are scaled
 when the largest logit grows, and the result is divided once. A task has a block of queries of a head; keys and values are packed ahead.
@@ -276,7 +276,7 @@ def _store(f: Function, block: LogitBlock, state: _State, results: list[Value], 
     f.loop(i64(0), least(f, i64(b.queries), f.minus(i64(a.queries), block.query)), 1, [], row_of, nonempty=True)
 
 
-# Gradients of attention, recomputing weights block by block.
+# Gradients, which compute weights again block by block.
 #
 # With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 # logits is P (D Vᵀ - δ), from which those of Q, K and the bias follow. P follows from each query's largest logit and total. A task goes

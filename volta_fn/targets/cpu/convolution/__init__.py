@@ -3,7 +3,8 @@
 All take correlations, the canonical form of `compiler.correlations`. In the order in which to read: `emission` (how operands are read,
 groups of narrow numbers, indices in generated code, loops around register tiles, tiles of x that are contiguous in memory), `blocking`
 (block sizes, several correlations in one routine, results from registers); then the algorithms: `igemm` (implicit GEMM), `direct`,
-`winograd` and `winograd_weight_gradient`; and `choice`, which selects among them and computes windows of one tap as matrix products.
+`winograd` and `winograd_weight_gradient`. Here follows the choice among them. Correlations of one tap are matrix products: outputs by
+channels with channels by positions, or the other way round.
 """
 
 from __future__ import annotations
@@ -30,11 +31,6 @@ from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, readable, type_of_groups
 from volta_fn.targets.cpu.routine import Routine
-
-# The choice of the algorithm of a convolution.
-#
-# Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other plan round.
-
 
 #: Nanoseconds of a cycle, about.
 _CYCLE = 1 / 2.7

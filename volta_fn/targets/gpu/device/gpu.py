@@ -1,4 +1,4 @@
-"""An open GPU: its memory, queue, pipelines and routines, and timed schedules."""
+"""An open GPU: its memory, queue, pipelines and routines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from volta_fn.targets.gpu.device.pipelines import Pipelines, fma_rounds_once, ke
 from volta_fn.targets.gpu.device.queue import Queue
 from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.target import RoutineCache
-
-# An open GPU: its memory, queue, pipelines and routines.
 
 #: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024

@@ -21,8 +21,6 @@ from volta_fn.targets.wgsl.matmul.results import Working, rounded
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_finder, tiled, users_file
 from volta_fn.targets.wgsl.routine import Routine
 
-# The GPU of an adapter, opened when it is first needed and again after a loss.
-
 
 def open_gpu(adapter: Adapter) -> Gpu:
     """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
@@ -84,7 +82,7 @@ class GpuHandle:
 
 # Schedules of contractions, timed on the device if VOLTA_GPU_TUNE=1.
 #
-# It happens while programs are compiled.
+# That happens while programs are compiled.
 
 #: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4

@@ -1,4 +1,8 @@
-"""The queue: batches of commands, submitted and awaited."""
+"""The queue: batches of commands, submitted and awaited.
+
+The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at first: so it ends as soon as the
+GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300 unless set).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,6 @@ from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
 from volta_fn.targets.gpu.device.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
 from volta_fn.targets.gpu.device.memory import Block, Pool
-
-# The queue: batches of commands, submitted and awaited.
-#
-# The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at first: so it ends as soon as the
-# GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300 unless set).
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256

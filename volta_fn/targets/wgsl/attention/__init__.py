@@ -1,7 +1,7 @@
 """Attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `blocks` (the division of work; rows in memory, their products, masks), and `kernels` (forward, the gradient
-by the bias, and the other gradients).
+`blocks` has the division of work, rows in memory, their products, and masks. Here follow the kernels: forward, the gradient by the bias,
+and the other gradients.
 """
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ from volta_fn.targets.wgsl.matmul.results import Working, strided_offset
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.shader import Function, times
-
-# Attention in blocks of keys, and its gradients, without storing all weights.
-
 
 # Forward.
 #

@@ -2,7 +2,7 @@
 
 In the order in which to read: `results` (arithmetic of sums and of indices, elements of operands, epilogues, and the partial sums of
 split-K), `tiles` (how work is divided, schedules that were measured, and contractions by tiles: slices in workgroup memory, sums in
-registers), `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of schedules).
+registers), and `contract` (contractions without tiles, the algorithm for an equation or a kernel, and the timing of schedules).
 """
 
 from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_product

@@ -1,4 +1,4 @@
-"""The choice of algorithm for a contraction, and the timing of its schedules.
+"""Contractions: those without tiles, the choice of algorithm, and the timing of schedules.
 
 A contraction is an equation (`dot_general`) or a kernel that is a product. An estimate of the time on a large GPU chooses a schedule where
 none was measured.
@@ -64,9 +64,6 @@ from volta_fn.targets.wgsl.matmul.tiles import (
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.shader import times
-
-# Contractions without tiles: thin products, few terms, few results.
-
 
 # Thin products: a matrix, contiguous along the results, by one or two vectors (BLAS's gemv).
 #
@@ -444,7 +441,7 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred
 
 # Select the algorithm of a contraction.
 #
-# `direct` has three for those that tiles would compute slowly, and tells when they pay; everything else is tiled.
+# Thin products, few terms and few results are computed without tiles where that is faster; everything else is tiled.
 
 
 class ProductOptions(NamedTuple):
