@@ -15,9 +15,11 @@ from volta_fn.nn.language.samplers import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
 from volta_fn.nn.layers.linear import *
+from volta_fn.nn.layers.multi_head_attention import *
 from volta_fn.nn.layers.normalization import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.resampling import *
+from volta_fn.nn.layers.transformer import *
 from volta_fn.nn.losses.classification import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
@@ -25,8 +27,6 @@ from volta_fn.nn.module import *
 from volta_fn.nn.quantization.quantize import *
 from volta_fn.nn.quantization.quantized_array import *
 from volta_fn.nn.recurrent import *
-from volta_fn.nn.transformer.layers import *
-from volta_fn.nn.transformer.multi_head_attention import *
 from volta_fn.scipy.special import logsumexp as logsumexp
 from volta_fn.scipy.special.exponential import log_softmax as log_softmax
 from volta_fn.scipy.special.exponential import softmax as softmax

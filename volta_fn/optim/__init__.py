@@ -69,12 +69,12 @@ from volta_fn.optim.schedules import *
 from volta_fn.optim.second_order import matrix_inverse_pth_root as matrix_inverse_pth_root
 from volta_fn.optim.second_order import nnls as nnls
 from volta_fn.optim.second_order import power_iteration as power_iteration
+from volta_fn.optim.transforms.accumulation import *
+from volta_fn.optim.transforms.composition import *
 from volta_fn.optim.transforms.momentum import *
 from volta_fn.optim.transforms.scaling import *
 from volta_fn.optim.transforms.second_moments import *
 from volta_fn.optim.tree_utils import tree_map_params as tree_map_params
-from volta_fn.optim.wrappers.accumulation import *
-from volta_fn.optim.wrappers.composition import *
 
 _check_all(globals())
 

@@ -43,6 +43,7 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
+from volta_fn.optim.transforms.composition import chain, masked, partition
 from volta_fn.optim.transforms.momentum import (
     NS_COEFFS,
     MuonDimensionNumbers,
@@ -84,7 +85,6 @@ from volta_fn.optim.transforms.second_moments import (
     scale_by_stddev,
     scale_by_yogi,
 )
-from volta_fn.optim.wrappers.composition import chain, masked, partition
 
 __all__ = [
     "MuonState",

@@ -12,10 +12,10 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.base import check_all as _check_all
-from volta_fn.optim.wrappers.composition import InjectHyperparamsState as InjectHyperparamsState
-from volta_fn.optim.wrappers.composition import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
-from volta_fn.optim.wrappers.composition import inject_hyperparams as inject_hyperparams
-from volta_fn.optim.wrappers.composition import inject_stateful_hyperparams as inject_stateful_hyperparams
+from volta_fn.optim.transforms.composition import InjectHyperparamsState as InjectHyperparamsState
+from volta_fn.optim.transforms.composition import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
+from volta_fn.optim.transforms.composition import inject_hyperparams as inject_hyperparams
+from volta_fn.optim.transforms.composition import inject_stateful_hyperparams as inject_stateful_hyperparams
 
 __all__ = [
     "InjectHyperparamsState", "InjectStatefulHyperparamsState", "Schedule", "constant_schedule", "cosine_decay_schedule",

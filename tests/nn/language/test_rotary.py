@@ -86,7 +86,7 @@ def test_longrope(last: int) -> None:
 def test_rotation_leaves_features_beyond_the_pairs() -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 3, 16)).astype(np.float32)
     rotation = rotary_rotation(vnp.arange(3), nn.RopeParameters(BASE, partial_rotary_factor=0.5), 16, 64)
-    from volta_fn.nn.transformer.multi_head_attention import rotate_pairs
+    from volta_fn.nn.layers.multi_head_attention import rotate_pairs
 
     out = np.asarray(rotate_pairs(vnp.asarray(x), *rotation))
     np.testing.assert_array_equal(out[..., 8:], x[..., 8:])

@@ -12,7 +12,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError
-from volta_fn.nn.transformer.multi_head_attention import KeysValues
+from volta_fn.nn.layers.multi_head_attention import KeysValues
 
 __all__ = ["CausalLMCache", "FullCache", "PagedCache", "RollingCache"]
 

@@ -44,9 +44,9 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
+from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
-from volta_fn.optim.wrappers.composition import chain
 
 __all__ = [
     "COCOBState", "DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoAdamState", "MomoState", "ProdigyState", "cocob",

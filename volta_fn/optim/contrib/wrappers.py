@@ -27,11 +27,11 @@ from volta_fn.optim.contrib.learning_rate_free import copied, rate_at, scalar_fo
 from volta_fn.optim.numerics import count_zero, map_leaves, normalized, safe_increment, scaled_by, where
 from volta_fn.optim.optimizers import sgd
 from volta_fn.optim.schedules import warmup_constant_schedule
+from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
 from volta_fn.optim.transforms.second_moments import scale_by_rms
 from volta_fn.optim.tree_utils import tree_cast
-from volta_fn.optim.wrappers.composition import chain
 
 __all__ = [
     "NormalizeState", "SAMState", "ScheduleFreeState", "SplitRealAndImaginaryState", "normalize", "sam", "schedule_free",

@@ -37,7 +37,7 @@ from volta_fn.optim.numerics import (
     steps_for,
     zeros_like,
 )
-from volta_fn.optim.wrappers.composition import masked
+from volta_fn.optim.transforms.composition import masked
 from volta_fn.random.keys import as_key
 
 __all__ = [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.nn.layers.transformer.oracle import shaken
 from tests.nn.torch_oracle import numbers
-from tests.nn.transformer.oracle import shaken
 from volta_fn import nn
 from volta_fn.errors import ShapeError
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.nn.layers.transformer.oracle import check_against_torch, filled, of_layer, of_stack, shaken
 from tests.nn.torch_oracle import DTYPES, numbers, torch
-from tests.nn.transformer.oracle import check_against_torch, filled, of_layer, of_stack, shaken
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 

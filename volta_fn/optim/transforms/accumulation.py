@@ -41,17 +41,34 @@ from volta_fn.optim.numerics import (
     where,
     widened,
 )
+from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import ema
 from volta_fn.optim.tree_utils import tree_get_all_with_path, tree_map_params
-from volta_fn.optim.wrappers.composition import chain
 from volta_fn.primitives.collectives import sum_of
 
 __all__ = [
-    "DynamicLossScale", "LookaheadParams", "LookaheadState", "LossScaledState", "MonitorState", "MultiSteps", "MultiStepsState",
-    "ShouldSkipUpdateFunction", "SnapshotState", "average_gradients", "current_learning_rate", "gather_states", "lookahead", "loss_scaled",
-    "measure_with_ema", "monitor", "scatter_states", "shard_states", "skip_large_updates", "skip_not_finite", "snapshot",
-]  # fmt: skip
-
+    "DynamicLossScale",
+    "LookaheadParams",
+    "LookaheadState",
+    "LossScaledState",
+    "MonitorState",
+    "MultiSteps",
+    "MultiStepsState",
+    "ShouldSkipUpdateFunction",
+    "SnapshotState",
+    "average_gradients",
+    "current_learning_rate",
+    "gather_states",
+    "lookahead",
+    "loss_scaled",
+    "measure_with_ema",
+    "monitor",
+    "scatter_states",
+    "shard_states",
+    "skip_large_updates",
+    "skip_not_finite",
+    "snapshot",
+]
 
 # Lookahead: slow parameters that follow fast ones (Zhang et al., 2019).
 

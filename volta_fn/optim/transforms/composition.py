@@ -29,12 +29,31 @@ from volta_fn.optim.base import (
 from volta_fn.optim.numerics import all_finite, branch, count_zero, safe_increment, widest_real
 
 __all__ = [
-    "ApplyIfFiniteState", "ConditionFn", "ConditionallyMaskState", "ConditionallyTransformState", "InjectHyperparamsState",
-    "InjectStatefulHyperparamsState", "MaskedNode", "MaskedState", "MultiTransformState", "PartitionState", "apply_if_finite", "chain",
-    "conditionally_mask", "conditionally_transform", "flatten", "freeze", "inject_hyperparams", "inject_stateful_hyperparams", "masked",
-    "multi_transform", "named_chain", "partition", "selective_transform", "update_rows",
-]  # fmt: skip
-
+    "ApplyIfFiniteState",
+    "ConditionFn",
+    "ConditionallyMaskState",
+    "ConditionallyTransformState",
+    "InjectHyperparamsState",
+    "InjectStatefulHyperparamsState",
+    "MaskedNode",
+    "MaskedState",
+    "MultiTransformState",
+    "PartitionState",
+    "apply_if_finite",
+    "chain",
+    "conditionally_mask",
+    "conditionally_transform",
+    "flatten",
+    "freeze",
+    "inject_hyperparams",
+    "inject_stateful_hyperparams",
+    "masked",
+    "multi_transform",
+    "named_chain",
+    "partition",
+    "selective_transform",
+    "update_rows",
+]
 
 # Composition of transformations.
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.nn.layers.transformer.oracle import check_against_torch, filled, of_attention, shaken
 from tests.nn.torch_oracle import DTYPES, numbers, torch
-from tests.nn.transformer.oracle import check_against_torch, filled, of_attention, shaken
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 

@@ -13,15 +13,20 @@ from volta_fn.nn.activations import gelu, relu
 from volta_fn.nn.layers.arguments import check_sizes, split_key
 from volta_fn.nn.layers.containers import Dropout
 from volta_fn.nn.layers.linear import Embedding, Linear
+from volta_fn.nn.layers.multi_head_attention import KeysValues, KVCache, LearnedPositions, MultiHeadAttention
 from volta_fn.nn.layers.normalization import LayerNorm
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.transformer.multi_head_attention import KeysValues, KVCache, LearnedPositions, MultiHeadAttention
 from volta_fn.transforms.checkpoint import checkpoint
 
 __all__ = [
-    "GPT", "DecoderCache", "FeedForward", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
-]  # fmt: skip
-
+    "GPT",
+    "DecoderCache",
+    "FeedForward",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+]
 
 # The feed-forward sublayer of transformers, applied to each position separately.
 

@@ -21,10 +21,16 @@ from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
 
 __all__ = [
-    "KVCache", "KeysValues", "LearnedPositions", "MultiHeadAttention", "SinusoidalPositions", "apply_rotary", "causal_mask",
-    "scaled_dot_product_attention", "sinusoidal_positions",
-]  # fmt: skip
-
+    "KVCache",
+    "KeysValues",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "SinusoidalPositions",
+    "apply_rotary",
+    "causal_mask",
+    "scaled_dot_product_attention",
+    "sinusoidal_positions",
+]
 
 # Encodings of positions, since attention itself ignores the order of its inputs.
 #
