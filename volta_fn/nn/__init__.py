@@ -1,6 +1,6 @@
 """Neural networks: layers as immutable pytrees, and the functions of `jax.nn`.
 
-`module` defines the base of layers. `layers`, `recurrent` and `transformer` hold the layers; `activations` and `attention` are functions of
+`module` defines the base of layers. `layers` and `recurrent` hold the layers; `activations` and `attention` are functions of
 arrays, `quantization` stores weights in 8 or 4 bits, and `initializers` makes initial weights. `losses` and `metrics` compare predictions
 with targets. `filtering` transforms functions of trees that hold other things than arrays, and `model_summary` tabulates a model.
 

@@ -14,10 +14,10 @@
 >>> bool(value < 0.01)
 True
 
-`base` defines transformations and their hyper-parameters, and applies updates to parameters. `optimizers` are chains of `transforms`;
-`wrappers` combine and modify transformations. `schedules` compute learning rates, `line_search` step sizes. `numerics` applies rules to the
-leaves of trees, and has norms, counters and averages. `losses`, `projections`, `contrib`, `tree_utils`, `second_order`, `perturbations`,
-`assignment` and `microbatching` are modules of their own, as in Optax.
+`base` defines transformations and their hyper-parameters, and applies updates to parameters. `optimizers` are chains of `transforms`.
+`schedules` compute learning rates, `line_search` step sizes. `numerics` applies rules to the leaves of trees, and has norms, counters and
+averages. `losses`, `projections`, `contrib`, `tree_utils`, `second_order`, `perturbations`, `assignment` and `microbatching` are modules of
+their own, as in Optax.
 
 Transformations that depend on the parameters raise `ArgumentError` if `update` is called without them. Each module's ``__all__`` is public,
 under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
