@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from keyword import iskeyword
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,9 @@ from volta_fn.jit.eager import SHARDED, forget_kernels
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
-from volta_fn.tree.registry import FIELDS
-from volta_fn.tree.structures import TreeDef
+
+if TYPE_CHECKING:
+    from volta_fn.tree.structures import TreeDef
 
 # Arguments: static, donated and dynamic ones.
 #
@@ -275,6 +276,9 @@ def resolve_options(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
 # values, which it names.
 
 
+#: What has the fields of classes, and loads optree.
+_registry = deferred("volta_fn.tree.registry")
+
 #: Leaves of the largest tree for which code is generated.
 _MOST_LEAVES = 1000
 
@@ -323,8 +327,9 @@ class _Source:
         name = self.variable()
         self.statements.append(f"{name} = {expression}")
         same = f"type({name}) is {self.value(kind)}"
-        if kind in FIELDS:
-            data, meta = FIELDS[kind]
+        fields = _registry.FIELDS.get(kind)
+        if fields is not None:
+            data, meta = fields
             if not all(field.isidentifier() and not iskeyword(field) for field in (*data, *meta)):
                 return False
             for field in meta:
