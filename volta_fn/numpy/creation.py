@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
-from volta_fn.core.arrays.memory import constrained, device_put, imported
+from volta_fn.core.arrays.memory import constrained, device_put, dlpack_values
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
@@ -496,7 +496,7 @@ def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | N
     home = find_device("cpu")
     if copy is False and target not in (None, home):
         raise ExportError(f"from_dlpack: copy=False, but x is not on {target}")
-    values = imported(x, copy, to_host=target is not None)
+    values = dlpack_values(x, copy, to_host=target is not None)
     if target not in (None, home):
         return from_host(values, device=target)
     return wrap(home.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype, False), home))

@@ -32,8 +32,7 @@ else:
     ArrayMethods = object
 
 _ADVICE = deferred("volta_fn.advice")
-_ARROW = deferred("volta_fn.core.arrays.memory")
-_DLPACK = deferred("volta_fn.core.arrays.memory")
+_MEMORY = deferred("volta_fn.core.arrays.memory")
 _HTML = deferred("volta_fn.core.arrays.html")
 
 
@@ -262,13 +261,13 @@ class ConcreteArray(Array):
     def __dlpack__(
         self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return _DLPACK.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
+        return _MEMORY.dlpack_capsule(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _DLPACK.device_of(self.device)
+        return _MEMORY.dlpack_device(self.device)
 
     def __arrow_array__(self, type: Any = None) -> Any:
-        return _ARROW.arrow_array(self.host(), type)
+        return _MEMORY.arrow_array(self.host(), type)
 
     @property
     def __arrow_c_array__(self) -> Any:

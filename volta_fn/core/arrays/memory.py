@@ -227,12 +227,12 @@ _pointer_in.argtypes, _pointer_in.restype = [ctypes.py_object, ctypes.c_char_p],
 _BFLOAT16 = np.dtype(dtypes.bfloat16)
 
 
-def device_of(device: Device) -> tuple[int, int]:
+def dlpack_device(device: Device) -> tuple[int, int]:
     """Return a device's type and number in DLPack's numbering."""
     return HOST if device.platform == "cpu" else (_WEBGPU, device.id)
 
 
-def export(
+def dlpack_capsule(
     device: Device, buffer: Any, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None, copy: bool | None
 ) -> Any:
     """Return a capsule with a buffer's elements in host memory.
@@ -241,7 +241,7 @@ def export(
     protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be
     shared as asked, and `ArgumentError` for a stream.
     """
-    location = device_of(device)
+    location = dlpack_device(device)
     destination = location if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
     if stream is not None:
         raise ArgumentError(f"__dlpack__: arrays are in host memory, which has no streams, got stream={stream!r}; pass None")
@@ -317,7 +317,7 @@ class _Producer:
         return self._x.__dlpack_device__()
 
 
-def imported(x: Any, copy: bool | None, to_host: bool) -> np.ndarray:
+def dlpack_values(x: Any, copy: bool | None, to_host: bool) -> np.ndarray:
     """Return another library's array as a NumPy array in the same memory, if possible.
 
     With `to_host`, an array elsewhere is asked to be copied to the host. Raises `ArgumentTypeError` for an object without the protocol,
