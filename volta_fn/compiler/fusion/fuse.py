@@ -1,6 +1,6 @@
 """Fusion: which equations of a program become which kernels.
 
-`fuse` groups the equations in one pass. Values that are cheap to compute again are then recomputed rather than stored (`recomputation`).
+`fuse` groups the equations in one pass. Values that are cheap to compute again are then recomputed rather than stored.
 Groups become kernels at the end (`lower_groups`).
 """
 

@@ -1,4 +1,4 @@
-"""Groups of equations that become one kernel, and when two fit in one loop."""
+"""Groups of equations that become one kernel: when two fit in one loop, and which values are computed again."""
 
 from __future__ import annotations
 
@@ -389,12 +389,7 @@ def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
     return Union(axes, everything - mapped) if host.reduction_axes is None and leading else None
 
 
-# Recomputation: which values are cheaper to compute again than to store and load.
-#
-# A minimum cut of the graph of values decides.
-
-
-# Minimum cuts of acyclic graphs, by maximum flow.
+# Minimum cuts of acyclic graphs, by maximum flow, which decide what is recomputed.
 #
 # A minimum cut is the cheapest set of nodes to keep so that everything above them can be computed from them. By the theorem of Ford and
 # Fulkerson (1956) the cost of a minimum cut is that of the maximum flow, which shortest augmenting paths find (Edmonds & Karp 1972). Each
