@@ -1,6 +1,6 @@
-"""The stages of a jitted function, `Traced`, `Lowered` and `Compiled`, with their code and what they need of a GPU.
+"""The stages of a jitted function: `Traced`, `Lowered`, `Compiled`.
 
-Code and needs follow from a program alone, for any device: it need not be there.
+Their code, and what they need of a GPU, follow from a program alone: the device need not be there.
 """
 
 from __future__ import annotations

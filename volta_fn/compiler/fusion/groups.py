@@ -1,4 +1,4 @@
-"""Groups of equations that become one kernel: when two fit in one loop, and which values are computed again."""
+"""Groups of equations that become one kernel, and values that are recomputed."""
 
 from __future__ import annotations
 

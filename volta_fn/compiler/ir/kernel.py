@@ -1,4 +1,4 @@
-"""The kernel IR: loop nests over scalar operations, their text, programs of them, and their meaning.
+"""The kernel IR: loop nests over scalar operations, their text and their meaning.
 
 Kernels are well formed or not, and compute something, by the rules of the last two sections, whatever code a target makes of them.
 """

@@ -1,4 +1,4 @@
-"""The memory of arrays: donation, transfers, and memory shared with other libraries.
+"""The memory of arrays: donation, transfers, and sharing with other libraries.
 
 Donated arguments give their memory to results. Trees of arrays move between the host and devices. DLPack and Arrow share memory without a
 copy.

@@ -1,4 +1,7 @@
-"""Pooling: maxima, means and norms of windows, which slide over the spatial axes or divide them to a given output size."""
+"""Pooling: maxima, means and norms of windows over the spatial axes.
+
+Windows have a size and a stride, or there is a given number of them: adaptive, global and fractional pooling.
+"""
 
 from __future__ import annotations
 

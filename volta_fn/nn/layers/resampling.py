@@ -1,4 +1,4 @@
-"""Padding and resampling: windows as columns, pixel shuffles, interpolation on a grid and at given positions."""
+"""Padding and resampling: columns, pixel shuffles, interpolation, and samples."""
 
 from __future__ import annotations
 

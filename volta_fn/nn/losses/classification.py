@@ -1,4 +1,4 @@
-"""Losses of classification: cross entropies, also of a linear layer, focal losses, divergences, CTC."""
+"""Losses of classification: cross entropies, focal losses, divergences, CTC."""
 
 from __future__ import annotations
 

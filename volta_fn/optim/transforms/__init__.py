@@ -1,4 +1,4 @@
-"""Transformations of updates, the components that optimizers chain, and transformations of transformations.
+"""Transformations of updates: the components that optimizers chain.
 
 `second_moments` and `momentum` keep statistics of gradients; `momentum` also has weight decay, noise and orthogonalised updates. `scaling`
 multiplies updates by numbers, schedules, norms and signs, bounds them, and aggregates the gradients of single examples.

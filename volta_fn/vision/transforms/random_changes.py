@@ -1,4 +1,4 @@
-"""Random changes of images, each image by numbers of its own, and policies that choose among them.
+"""Random changes of images, each image by numbers of its own, and policies.
 
 Each function makes a transform ``transform(key, images)``, whose distributions are those of torchvision's class of the same name in camel
 case. The same key gives the same result, eagerly, jitted and in a loader's workers.

@@ -1,4 +1,4 @@
-"""The GPU of an adapter, opened when it is first needed and again after a loss, and schedules timed on it."""
+"""The GPU of an adapter: opened on first use and after a loss; timed schedules."""
 
 from __future__ import annotations
 

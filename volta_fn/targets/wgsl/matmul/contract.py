@@ -1,4 +1,4 @@
-"""Contractions: those without tiles, the choice of algorithm, and the timing of schedules.
+"""Contractions: their algorithms, those without tiles, and timed schedules.
 
 A contraction is an equation (`dot_general`) or a kernel that is a product. An estimate of the time on a large GPU chooses a schedule where
 none was measured.
