@@ -303,8 +303,7 @@ def _description(eqn: Equation, var: Var) -> str:
     return f"{eqn.primitive.name} -> {var.aval}" + (f", at {eqn.source}" if eqn.source else "")
 
 
-# stages
-
+# The stages, as users see them.
 
 T = TypeVar("T")
 

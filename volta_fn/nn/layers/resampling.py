@@ -781,6 +781,3 @@ def _weighted_sum(images: Array, taps: list[list[Tap]]) -> Array:
         values = vnp.take_along_axis(flat, index.reshape(count, 1, math.prod(shape[1:])), 2).reshape(total.shape)
         total = total + vnp.where(valid[:, None], values, 0) * weight[:, None]
     return total
-
-
-# resampling

@@ -701,8 +701,7 @@ def _pair_vectors(f: Function, real: np.dtype, v: Value, columns: Value, im: Val
     f.loop(i64(0), i64(n), 1, [], column)
 
 
-# lapack
-
+# All routines, by the names of primitives.
 
 _MAKERS: tuple[RoutineMaker, ...] = (
     *(cholesky, eig, eigh, hessenberg, householder_product, lu, qr, schur, svd),

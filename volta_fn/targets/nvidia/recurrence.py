@@ -767,7 +767,7 @@ class RecurrentKernel:
         return self.f.text()
 
 
-# recurrence
+# The routine.
 
 
 def loop_key(eqn: Equation, device: TargetCapabilities) -> RoutineKey | None:

@@ -497,8 +497,7 @@ def _scale(b: AttentionShader, slopes: Patch, bends: Patch) -> None:
             b.f.emit(f"{vector} *= {f'{bends[r][n]} * {scale}' if bends else scale};")
 
 
-# attention
-
+# The routines of equations, and when they are worth it.
 
 #: The widest rows that fit an invocation's registers, and the shortest columns for which blocks are not mostly empty.
 _WIDEST, _SHORTEST = 128, 16

@@ -318,9 +318,6 @@ def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, 
     f.emit("workgroupBarrier();")
 
 
-# contract
-
-
 # The choice of schedules, by an estimate of their time on a large GPU.
 
 #: Multiprocessors of the device, and the invocations that saturate one of them.
