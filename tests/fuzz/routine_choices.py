@@ -116,7 +116,7 @@ def constants(target: str, folders: Sequence[str]) -> set[str]:
     root = Path(importlib.import_module(f"volta_fn.targets.{target}").__file__ or "").parent
     results = set()
     for path in sorted(path for folder in folders for path in [*root.glob(f"{folder}.py"), *(root / folder).rglob("*.py")]):
-        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and _is_number(node.value):
                 names = [name for target in node.targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]

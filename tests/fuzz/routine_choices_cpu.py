@@ -87,17 +87,17 @@ _SMALL_BLOCKS = {
 def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
     """The k-th algorithm of a convolution."""
     changes = {
-        "convolution.choice:algorithms": Replacement(lambda module: functools.partial(module.algorithms, slow=True)),
-        "convolution.choice:_by_spectra": constant(False),
-        "convolution.choice:is_product": constant(False),
+        "convolution:algorithms": Replacement(lambda module: functools.partial(module.algorithms, slow=True)),
+        "convolution:_by_spectra": constant(False),
+        "convolution:is_product": constant(False),
     }
-    return nth(label, k, "convolution.choice:fastest", lambda actual, wanted: actual, changes | dict(others))
+    return nth(label, k, "convolution:fastest", lambda actual, wanted: actual, changes | dict(others))
 
 
 # factorisations
 
 _STACKS = [
-    *each("lapack.calls", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+    *each("lapack", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
 ]
 
 CHOICES: dict[str, Choices] = {
@@ -176,7 +176,7 @@ CHOICES: dict[str, Choices] = {
     "convolution": [
         Counted(_algorithm),
         Counted(functools.partial(_algorithm, label="in small blocks algorithm", others=_SMALL_BLOCKS)),
-        *each("convolution.choice", ROOM=(1 << 12, 1 << 16), _VECTORS=(0,)),
+        *each("convolution", ROOM=(1 << 12, 1 << 16), _VECTORS=(0,)),
         *each("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16), _TASKS=(1, 1 << 20)),
         *each("convolution.igemm", _FEW=(1, 64), SUMS=(64,)),
         *each("convolution.winograd", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
@@ -187,15 +187,13 @@ CHOICES: dict[str, Choices] = {
     ],
     "attention": [
         *each("attention.blocks", _BLOCK_BYTES=(1, _BIG), _MOST_KEYS=(1,)),
-        *each("attention.forward", _PACKED_ROWS=(1, _BIG)),
-        *each("attention.backward", _ENOUGH=(1, _BIG), _SUMMED_ROWS=(1, _BIG)),
+        *each("attention.kernels", _PACKED_ROWS=(1, _BIG), _ENOUGH=(1, _BIG), _SUMMED_ROWS=(1, _BIG)),
     ],
     "fourier": [
-        *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
-        *each("fourier.routine", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
-        *each("fourier.signals", _MOST_TASKS=(1, 1 << 20), _REGISTERS=(1, 2)),
+        *each("fourier", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
+        *each("fourier", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3)), _REGISTERS=(1, 2)),
     ],
-    "linalg": [*_STACKS, *each("lapack.factorizations", LARGE=(0,))],
+    "linalg": [*_STACKS, *each("lapack", LARGE=(0,))],
     "condensed": _STACKS,
     "quantized": [
         Choice("by numbers", {"quantized:suits_pairs": constant(False)}),
@@ -207,12 +205,13 @@ CHOICES: dict[str, Choices] = {
 #: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed
 #: elsewhere.
 NO_CHOICES = {
-    *(f"attention.{name}" for name in ("__init__:_WIDEST", "backward:_STATISTICS", "backward:_SUM", "blocks:_VECTORS")),
-    *(f"attention.{name}" for name in ("forward:PACKING", "forward:STEP", "blocks:_EXTRA")),
-    *(f"attention.__init__:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
-    *(f"convolution.{name}" for name in ("blocking:NANOSECONDS", "choice:_CYCLE", "choice:_OVERHEAD")),
-    *(f"fourier.{name}" for name in ("routine:_LONGEST_PRIME", "routine:_LONGEST_UNROLLED", "routine:_PASS", "signals:_NUMBER")),
-    *(f"lapack.calls:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
+    *(f"attention.{name}" for name in ("blocks:_VECTORS", "blocks:_EXTRA")),
+    *(f"attention.kernels:{name}" for name in ("PACKING", "STEP", "_STATISTICS", "_SUM")),
+    "attention:_WIDEST",
+    *(f"attention:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
+    *(f"convolution{name}" for name in (".blocking:NANOSECONDS", ":_CYCLE", ":_OVERHEAD")),
+    *(f"fourier:{name}" for name in ("_LONGEST_PRIME", "_LONGEST_UNROLLED", "_PASS", "_NUMBER")),
+    *(f"lapack:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
     "library.scalar_loops",  # which are no routines of primitives
     "convolution.winograd_weight_gradient:_POSITIONS",
     "library.movement:_MOST_TASKS",  # the function that it is for is replaced

@@ -80,8 +80,8 @@ CHOICES: dict[str, Choices] = {
             for name in ("is_of_few_terms", "is_of_few_results")
             for value in (False, True)
         ],
-        *each("matmul.direct", _WRITTEN_OUT=(1,), _TOGETHER=(1, 4), _TOO_FEW=(0, _BIG), _CHUNK=(16,)),
-        *each("matmul.direct", _TERMS=(1,), _FEW=(0, _BIG), _THIN_CHUNK=(16,), _THIN_TOGETHER=(4,)),
+        *each("matmul.contract", _WRITTEN_OUT=(1,), _TOGETHER=(1, 4), _TOO_FEW=(0, _BIG), _CHUNK=(16,)),
+        *each("matmul.contract", _TERMS=(1,), _FEW=(0, _BIG), _THIN_CHUNK=(16,), _THIN_TOGETHER=(4,)),
         Counted(_schedule),
     ],
     "convolution": [
@@ -108,7 +108,7 @@ CHOICES: dict[str, Choices] = {
 
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
-    *(f"attention.{name}" for name in ("__init__:_MOST_EXTRA", "__init__:_SHORTEST", "__init__:_WIDEST", "kernels:_INVOCATIONS")),
+    *(f"attention:{name}" for name in ("_MOST_EXTRA", "_SHORTEST", "_WIDEST", "_INVOCATIONS")),
     *(f"attention.{name}" for name in ("blocks:HIDDEN", "blocks:_MOST_BYTES")),
     *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
     *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
