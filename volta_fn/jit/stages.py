@@ -465,8 +465,7 @@ class Lowered(_Stage):
         >>> plan.fits, plan.peak_memory, plan.dispatches, plan.shaders
         (True, 32768, 1, 1)
         """
-        plan: DevicePlan = plan_for(self._traced, limits)
-        return plan
+        return plan_for(self._traced, limits)
 
     def host_steps(self) -> list[HostStep]:
         """Return the equations that NumPy computes on the host, each with the reason.
