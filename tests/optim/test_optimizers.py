@@ -308,7 +308,7 @@ ELSEWHERE |= {"schedule_free_eval_params"}
 
 
 def test_every_optimizer_has_a_row():
-    modules = [module for package in (optimizers, optim.contrib) for module in vars(package).values() if inspect.ismodule(module)]
+    modules = [optimizers, *filter(inspect.ismodule, vars(optim.contrib).values())]
     names = {name for module in modules for name in getattr(module, "__all__", ()) if name.islower() and not name.startswith("scale_by")}
     used = {name for make in (OPTIMIZERS | ALSO).values() for name in make.__code__.co_names}
     assert names - ELSEWHERE <= used, "add a row to OPTIMIZERS, or to ALSO if Optax has no such optimizer"
