@@ -56,7 +56,7 @@ class CpuTarget(Target):
 
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a product is worth being a kernel that reads through its views."""
-        return matmul.computes_product(kernel)
+        return matmul.computes_product(kernel) or matmul.suits_loops(kernel)
 
     def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
         """Return the inputs of a kernel whose memory may hold an output.

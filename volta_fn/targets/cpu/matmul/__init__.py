@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions import Contraction, Operand, contraction_of, merged, problem_of
+from volta_fn.compiler.contractions import Contraction, Operand, Problem, contraction_of, merged, problem_of, vector_product_of
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.core.aval import ShapedArray
@@ -27,6 +27,12 @@ from volta_fn.targets.cpu.routine import Routine
 
 #: Terms of the shortest split of a sum; longer ones are multiples of it.
 _LEAST_SPLIT = 64
+
+#: Bytes of matrices that caches hold, and numbers of a matrix from which on routines multiply those that caches do not hold.
+_NEAR, _SHORT_MATRIX = 1 << 20, 1 << 10
+
+#: Products of a number of a stack for which it is not worth to call an epilogue.
+_TINY = 64
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -55,10 +61,30 @@ def computes_product(kernel: Kernel) -> bool:
     if product is None:
         return False
     problem = product.problem()
+    return _has_code(problem) and all(map(_is_packable, problem.operands))
+
+
+def suits_loops(kernel: Kernel) -> bool:
+    """Return True for a stack of matrices times vectors that loops over the kernel multiply fastest.
+
+    They have vectors of results or of terms, whichever is contiguous, and pack nothing. Matrices that come from memory are left to routines
+    that prefetch them.
+    """
+    product = vector_product_of(kernel)
+    if product is None:
+        return False
+    problem = product.problem()
+    matrix = max(problem.m, problem.n) * problem.k
+    near = problem.batch * matrix * max(x.dtype.itemsize for x in problem.operands) <= _NEAR
+    return _has_code(problem) and (near or matrix <= _SHORT_MATRIX)
+
+
+def _has_code(problem: Problem) -> bool:
+    """Return True if there is code for the dtypes of a product."""
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
     kinds = {d.kind for d in dtypes} - {"V"}
     same_kind = len(kinds) == 1 or kinds == {"i", "u"}
-    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem.operands))
+    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes))
 
 
 def _is_packable(operand: Operand) -> bool:
@@ -86,7 +112,7 @@ CHOSEN_ROUTINE = ProductOptions()
 
 
 def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
-    """Generate the routine of a contraction; None for other kernels."""
+    """Generate the routine of a contraction; None for other kernels, and where loops over the kernel are faster."""
     product = contraction_of(kernel)
     if product is None or not computes_product(kernel):
         return None
@@ -98,6 +124,8 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
         product, problem = product.swapped(), problem.swapped()
     operands, buffers = (product.lhs.input, product.rhs.input), len(kernel.inputs) + len(kernel.stores)
     epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
+    if options == CHOSEN_ROUTINE and isinstance(epilogue, FusedEpilogue) and problem.m * problem.n * problem.k <= _TINY:
+        return None
     grouped = grouped_type(problem) or work
     if few_rows(problem) if options.dots is None else options.dots:
         return DotProducts(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
