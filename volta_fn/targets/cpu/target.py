@@ -67,7 +67,7 @@ class CpuTarget(Target):
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
-        return matmul.contraction(kernel) or loops.routine(kernel)
+        return (None if matmul.suits_loops(kernel) else matmul.contraction(kernel)) or loops.routine(kernel)
 
     def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
         """Yield every routine that the target may generate for a kernel.

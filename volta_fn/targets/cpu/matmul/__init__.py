@@ -22,16 +22,16 @@ from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
 from volta_fn.targets.cpu.matmul.gemv import DotProducts, ScaledRows, can_scale_rows, is_possible
 from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
 from volta_fn.targets.cpu.matmul.gemv import suits_scaled_rows as scaled_rows
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, readable, rounds_to
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, is_itself, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
 #: Terms of the shortest split of a sum; longer ones are multiples of it.
 _LEAST_SPLIT = 64
 
-#: Bytes of matrices that caches hold, and numbers of a matrix from which on routines multiply those that caches do not hold.
+#: Bytes of a stack that caches hold, and the most numbers of a matrix of a stack that they do not hold.
 _NEAR, _SHORT_MATRIX = 1 << 20, 1 << 10
 
-#: Products of a number of a stack for which it is not worth to call an epilogue.
+#: Products of numbers, of each member of a stack, for which it is not worth to call an epilogue, or to convert numbers in groups.
 _TINY = 64
 
 
@@ -65,18 +65,31 @@ def computes_product(kernel: Kernel) -> bool:
 
 
 def suits_loops(kernel: Kernel) -> bool:
-    """Return True for a stack of matrices times vectors that loops over the kernel multiply fastest.
+    """Return True for products that loops over the kernel compute fastest.
 
-    They have vectors of results or of terms, whichever is contiguous, and pack nothing. Matrices that come from memory are left to routines
-    that prefetch them.
+    They are stacks of matrices times vectors: loops have vectors of results or of terms, whichever is contiguous, and pack nothing.
+    Single matrices, and those that come from memory, are left to routines that prefetch them. Of tiny matrices, calling an epilogue takes
+    longer than the sums.
     """
     product = vector_product_of(kernel)
     if product is None:
-        return False
+        product = contraction_of(kernel)
+        return product is not None and computes_product(kernel) and _has_tiny_epilogue(product)
     problem = product.problem()
-    matrix = max(problem.m, problem.n) * problem.k
-    near = problem.batch * matrix * max(x.dtype.itemsize for x in problem.operands) <= _NEAR
-    return _has_code(problem) and (near or matrix <= _SHORT_MATRIX)
+    work = compute_type(problem.dtype)
+    if work is None or not _has_code(problem):
+        return False
+    vectors, matrix = max(problem.m, problem.n), max(problem.m, problem.n) * problem.k
+    if not all(is_itself(work, x.dtype) for x in problem.operands):  # routines convert several numbers at a time
+        return vectors == 1 or matrix < _TINY
+    near = problem.batch > 1 and problem.batch * matrix * work.itemsize <= _NEAR
+    return near or matrix <= _SHORT_MATRIX
+
+
+def _has_tiny_epilogue(product: Contraction) -> bool:
+    problem = product.problem()
+    work = compute_type(problem.dtype)
+    return work is not None and problem.m * problem.n * problem.k <= _TINY and _strided_epilogue(work, product.oriented()) is None
 
 
 def _has_code(problem: Problem) -> bool:
@@ -112,7 +125,7 @@ CHOSEN_ROUTINE = ProductOptions()
 
 
 def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
-    """Generate the routine of a contraction; None for other kernels, and where loops over the kernel are faster."""
+    """Generate the routine of a contraction; None for other kernels."""
     product = contraction_of(kernel)
     if product is None or not computes_product(kernel):
         return None
@@ -124,8 +137,6 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
         product, problem = product.swapped(), problem.swapped()
     operands, buffers = (product.lhs.input, product.rhs.input), len(kernel.inputs) + len(kernel.stores)
     epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
-    if options == CHOSEN_ROUTINE and isinstance(epilogue, FusedEpilogue) and problem.m * problem.n * problem.k <= _TINY:
-        return None
     grouped = grouped_type(problem) or work
     if few_rows(problem) if options.dots is None else options.dots:
         return DotProducts(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
