@@ -263,9 +263,23 @@ class Contraction(NamedTuple):
         return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
 
 
-@lru_cache(maxsize=1024)
 def contraction_of(kernel: Kernel) -> Contraction | None:
     """Return a kernel as a contraction with rows and columns; None for other kernels."""
+    contraction = _contraction_of(kernel)
+    return contraction if contraction is not None and contraction.rows and contraction.columns else None
+
+
+def vector_product_of(kernel: Kernel) -> Contraction | None:
+    """Return a kernel as a contraction without rows or without columns: a stack of matrices times vectors, or of dot products.
+
+    None for other kernels.
+    """
+    contraction = _contraction_of(kernel)
+    return None if contraction is None or (contraction.rows and contraction.columns) else contraction
+
+
+@lru_cache(maxsize=1024)
+def _contraction_of(kernel: Kernel) -> Contraction | None:
     sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
     if len(sums) != 1 or 0 in kernel.sizes:
         return None
@@ -280,7 +294,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
     batch = tuple([a for a in outer if a not in (*rows, *columns)])
     contraction = Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns)
-    return contraction if rows and columns and contraction.is_complete else None
+    return contraction if contraction.is_complete else None
 
 
 @lru_cache(maxsize=1024)

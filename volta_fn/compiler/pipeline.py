@@ -19,7 +19,12 @@ from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.kernel import FusedProgram, ProgramNode, simplify_nested
 from volta_fn.compiler.lowering import as_kernel
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
-from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
+from volta_fn.compiler.passes.expansions import (
+    expand_interior_padding,
+    expand_onehot_indexing,
+    expand_outer_products,
+    expand_random_bits,
+)
 from volta_fn.compiler.passes.loop_fission import move_products_out
 from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops
 from volta_fn.compiler.passes.shards import local_program as local_program
@@ -32,6 +37,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.collectives import psum_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
@@ -68,6 +74,12 @@ EXPANSIONS = (
     ),
     ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
+    ProgramPass(
+        "interior padding",
+        "Pad to a multiple of the distance of elements, and slice.",
+        expand_interior_padding,
+        subjects=frozenset({pad_p}),
+    ),
     ProgramPass("outer products", "Expand products without contracted axes to broadcasts and multiplications.", expand_outer_products),
     OVERLAP,
 )

@@ -516,6 +516,33 @@ def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
 _OUTER_PRODUCT_PRIMITIVES = Rules(rules_of_table(_OUTER_PRODUCT_RULES))
 
 
+# Padding between elements, so that loops can count elements and padding apart.
+#
+# An index of a result whose elements are `step` apart is an affine one of (element, place after it) if the size is a multiple of `step`:
+# the result is made that long, and what is too much is never read.
+
+_INTERIOR_PADDING_RULES: Table = {}
+
+
+def expand_interior_padding(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand padding between elements to that of a multiple of their distance, and a slice."""
+    return rewrite(closed, _INTERIOR_PADDING_PRIMITIVES)
+
+
+@rule(_INTERIOR_PADDING_RULES, "pad")
+def _padded_to_multiples(eqn: Equation, program: Rewriter) -> Atom | None:
+    sizes, config = eqn.outvars[0].aval.shape, eqn.params["padding_config"]
+    excess = [-n % (interior + 1) if n > interior + 1 else 0 for n, (_, _, interior) in zip(sizes, config, strict=True)]
+    if not any(excess) or 0 in sizes:
+        return None
+    longer = tuple([(low, high + extra, interior) for extra, (low, high, interior) in zip(excess, config, strict=True)])
+    padded = program.emit(eqn, "pad", *eqn.invars, padding_config=longer)
+    return program.emit(eqn, "slice", padded, start_indices=(0,) * len(sizes), limit_indices=sizes, strides=None)
+
+
+_INTERIOR_PADDING_PRIMITIVES = Rules(rules_of_table(_INTERIOR_PADDING_RULES))
+
+
 # Products of operands as they are before conversions that change no number.
 #
 # The converted operand would be stored, in more memory than it was read from: twice the weights, for bfloat16 to float32. A product of two

@@ -60,7 +60,7 @@ class CpuTarget(Target):
 
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a product is worth being a kernel that reads through its views."""
-        return matmul.computes_product(kernel)
+        return matmul.computes_product(kernel) or matmul.suits_loops(kernel)
 
     def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
         """Return the inputs of a kernel whose memory may hold an output.
@@ -71,7 +71,7 @@ class CpuTarget(Target):
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
-        return matmul.contraction(kernel) or loops.routine(kernel)
+        return (None if matmul.suits_loops(kernel) else matmul.contraction(kernel)) or loops.routine(kernel)
 
     def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
         """Yield every routine that the target may generate for a kernel.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions import Contraction, Operand, contraction_of, merged, problem_of
+from volta_fn.compiler.contractions import Contraction, Operand, Problem, contraction_of, merged, problem_of, vector_product_of
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.core.aval import ShapedArray
@@ -22,11 +22,17 @@ from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
 from volta_fn.targets.cpu.matmul.gemv import DotProducts, ScaledRows, can_scale_rows, is_possible
 from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
 from volta_fn.targets.cpu.matmul.gemv import suits_scaled_rows as scaled_rows
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, readable, rounds_to
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, is_itself, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
 #: Terms of the shortest split of a sum; longer ones are multiples of it.
 _LEAST_SPLIT = 64
+
+#: Bytes of a stack that caches hold, and the most numbers of a matrix of a stack that they do not hold.
+_NEAR, _SHORT_MATRIX = 1 << 20, 1 << 10
+
+#: Products of numbers, of each member of a stack, for which it is not worth to call an epilogue, or to convert numbers in groups.
+_TINY = 64
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -55,10 +61,43 @@ def computes_product(kernel: Kernel) -> bool:
     if product is None:
         return False
     problem = product.problem()
+    return _has_code(problem) and all(map(_is_packable, problem.operands))
+
+
+def suits_loops(kernel: Kernel) -> bool:
+    """Return True for products that loops over the kernel compute fastest.
+
+    They are stacks of matrices times vectors: loops have vectors of results or of terms, whichever is contiguous, and pack nothing.
+    Single matrices, and those that come from memory, are left to routines that prefetch them. Of tiny matrices, calling an epilogue takes
+    longer than the sums.
+    """
+    product = vector_product_of(kernel)
+    if product is None:
+        product = contraction_of(kernel)
+        return product is not None and computes_product(kernel) and _has_tiny_epilogue(product)
+    problem = product.problem()
+    work = compute_type(problem.dtype)
+    if work is None or not _has_code(problem):
+        return False
+    vectors, matrix = max(problem.m, problem.n), max(problem.m, problem.n) * problem.k
+    if not all(is_itself(work, x.dtype) for x in problem.operands):  # routines convert several numbers at a time
+        return vectors == 1 or matrix < _TINY
+    near = problem.batch > 1 and problem.batch * matrix * work.itemsize <= _NEAR
+    return near or matrix <= _SHORT_MATRIX
+
+
+def _has_tiny_epilogue(product: Contraction) -> bool:
+    problem = product.problem()
+    work = compute_type(problem.dtype)
+    return work is not None and problem.m * problem.n * problem.k <= _TINY and _strided_epilogue(work, product.oriented()) is None
+
+
+def _has_code(problem: Problem) -> bool:
+    """Return True if there is code for the dtypes of a product."""
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
     kinds = {d.kind for d in dtypes} - {"V"}
     same_kind = len(kinds) == 1 or kinds == {"i", "u"}
-    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem.operands))
+    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes))
 
 
 def _is_packable(operand: Operand) -> bool:

@@ -1,8 +1,8 @@
 """Routines of equations that loops over kernels cannot express.
 
-These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. In the order in which to read:
+These are gathers, scatters, scans, sorts, windows, factorisations and some casts. In the order in which to read:
 
-- `movement`: gathers, dynamic slices and paddings, which move elements without computing with them;
+- `movement`: gathers and dynamic slices, which move elements without computing with them;
 - `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by digits; `sort` (longer rows, in passes over digits,
   the choice between all of these, and the first few elements of long rows);
 - `scatter`;
@@ -21,14 +21,13 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.cumulative import cumulative, reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.wgsl.library.linalg import cholesky_panel, eigh, lu, qr, svd, triangular_solve
 from volta_fn.targets.wgsl.library.linalg import panel_width as panel_width
-from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather, pad
+from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather
 from volta_fn.targets.wgsl.library.scatter import scatter
 from volta_fn.targets.wgsl.library.sort import sort, top_k
 from volta_fn.targets.wgsl.routine import Routine
 
 #: Primitive name -> maker of its routine, given the operands' types, parameters and the device's capabilities; None if there is none.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]] = {
-    "pad": pad,
     "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,
     **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},

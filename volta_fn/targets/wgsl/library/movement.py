@@ -1,4 +1,4 @@
-"""Data movement: paddings, gathers, dynamic slices, and casts by bits."""
+"""Data movement: gathers, dynamic slices, and casts by bits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import default_fill, gather_p
-from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
-from volta_fn.targets.wgsl.scalars import Number, constant, is_supported
+from volta_fn.targets.wgsl.scalars import Number, constant
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
@@ -349,36 +348,7 @@ class _Corner:
         return shader.let("u32", scaled)
 
 
-# Paddings between elements and bitcasts, which kernels cannot express.
-
-
-def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive."""
-    operand, _ = avals
-    result = pad_p.result_avals(avals, params)
-    if not is_supported(operand.dtype, capabilities):
-        return None
-    if not result.size:
-        return Routine(())
-    shader = Shader(capabilities, INVOCATIONS)
-    source = shader.buffer(0, operand.dtype) if operand.size else None
-    between, target = shader.buffer(1, operand.dtype), result_array(shader, 2, operand.dtype, result.size)
-
-    def element(index: str) -> Number:
-        if source is None:
-            return between.load("0u")
-        positions, inside = [], []
-        at_all = shader.coordinates(index, result.shape)
-        for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
-            # Negative positions wrap to large numbers, which are outside, too.
-            position, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
-            inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
-            positions.append(quotient(position, step))
-        is_inside = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, contiguous_strides(operand.shape))}, {is_inside})"))
-        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {is_inside})"))
-
-    return Routine((fill(shader, target, result.size, element),))
+# Bitcasts to other sizes, which kernels cannot express.
 
 
 def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:

@@ -1,0 +1,95 @@
+"""Stacks of matrices times vectors, and of dot products, which loops over kernels multiply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import lax
+from volta_fn.compiler.ir.kernel import KernelCall
+from volta_fn.compiler.pipeline import lower
+from volta_fn.targets.cpu.target import TARGET
+
+CPU = vf.devices("cpu")[0]
+#: Operands and results of stacks: dimension numbers, and the same for `einsum`.
+KINDS: dict[str, tuple[Any, str]] = {
+    "matrix times vector": ((((2,), (1,)), ((0,), (0,))), "bmk,bk->bm"),
+    "vector times matrix": ((((1,), (1,)), ((0,), (0,))), "bk,bkm->bm"),
+    "dot products": ((((1,), (1,)), ((0,), (0,))), "bk,bk->b"),
+    "a column": ((((2,), (1,)), ((0,), (0,))), "bmk,bkc->bmc"),
+    "axes in another order": ((((0,), (0,)), ((2,), (1,))), "kmb,kb->bm"),
+}
+
+
+def operands(kind: str, dtype: str, sizes: dict[str, int]) -> list[np.ndarray]:
+    """Small integers, whose sums of products are exact in every dtype but for the rounding of the result."""
+    draw = np.random.default_rng(0)
+    names = KINDS[kind][1].split("->")[0].split(",")
+    low = 0 if dtype.startswith("u") else -3
+    return [np.asarray(jnp.asarray(draw.integers(low, 4, [sizes[name] for name in axes]), dtype)) for axes in names]
+
+
+def product(kind: str, x: Any, y: Any) -> Any:
+    """The products of a stack."""
+    return lax.dot_general(x, y, KINDS[kind][0])
+
+
+def exact(kind: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The products in float64."""
+    return np.einsum(KINDS[kind][1], x.astype(np.float64), y.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int8", "uint16"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("b", "m", "k"), [(1, 5, 7), (130, 2, 2), (37, 3, 3), (9, 16, 33), (3, 1, 40)])
+def test_products_are_exact(kind: str, dtype: str, b: int, m: int, k: int) -> None:
+    x, y = operands(kind, dtype, {"b": b, "m": m, "k": k, "c": 1})
+    expected = exact(kind, x, y)
+    with vf.default_device(CPU):
+        result = vf.jit(lambda x, y: product(kind, x, y))(x, y)
+        after = vf.jit(lambda x, y: product(kind, x, y) * 2 + 1)(x, y)
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(result), expected.astype(x.dtype))
+    np.testing.assert_array_equal(np.asarray(after), expected.astype(x.dtype) * np.asarray(2, x.dtype) + np.asarray(1, x.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["matrix times vector", "vector times matrix", "dot products"])
+def test_gradients_are_those_of_sums(kind: str, dtype: str) -> None:
+    x, y = operands(kind, dtype, {"b": 33, "m": 3, "k": 4})
+    with vf.default_device(CPU):
+        by_x, by_y = vf.jit(vf.grad(lambda x, y: jnp.sum(product(kind, x, y).astype("float32")), (0, 1)))(x, y)
+    terms, result = KINDS[kind][1].split("->")
+    left, right = terms.split(",")
+    ones = np.ones([dict(zip(left, x.shape, strict=True)).get(name, 3) for name in result])
+    np.testing.assert_array_equal(np.asarray(by_x), np.einsum(f"{result},{right}->{left}", ones, y.astype(np.float64)).astype(x.dtype))
+    np.testing.assert_array_equal(np.asarray(by_y), np.einsum(f"{result},{left}->{right}", ones, x.astype(np.float64)).astype(y.dtype))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "in_loops"),
+    [
+        ("matrix times vector", {"b": 500, "m": 3, "k": 3}, True),
+        ("dot products", {"b": 100_000, "k": 8}, True),
+        ("vector times matrix", {"b": 2, "m": 40, "k": 50}, True),
+        ("matrix times vector", {"b": 1, "m": 2000, "k": 2000}, False),  # its matrix comes from memory
+    ],
+)
+def test_large_matrices_are_left_to_routines(kind: str, sizes: dict[str, int], in_loops: bool) -> None:
+    axes = [[sizes[name] for name in axes] for axes in KINDS[kind][1].split("->")[0].split(",")]
+    program = vf.jit(lambda x, y: product(kind, x, y)).lower(*[vf.ShapeDtypeStruct(tuple(shape), "float32") for shape in axes])
+    (item,) = lower(program.jaxpr, TARGET).items
+    assert isinstance(item.node, KernelCall) == in_loops
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_an_epilogue_of_tiny_matrices_is_computed_in_loops(n: int) -> None:
+    draw = np.random.default_rng(0)
+    x, y = (draw.integers(-3, 4, (65, n, n)).astype(np.float32) for _ in range(2))
+    with vf.default_device(CPU):
+        result = vf.jit(lambda x, y: jnp.maximum(jnp.matmul(x, y) * 0.5 + x, y))(x, y)
+    np.testing.assert_array_equal(np.asarray(result), np.maximum(x @ y * np.float32(0.5) + x, y))
