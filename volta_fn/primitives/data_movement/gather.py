@@ -578,7 +578,8 @@ def _extreme(name: str, combines: Reduction | None) -> Primitive:
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return no_tangents(out)
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
-        from_operand = convert_element_type(selection.eq(operand, out), dtype)
+        is_nan = selection.ne(operand, operand)  # which no update replaces, and most elements of large arrays meet none
+        from_operand = convert_element_type(selection.bitwise_or(selection.eq(operand, out), is_nan), dtype)
         from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
         count = bind(scatter_add_p, from_operand, indices, from_update, **params)
         before, moved = [
@@ -586,7 +587,9 @@ def _extreme(name: str, combines: Reduction | None) -> Primitive:
             for tangent, chosen in ((operand_tangent, from_operand), (update_tangent, from_update))
         ]
         total = bind(scatter_add_p, before, indices, moved, **params)
-        return out, convert_element_type(arithmetic.div(total, count), out.dtype)
+        # Where an update is NaN, no number is equal to the result: there is no tangent, as of `max`.
+        at_least_one = arithmetic.max(count, as_value(np.ones((), dtype)))
+        return out, convert_element_type(arithmetic.div(total, at_least_one), out.dtype)
 
     primitive = _declare(name, combines, jvp)
     return primitive
