@@ -406,13 +406,24 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     return as_dtype(dtype) == as_dtype(kind)
 
 
+def _named(spec: Any) -> np.dtype:
+    """Return the dtype that `spec` names, whatever `set_width` says."""
+    dtype = as_dtype(spec)
+    if not _CANONICAL:
+        return dtype
+    named = np.dtype(spec)
+    return named if named in _CANONICAL else dtype
+
+
 def finfo(dtype: Any) -> Any:
     """Return the limits of a float or complex dtype: `eps`, `max`, `tiny`, `bits`, ….
+
+    They are those of the dtype itself, as in JAX, where `set_width` lets a dtype of 64 bits mean that of 32.
 
     >>> float(finfo("float32").eps)
     1.1920928955078125e-07
     """
-    dtype = as_dtype(dtype)
+    dtype = _named(dtype)
     if dtype not in INEXACT | STORAGE_FLOATS:
         raise DTypeError(f"finfo: {dtype.name} is not a floating-point dtype; use iinfo")
     return ml_dtypes.finfo(dtype) if _stand_in(dtype) else np.finfo(dtype)
@@ -424,7 +435,7 @@ def iinfo(int_type: Any) -> Any:
     >>> iinfo("uint8").max
     255
     """
-    dtype = as_dtype(int_type)
+    dtype = _named(int_type)
     if dtype not in INTEGERS | STORAGE_INTEGERS:
         raise DTypeError(f"iinfo: {dtype.name} is not an integer dtype; use finfo")
     return ml_dtypes.iinfo(dtype) if dtype in STORAGE else np.iinfo(dtype)

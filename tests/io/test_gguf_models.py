@@ -14,6 +14,7 @@ from tests.nn.language import families
 from volta_fn import io, nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError
+from volta_fn.io import gguf_models
 
 gguf = pytest.importorskip("gguf")
 
@@ -303,3 +304,14 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     io.save_gguf(tmp_path / "e.gguf", {}, {"general.architecture": "llama", **{f"llama.{key}": value for key, value in sizes.items()}})
     with pytest.raises(ArgumentError, match="different sizes"):
         io.load_pretrained(tmp_path / "e.gguf")
+
+
+@pytest.mark.parametrize(("count", "size"), [(2, 98), (30, 88), (60, 208), (32, 80), (80, 80)])
+def test_the_part_of_a_head_that_is_rotated(count: int, size: int) -> None:
+    """Its factor times the head's features, rounded down, is the number of the file."""
+    metadata = {"general.architecture": "phi2", **{f"phi2.{key}": value for key, value in {
+        "block_count": 1, "embedding_length": 2 * size, "feed_forward_length": 8, "attention.head_count": 2,
+        "attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": count,
+    }.items()}}  # fmt: skip
+    config = gguf_models.gguf_config(gguf_models._Contents(Path("model.gguf"), {"token_embd.weight": vnp.zeros((4, 2 * size))}, metadata))
+    assert int(config.head_dim * config.rope_parameters.partial_rotary_factor) == count

@@ -49,6 +49,11 @@ for name in "float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64".split
         print(name, attribute, getattr(value, "dtype", type(value)), value)
 print((jnp.ones(2, "bfloat16") * jnp.finfo("bfloat16").max).dtype, (jnp.ones(2, "float16") * jnp.finfo("bfloat16").eps).dtype)
 print(jnp.finfo(jnp.float8_e4m3fn).max.astype(jnp.float32), jnp.nan_to_num(jnp.array([jnp.inf], "bfloat16")))
+for kind in "float64", "complex128", np.float64, jnp.float64, jnp.complex128, float, np.dtype("float64"):
+    print(jnp.finfo(kind).bits, jnp.finfo(kind).eps, jnp.finfo(kind).max, jnp.finfo(kind).dtype)
+for kind in "int64", "uint64", np.int64, jnp.uint64, int, np.dtype("int64"), "int4":
+    print(jnp.iinfo(kind).bits, jnp.iinfo(kind).min, jnp.iinfo(kind).max)
+print(jnp.finfo(jnp.ones(2)).bits, jnp.finfo(np.ones(2)).bits, jnp.iinfo(jnp.arange(2)).bits, jnp.iinfo(np.arange(2)).bits)
 """,
     "equations": """
 def f(x):

@@ -124,7 +124,7 @@ def gguf_config(file: GGUFFile | _Contents) -> CausalLMConfig:
         is_wide = entries["num_hidden_layers"] == _WIDE_MODELS[kind]
         entries["query_pre_attn_scalar"] = entries["hidden_size"] / heads if is_wide else head_dim
     entries["norm_topk_prob"] = bool(entries.get("num_experts")) and kind != "qwen2_moe"
-    entries["partial_rotary_factor"] = _number(file, "rope.dimension_count", keys.get("rope.dimension_count", head_dim)) / head_dim
+    entries["partial_rotary_factor"] = _part(_number(file, "rope.dimension_count", keys.get("rope.dimension_count", head_dim)), head_dim)
     if original := keys.get("rope.scaling.original_context_length"):
         entries["original_max_position_embeddings"] = original
     entries["rope_scaling"] = _rope_scaling(file, keys, entries)
@@ -134,6 +134,12 @@ def gguf_config(file: GGUFFile | _Contents) -> CausalLMConfig:
         f"{name}_token_id": file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in (("bos", "bos"), ("pad", "padding"))
     }
     return CausalLMConfig.from_json(entries)
+
+
+def _part(count: int, size: int) -> float:
+    """Return the factor of `size` that is `count`, rounded down."""
+    part = count / size
+    return part if int(size * part) == count else math.nextafter(part, math.inf)
 
 
 def _number(file: GGUFFile | _Contents, key: str, value: Any) -> Any:

@@ -66,6 +66,25 @@ def test_traced_indices_of_every_dtype_reach_far(dtype):
 
 
 @pytest.mark.wide
+def test_indices_that_int64_does_not_hold_are_outside():
+    x, far = array((300,)).astype(np.float32), np.array([2**63 + 5, 2**64 - 1, 2**63, 3], np.uint64)
+    last, v = np.array([299, 299, 299, 3]), vf.device_put(x)
+    for read in (lambda i: v[i], lambda i: v.at[i].get(mode="clip"), vf.vmap(lambda i: v[i])):
+        np.testing.assert_array_equal(np.asarray(vf.jit(read)(far)), x[last])
+    np.testing.assert_array_equal(np.asarray(vf.jit(lambda i: v[i])(far[0])), x[299])
+    np.testing.assert_array_equal(np.asarray(vf.jit(lambda i: v.at[i].get(mode="fill", fill_value=7))(far)), [7, 7, 7, x[3]])
+    np.testing.assert_array_equal(np.asarray(vf.jit(lambda i: v.at[i].set(-1))(far)), np.where(np.arange(300) == 3, -1, x))
+    block = lambda i: vf.lax.dynamic_slice(v, (i,), (2,))
+    update = lambda i: vf.lax.dynamic_update_slice(v, vf.numpy.zeros(2), (i,))
+    for function in (block, update):
+        np.testing.assert_array_equal(np.asarray(vf.vmap(function)(far)), [np.asarray(function(i)) for i in far])
+    np.testing.assert_array_equal(np.asarray(block(far[0])), x[298:])
+    for index in ((far,), (np.array([0, 1], np.uint64), far[:2])):
+        with pytest.raises(errors.OutOfBoundsError):
+            vf.device_put(array((4,) * len(index)))[index]
+
+
+@pytest.mark.wide
 def test_traced_indices_count_from_the_end_and_move_inside():
     x = array((4, 3))
     read = vf.jit(lambda v, i: v[i])

@@ -279,3 +279,15 @@ def test_mistakes_raise(update, error, words):
 def test_assignment_names_the_remedy():
     with pytest.raises(errors.ImmutableError, match=r"\.at\[i\]\.set"):
         vf.device_put(array((3,)))[0] = 1.0
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("method", ["set", "add", "subtract", "multiply", "min", "max"])
+def test_masks_of_dtypes_that_store_numbers(method, dtype):
+    x, mask = np.array([1, 2, 3, 5]).astype(dtype), np.array([True, False, True, True])
+    wide = np.float32 if "float" in dtype else np.int8
+    wanted = in_place(method, x.astype(wide), mask, wide(2)).astype(dtype)
+    for index in (mask, np.flatnonzero(mask)):
+        result = getattr(vf.device_put(x).at[index], method)(2)
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(result).astype(wide), wanted.astype(wide))

@@ -1,5 +1,6 @@
 """What gather refuses, and what the registry's sweep does not see of it: fill values, modes, and batches of nothing."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -83,3 +84,26 @@ def test_index_take_does_not_mix_ranks() -> None:
     with vf.config.numpy_rank_promotion("raise"):
         result = vf.lax.index_take(x, (np.array([-1, 0]), np.array([1, -2])), (0, 1))
     np.testing.assert_array_equal(result, np.asarray(x)[[-1, 0], [1, -2]])
+
+
+@pytest.mark.wide
+def test_index_take_of_axes_that_the_dtype_of_indices_does_not_count() -> None:
+    x = np.arange(300, dtype=np.float32)
+    for index in (np.array([-1, 5, 127], np.int8), np.array([255, 5], np.uint8)):
+        np.testing.assert_array_equal(lax.index_take(x, (index,), (0,)), x[index.astype(int)])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("dtype", ["float32", "float16", vf.dtypes.bfloat16, "complex64", ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn])
+def test_a_negative_zero_fills_as_one(dtype) -> None:
+    x, parts = X.astype(dtype), (0.0, -0.0)
+    fills = [complex(a, b) for a in parts for b in parts] + [complex(2, -0.0), complex(-0.0, -2)] if dtype == "complex64" else [*parts]
+    read = lambda v, fill: lax.gather(v, np.array([[9], [1]]), ROWS, (1, 3), fill_value=fill)
+    for fill in (*fills, *fills[::-1]):
+        wanted = np.stack([np.full(3, fill, x.dtype), x[1]])
+        for result in (read(x, fill), vf.jit(lambda v, fill=fill: read(v, fill))(x)):
+            np.testing.assert_array_equal(np.asarray(result).view(np.uint8), wanted.view(np.uint8))
+    if x.dtype.itemsize == 1:
+        return  # such numbers are only stored
+    gradient = vf.grad(lambda v: lax.reduce_sum(vf.lax.real(read(v, -0.0) * 3), (0, 1)) if dtype == "complex64" else read(v, -0.0).sum())(x)
+    np.testing.assert_array_equal(np.asarray(gradient)[1], np.full(3, 3 if dtype == "complex64" else 1, x.dtype))

@@ -82,3 +82,13 @@ def test_batches_of_nothing(in_axes):
 def test_transposing_for_what_is_not_linear_raises():
     with pytest.raises(errors.GradientError, match="not linear in its updates"):
         vf.linear_transpose(lambda v: lax.scatter_mul(X, I, v, ROWS), V)(X)
+
+
+@pytest.mark.parametrize("scatter", [lax.scatter_min, lax.scatter_max])
+def test_derivatives_beside_elements_that_are_not_numbers(scatter):
+    x, v, i = np.array([np.nan, 1, np.nan, 1, 1], np.float32), np.array([1, 1, np.nan], np.float32), np.array([[1], [2], [3]])
+    total = lambda x, v: (scatter(x, i, v, ONE) * np.arange(1.0, 6, dtype=np.float32)).sum()
+    for gradient in (vf.grad(total, (0, 1)), vf.jit(vf.grad(total, (0, 1)))):
+        by_x, by_v = gradient(x, v)
+        np.testing.assert_array_equal(np.asarray(by_x), [1, 1, 3, 0, 5])
+        np.testing.assert_array_equal(np.asarray(by_v), [1, 0, 0])

@@ -28,3 +28,14 @@ def test_numbers_of_different_kinds_are_refused() -> None:
 
 def test_the_slope_of_expm1_is_exp_far_on_the_left() -> None:
     assert vf.grad(lax.expm1)(-80.0) == lax.exp(-80.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "slope"),
+    [(lax.asin, lambda x: (1 - x * x) ** -0.5), (lax.acos, lambda x: -((1 - x * x) ** -0.5)), (lax.atanh, lambda x: 1 / (1 - x * x))],
+)
+def test_slopes_near_one(function, slope) -> None:
+    x = np.concatenate([1 - np.geomspace(1e-7, 0.5, 300), np.geomspace(1e-7, 0.5, 300) - 1]).astype(np.float32)
+    wanted = slope(x.astype(np.float64))
+    for gradient in (vf.vmap(vf.grad(function)), vf.jit(vf.vmap(vf.grad(function)))):
+        np.testing.assert_allclose(np.asarray(gradient(x)), wanted, rtol=1e-6)

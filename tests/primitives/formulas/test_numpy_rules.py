@@ -100,6 +100,15 @@ def test_powers_of_minus_infinity_by_exponents_that_neighbours_share(dtype, expo
         np.testing.assert_allclose(scalar.pow(x, y), np.reshape(wanted, y.shape), rtol=1e-3 if dtype == np.float16 else 1e-6)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (3, 1)])
+def test_roots_of_negative_zero_are_zero_if_exponents_are_shared(dtype, shape):
+    x = np.array([[-0.0, 0.0, 4.0]] * 3, dtype)
+    result = scalar.pow(x, np.broadcast_to(np.full(shape, 0.5, dtype), x.shape))
+    assert result.astype(float).tolist() == [[0.0, 0.0, 2.0]] * 3
+    assert not np.signbit(result).any()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_just_below_one_half_rounds_to_zero(dtype):
     below = np.nextafter(dtype(0.5), dtype(0))

@@ -59,6 +59,14 @@ def test_updates_of_cholesky_factors():
     np.testing.assert_allclose(np.asarray(vf.grad(logdet)(w[0])), np.linalg.solve(square[0], w[0]), **TOLERANCE)
 
 
+@pytest.mark.parametrize("size", [1e25, 1e-25, 0.0])
+def test_updates_of_cholesky_factors_whose_squares_are_out_of_range(size):
+    factor, w = np.triu(make(3, 3)) + 3 * np.eye(3), make(3, seed=1)
+    wanted = np.asarray(linalg.cholesky_update(factor, w)) * size
+    got = linalg.cholesky_update((factor * size).astype(np.float32), (w * size).astype(np.float32))
+    np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-5, atol=1e-6 * size)
+
+
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 0), (2, 3, 5)], ids=str)
 def test_permutations_of_pivots(shape):
     x = make(*shape).astype(np.float32)

@@ -83,6 +83,31 @@ def test_temporary_values_for_which_room_was_made(device: Device) -> None:
         np.testing.assert_array_equal(np.asarray(array), np.full(1 << 18, 7, np.float32))
 
 
+def test_temporary_values_if_the_wait_for_room_is_interrupted(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device.backend.gpu
+    step = vf.jit(lambda x: jnp.cumsum(jnp.cumsum(x)[::-1] * 2)[::-1] * 1e-6)
+    x = vf.device_put(np.ones(1 << 16, np.float32), device)
+    for _ in range(3):
+        expected = np.asarray(step(x))
+    gpu.pipelines.upgrades.settle()
+    expected = np.asarray(step(x))
+    (blocks,) = [len(leases) for size, leases in gpu.scratch.items() if size == 4 << 16]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu.queue, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gpu.pool.make_room()
+    with gpu.queue.lock:
+        gpu.queue.submit()
+    arrays = [vf.device_put(np.full(1 << 16, 7, np.float32), device) for _ in range(blocks)]
+    np.testing.assert_array_equal(np.asarray(step(x)), expected)
+    for array in arrays:
+        np.testing.assert_array_equal(np.asarray(array), np.full(1 << 16, 7, np.float32))
+
+
 def test_many_temporary_values_for_which_room_was_made(device: Device) -> None:
     gpu = device.backend.gpu
     gpu.free_memory()
@@ -109,6 +134,14 @@ def test_temporary_values_while_room_is_made_for_a_recording(device: Device, mon
     monkeypatch.setattr(gpu.queue.driver, "recording", recording)
     np.testing.assert_array_equal(np.asarray(step(x)), expected)
     assert lengths and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
+
+
+def test_a_block_as_large_as_any_is_reused(device: Device) -> None:
+    pool = device.backend.gpu.pool
+    pool.largest = 300_000  # between the bytes that are asked for and their size class
+    with device.backend.gpu.queue.lock:
+        blocks = [pool.lease(size).block for size in (290_000, 290_000, 295_000)]
+    assert blocks[0] is blocks[1] is blocks[2]
 
 
 def test_an_array_larger_than_any_buffer(device: Device) -> None:

@@ -385,7 +385,8 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
         kind = type(item)
         if kind is ConcreteArray or kind is np.ndarray:
             item = item._buffer if kind is ConcreteArray else item
-            if type(item) is not np.ndarray or item.dtype.kind not in "iu" or not 0 < item.size <= _FEW:
+            # NumPy converts uint64 to int64, which makes the largest indices negative.
+            if type(item) is not np.ndarray or item.dtype.kind not in "iu" or item.dtype == np.uint64 or not 0 < item.size <= _FEW:
                 return None
             arrays += 1
         elif kind is slice or item is None or item is Ellipsis:

@@ -44,13 +44,12 @@ from volta_fn.primitives.data_movement.gather import (
 )
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.elementwise import arithmetic
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type, decoded
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.settings import current as settings
 
 _KINDS = (dtypes.BOOL, dtypes.INTEGERS | dtypes.STORAGE_INTEGERS, dtypes.FLOATS | dtypes.STORAGE_FLOATS, dtypes.COMPLEX)
 _MASKED: dict[Any, Callable[[Array, Array], Array]] = {
-    scatter: lambda old, new: new,
     scatter_add: arithmetic.add,
     scatter_mul: arithmetic.mul,
     scatter_min: arithmetic.min,
@@ -135,7 +134,8 @@ class AtIndex:
 
     def subtract(self, values: Any, **options: Any) -> Array:
         """Return x with ``x[index] -= values``."""
-        return self._update(scatter_add, arithmetic.neg(_cast_like(self.array, values)), **options)
+        new = _cast_like(self.array, values)
+        return self._update(scatter_add, convert_element_type(arithmetic.neg(decoded(new)), new.dtype, new.weak_type), **options)
 
     def multiply(self, values: Any, **options: Any) -> Array:
         """Return x with ``x[index] *= values``."""
@@ -197,7 +197,8 @@ class AtIndex:
         new = _cast_like(array, values)
         mask = single_mask(self.index)
         if mask is not None and mask.shape == array.shape[: mask.ndim] and _fits(new.shape, array.shape[mask.ndim :]):
-            return _select_masked(array, mask, _MASKED[combine](array, new))
+            combined = new if combine is scatter else convert_element_type(_MASKED[combine](decoded(array), decoded(new)), array.dtype)
+            return _select_masked(array, mask, combined)
         entries = self._entries(scatter_mode, wrap_negative_indices)
         windows = window_numbers(entries, array.shape)
         if not _fits(new.shape, windows.shape):

@@ -183,19 +183,27 @@ def canonical_index(index: Any, size: int, allow_negative: bool = True) -> Array
     A negative one counts from the end if allowed.
     """
     if isinstance(index, (int, np.integer)):
-        constant = int(index) + size if allow_negative and index < 0 else int(index)
+        constant = int(index) + size if allow_negative and index < 0 else min(int(index), 2**63 - 1)
         return as_value(np.asarray(constant, np.int32 if -(2**31) <= constant < 2**31 else np.int64))
     value = as_value(index)
     if value.weak_type or value.dtype.itemsize < 4:  # `size` must fit too.
         value = convert_element_type(value, value.dtype if value.dtype.itemsize >= 4 else np.int32)
     if allow_negative and value.dtype in dtypes.SIGNED:
         value = convert_element_type(value, dtypes.index_dtype(size, value.dtype))
-    if value.dtype == np.uint32 and fits(size, 2**31 - 1):  # an index beyond int32 is outside, too, and not every device has int64
-        return convert_element_type(arithmetic.min(value, as_value(np.uint32(2**31 - 1))), np.int32)
+    # An index that the signed dtype does not hold is outside, too; and not every device has int64.
+    if value.dtype in (np.uint32, np.uint64) and fits(size, 2**31 - 1):
+        return _signed(value, np.int32)
+    if value.dtype == np.uint64:
+        return _signed(value, np.int64)
     if not allow_negative or value.dtype not in dtypes.SIGNED:
         return value
     from_end = arithmetic.add(value, convert_element_type(size if is_symbolic_dim(size) else np.asarray(size), value.dtype))
     return select(selection.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
+
+
+def _signed(index: Array, dtype: Any) -> Array:
+    """Return an unsigned index as a signed one, at most the greatest that there is."""
+    return convert_element_type(arithmetic.min(index, as_value(index.dtype.type(np.iinfo(dtype).max))), dtype)
 
 
 # Gather: reading many windows of an array at indices known at run time.
@@ -315,7 +323,13 @@ def gather(
     sizes = tuple([as_integer(s, "gather: slice_sizes") for s in slice_sizes])
     gather_mode = GatherScatterMode.from_any(mode)
     fill = _canonical_fill(fill_value, value.dtype) if gather_mode is GatherScatterMode.FILL_OR_DROP else None
-    return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=gather_mode, fill_value=fill)
+    fill, reflections = _without_negative_zeros(fill, value.dtype)
+    for reflection in reflections:
+        value = reflection(value)
+    out = bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=gather_mode, fill_value=fill)
+    for reflection in reflections:
+        out = reflection(out)
+    return out
 
 
 def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
@@ -331,6 +345,23 @@ def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
     return None if fill != fill and dtype in dtypes.INEXACT else fill
 
 
+def _without_negative_zeros(fill: Any, dtype: np.dtype) -> tuple[Any, list[Callable[[Any], Any]]]:
+    """Return a fill value without -0.0, and what makes it the given one again.
+
+    That is done to the elements, too, before they are read. Parameters are compared by value, so that -0.0 would find the kernel of 0.0.
+    """
+    if not isinstance(fill, (float, complex)) or all(part or math.copysign(1, part) > 0 for part in (fill.real, fill.imag)):
+        return fill, []
+    if dtype not in dtypes.COMPLEX:
+        return 0.0, [lambda x: convert_element_type(arithmetic.neg(decoded(x)), dtype)]
+    number, reflections = complex(fill), list[Callable[[Any], Any]]()
+    if math.copysign(1, number.real) < 0:
+        number, reflections = -number, [arithmetic.neg]
+    if math.copysign(1, number.imag) < 0:
+        number, reflections = number.conjugate(), [*reflections, selection.conj]
+    return number, reflections
+
+
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Return the slices of `src` at indices along `axes`.
 
@@ -344,7 +375,9 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     value = as_value(src)
     dims = canonical_axes(tuple(axes), value.ndim)
     indices = concatenate([expand_dims(i, (1,)) for i in idxs], 1)
-    indices = indices % np.array([[value.shape[d] for d in dims]], indices.dtype)
+    shape = [value.shape[d] for d in dims]
+    wide = dtypes.index_dtype(max(shape), indices.dtype if indices.dtype.itemsize >= 4 else np.dtype(np.int32))
+    indices = convert_element_type(indices, wide) % np.array([shape], wide)
     sizes = [1 if d in dims else n for d, n in enumerate(value.shape)]
     numbers = GatherDimensionNumbers(tuple(range(1, 1 + value.ndim - len(dims))), tuple(sorted(dims)), dims)
     return gather(value, indices, numbers, sizes, mode=GatherScatterMode.PROMISE_IN_BOUNDS)
@@ -545,7 +578,8 @@ def _extreme(name: str, combines: Reduction | None) -> Primitive:
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return no_tangents(out)
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
-        from_operand = convert_element_type(selection.eq(operand, out), dtype)
+        is_nan = selection.ne(operand, operand)  # which no update replaces, and most elements of large arrays meet none
+        from_operand = convert_element_type(selection.bitwise_or(selection.eq(operand, out), is_nan), dtype)
         from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
         count = bind(scatter_add_p, from_operand, indices, from_update, **params)
         before, moved = [
@@ -553,7 +587,9 @@ def _extreme(name: str, combines: Reduction | None) -> Primitive:
             for tangent, chosen in ((operand_tangent, from_operand), (update_tangent, from_update))
         ]
         total = bind(scatter_add_p, before, indices, moved, **params)
-        return out, convert_element_type(arithmetic.div(total, count), out.dtype)
+        # Where an update is NaN, no number is equal to the result: there is no tangent, as of `max`.
+        at_least_one = arithmetic.max(count, as_value(np.ones((), dtype)))
+        return out, convert_element_type(arithmetic.div(total, at_least_one), out.dtype)
 
     primitive = _declare(name, combines, jvp)
     return primitive

@@ -237,16 +237,22 @@ def _pad_evaluate(
 
 
 def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config: PaddingConfig) -> list[Any]:
-    inner = None
-    if type(operand) is Linear or type(padding_value) is Linear:
+    inner = ct_value = None
+    if type(operand) is Linear:
         # The operand's elements; zero where it was cut.
         cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
         inner = slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
-    ct_value = None
     if type(padding_value) is Linear:
-        total = reduce_sum(ct, range(ct.ndim))
-        ct_value = bind(PRIMITIVES["sub"], total, reduce_sum(inner, range(ct.ndim)))
-    return [inner if type(operand) is Linear else None, ct_value]
+        # A sum of the other elements alone: a difference of sums cancels, and is NaN where the operand's cotangents are infinite.
+        is_operand = _operand_mask(operand.shape, padding_config)
+        padding = bind(PRIMITIVES["select_n"], is_operand, ct, broadcast(as_value(np.zeros((), ct.dtype)), ct.shape))
+        ct_value = reduce_sum(padding, range(ct.ndim))
+    return [inner, ct_value]
+
+
+def _operand_mask(shape: Shape, padding_config: PaddingConfig) -> Array:
+    """Return which elements of a padded array are the operand's."""
+    return bind(pad_p, broadcast(as_value(np.True_), shape), as_value(np.False_), padding_config=padding_config)
 
 
 def _pad_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, padding_config: PaddingConfig) -> tuple[Array, int]:
@@ -257,9 +263,8 @@ def _pad_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]
     stacked = broadcast(operand, (axis.size,)) if dim is None else moveaxis(operand, dim, 0)
     config = ((0, 0, 0), *padding_config)
     padded = bind(pad_p, stacked, as_value(np.zeros((), operand.dtype)), padding_config=config)
-    mask = bind(pad_p, broadcast(as_value(np.True_), stacked.shape), as_value(np.False_), padding_config=config)
     fill = reshape(value, (axis.size, *(1,) * (padded.ndim - 1)))
-    return bind(PRIMITIVES["select_n"], mask, fill, padded), 0
+    return bind(PRIMITIVES["select_n"], _operand_mask(stacked.shape, config), fill, padded), 0
 
 
 pad_p = Primitive("pad", _pad_abstract, evaluate=_pad_evaluate, jvp=linear_jvp(), transpose=_pad_transpose, batch=_pad_batch)

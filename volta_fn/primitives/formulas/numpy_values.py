@@ -203,14 +203,14 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
     For integers a negative power is the exact value rounded toward zero (and 0 for x = 0).
     """
     if x.dtype.kind == "f":
-        # NumPy takes square roots where neighbours share the exponent 0.5, which have none of -infinity.
+        # NumPy takes square roots where neighbours share the exponent 0.5, which have none of -infinity, and -0.0 of -0.0.
         power = np.power(x, y)
         if y.ndim and 0 not in y.strides:
             return power
         if not y.size or (not any(y.strides) and y.item(0) != 0.5):
             return power
-        roots = np.isneginf(x) & (y == 0.5)
-        return np.where(roots, x.dtype.type(np.inf), power) if roots.any() else power
+        roots = (np.isneginf(x) | (x == 0)) & (y == 0.5)
+        return np.where(roots, np.abs(x), power) if roots.any() else power
     if x.dtype.kind != "i":
         return np.power(x, y)
     one, zero = x.dtype.type(1), x.dtype.type(0)

@@ -14,6 +14,7 @@ from volta_fn.core.dimension import min_dim
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.contraction import batch_matmul
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, gather
@@ -385,6 +386,11 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
         at_step = positions == step
         zero = as_value(np.zeros((), w.dtype))
         x, y = (reduce_sum(select(at_step, v, zero), (last,)) for v in (row, w))
+        # Scaled, so that no square overflows or vanishes; of two zeros the row stays.
+        largest, one = stop_gradient(maximum(abs(x), abs(y))), as_value(np.ones((), w.dtype))
+        vanishes = largest == zero
+        scale = select(vanishes, one, largest)
+        x, y = select(vanishes, one, x / scale), y / scale
         length = sqrt(x * x + y * y)
         cosine, sine = (expand_dims(v / length, (last,)) for v in (x, y))
         return select(at_step, zero, cosine * w - sine * row), cosine * row + sine * w

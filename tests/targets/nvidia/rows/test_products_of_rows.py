@@ -188,11 +188,19 @@ def test_what_has_no_kernel() -> None:
     assert routine(ShapedArray((1, 63), BFLOAT16), odd, scales, layout=QuantizedLayout("int8", 63, 63)) is None
 
 
-def test_results_are_numbered_by_32_bits() -> None:
+def test_results_and_scales_are_numbered_by_32_bits() -> None:
     params = {"dimension_numbers": (((1,), (1,)), ((), ())), "preferred_element_type": None}
     for outputs, is_computed in ((1 << 20, True), (1 << 26, False)):
         avals = ShapedArray((16, 16), BFLOAT16), ShapedArray((outputs, 16), BFLOAT16)
         assert (contract.routine_of("dot_general", avals, params, HOPPER) is not None) == is_computed
+    quantized = {"layout": QuantizedLayout("int8", 1 << 14, 64), "transposed": False}
+    for outputs, is_computed in ((1 << 20, True), (1 << 21, False)):
+        types = (
+            ShapedArray((1, 1 << 14), BFLOAT16),
+            ShapedArray((outputs, 1 << 14), np.dtype(np.int8)),
+            ShapedArray((outputs, 256), FLOAT32),
+        )
+        assert (contract.routine_of("quantized_dot", types, quantized, HOPPER) is not None) == is_computed
 
 
 @pytest.mark.parametrize("outputs", [8, 576, 4864, 151936])

@@ -232,6 +232,8 @@ def release_abandoned() -> None:
 
 
 def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
+    # Recordings that write to these blocks end now: the wait may raise, and the pool gives the blocks to others after that, too.
+    queue.pool.releases += 1
     scratch.clear()
     queue.wait()
 

@@ -151,9 +151,9 @@ class Pool:
         self.collect()
         leases, free, blocks, returned = [], self.free, self.blocks, self.returned
         for size in sizes:
-            block_size = size_class(size)
+            block_size = self._block_size(size)
             numbers = free.get(block_size)
-            block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(block_size, max(self.largest, size)), size)
+            block = blocks[heapq.heappop(numbers)] if numbers else self._new(block_size, size)
             self.in_use += block.size
             leases.append(Lease(block, returned))
         self.peak = max(self.peak, self.in_use)
@@ -162,14 +162,18 @@ class Pool:
     def lease_unused(self, size: int) -> Lease | None:
         """Lease a block that no pending command uses; None if all free ones are used."""
         self.collect()
-        block_size = size_class(size)
+        block_size = self._block_size(size)
         free = self.free.get(block_size, [])
         block_number = next((number for number in free if self.blocks[number].batch < self.batch), None)
         if block_number is not None:
             free.remove(block_number)
             heapq.heapify(free)
             return self._leased(self.blocks[block_number])
-        return None if free else self._leased(self._new(min(block_size, max(self.largest, size)), size))
+        return None if free else self._leased(self._new(block_size, size))
+
+    def _block_size(self, size: int) -> int:
+        """Return the size of a block for `size` bytes: a class, or the largest."""
+        return min(size_class(size), max(self.largest, size))
 
     def _leased(self, block: Block) -> Lease:
         self.in_use += block.size

@@ -53,7 +53,7 @@ MOST_ROWS = 16
 #: The fewest outputs, and numbers of a row, for which the kernels are faster than shaders.
 _FEWEST = 8
 
-#: The most bytes of results, which 32 bits number.
+#: The most bytes of results, and of scales, which 32 bits number.
 _MOST_BYTES = (1 << 31) - 1
 
 _FLOAT32 = np.dtype(np.float32)
@@ -145,7 +145,7 @@ def _is_row_major(operand: Operand) -> bool:
 
 def _checked(product: RowsProduct, device: TargetCapabilities) -> RowsProduct | None:
     layout = product.layout
-    if product.rows * product.outputs * product.dtype.itemsize > _MOST_BYTES:
+    if product.outputs * max(product.rows * product.dtype.itemsize, layout.groups * _FLOAT32.itemsize) > _MOST_BYTES:
         return None
     if not 0 < product.rows <= MOST_ROWS or product.outputs < _FEWEST or not layout.is_computable or product.start % layout.unit:
         return None

@@ -49,6 +49,16 @@ def test_qr(shape: tuple[int, int], full: bool) -> None:
         np.testing.assert_array_equal(alone, r)
 
 
+def test_qr_of_numbers_whose_inverses_are_subnormal() -> None:
+    x = matrices("float32", (70, SQUARE))
+    x *= np.float32(1e37) / np.linalg.norm(x, axis=0).max()
+    x[7, 3] = 1.2e38
+    assert 1 / x[7, 3] < np.finfo("float32").smallest_normal
+    q, r = results("qr", [x], {"full_matrices": False, "compute_q": True}, least_capabilities(), list(np.linalg.qr(x)))
+    close(adjoint(q) @ q, np.eye(SQUARE))
+    close(q @ (r * 2.0**-100), x * 2.0**-100)
+
+
 def test_eigh_with_equal_values_and_of_what_is_not_finite() -> None:
     x = matrices("complex64", (3, SQUARE, SQUARE))
     base, _ = np.linalg.qr(x[1])

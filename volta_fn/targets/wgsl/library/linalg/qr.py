@@ -318,8 +318,10 @@ _IDENTITY = "number(select(R(0), R(1), i / {0}u == i % {0}u))"
 #: Rows of a column that an invocation keeps.
 _ROWS = 32
 
-#: Columns whose greatest number is less count as zero, as do their squares.
+#: Columns whose greatest number is less count as zero, as do their squares; others are scaled by at most the second number, whose inverse
+#: is a normal one: some devices flush subnormal numbers to zero.
 _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
+_LARGE = {"float32": "0x1p125f", "float64": "0x1p1021lf"}
 
 
 def is_blocked_qr(a: ShapedArray, capabilities: TargetCapabilities) -> bool:
@@ -481,7 +483,7 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
     largest = "\n  ".join([f"greatest_of_all = max(greatest_of_all, tops[parity * {lanes}u + {k}u]);" for k in range(1, lanes)])
     return f"""var greatest_of_all = tops[parity * {lanes}u];
   {largest}
-  let scale = select(greatest_of_all, R(1), greatest_of_all < {_TINY[real]});
+  let scale = select(min(greatest_of_all, {_LARGE[real]}), R(1), greatest_of_all < {_TINY[real]});
   let inverse = R(1) / scale;
   var total = zero();
   var squared = R(0);
