@@ -262,7 +262,7 @@ def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
 
 
 def wide_zeros_like(params: Any) -> Any:
-    """Return zeros of the parameters' shapes, in float32 at least, for sums of small numbers."""
+    """Return zeros of the parameters' shapes, in float32 at least, for sums."""
     return _filled(params, 0, dtypes.accumulator)
 
 

@@ -309,7 +309,7 @@ class BCOO(JAXSparse):
         return self.replace(data, self.indices)
 
     def astype(self, dtype: Any) -> BCOO:
-        """Convert the elements; those at one index are added up before, if they are rounded."""
+        """Convert the elements, the sums of those at one index if they are rounded."""
         mat = self if self.unique_indices or not rounds(self.dtype, dtypes.as_dtype(dtype)) else self.sum_duplicates(self.nse)
         return mat.replace_data(mat.data.astype(dtype))
 
@@ -366,7 +366,7 @@ class BCOO(JAXSparse):
 
 
 def rounds(source: np.dtype, target: np.dtype) -> bool:
-    """Return whether a conversion to another dtype is not linear: to booleans, or from floats to integers."""
+    """Return whether a conversion is not linear: to booleans, or from floats to integers."""
     return target == np.bool_ or (target in dtypes.INTEGERS and source in dtypes.INEXACT)
 
 
@@ -377,7 +377,7 @@ def outside(mat: BCOO) -> Any:
 
 
 def dtype_of_indices(dtype: np.dtype, sizes: Sequence[int]) -> np.dtype:
-    """Return a dtype of indices, or a wider one if it cannot hold the sizes of dimensions."""
+    """Return a dtype of indices, or a wider one if sizes do not fit it."""
     if is_symbolic(sizes) or max(sizes, default=0) <= dtypes.iinfo(dtype).max:
         return dtype
     return np.promote_types(dtype, np.int32 if max(sizes) <= np.iinfo(np.int32).max else np.int64)

@@ -149,7 +149,7 @@ class Embedding(Module):
 
 
 def _without_negatives(indices: Array, size: int) -> Array:
-    """Return indices of so many rows, those below 0 beyond the end, from which they would be counted."""
+    """Return indices of so many rows, those below 0 beyond the end."""
     wide = indices.astype(promote_types(indices.dtype, index_dtype(size)))
     return vnp.where(wide < 0, size, wide)
 

@@ -334,7 +334,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
 
 
 def _rounded_to(x: Array, digits: int) -> Array:
-    """Return real numbers rounded to digits other than 0; numbers too large to have these stay."""
+    """Round real numbers to digits other than 0; those too large to have these stay."""
     unchanged = lax.stop_gradient(x)
     if abs(digits) > int(math.log10(dtypes.finfo(x.dtype).max)):
         return unchanged if digits > 0 else lax.select(lax.is_finite(x), lax.mul(unchanged, full_like_scalar(x, 0)), unchanged)

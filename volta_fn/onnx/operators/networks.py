@@ -272,7 +272,7 @@ def instance_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
-    """Return numbers less their mean, over their deviation; those of 16 bits as float32."""
+    """Return numbers less their mean, over their deviation, in float32 at least."""
     values = wide(x)
     return (values - values.mean(axes, keepdims=True)) / vnp.sqrt(values.var(axes, keepdims=True) + epsilon)
 

@@ -194,7 +194,10 @@ def _sampling(node: Node, extent: Any, cells: tuple[int, int]) -> np.ndarray:
 
 
 def _sample_positions(start: Any, extent: Any, cells: int, counts: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Return the positions of as many samples in each cell as the largest region has, and which of them each region has."""
+    """Return positions of samples in cells, and which of them each region has.
+
+    There are as many in each cell as the largest region has.
+    """
     numbers = np.arange(counts.max(initial=0))
     shares = (numbers + 0.5) / np.maximum(counts, 1)[:, None]
     steps = (np.arange(cells)[:, None] + shares[:, None]).reshape(len(counts), -1) / cells

@@ -53,7 +53,7 @@ def clipped(values: Array, like: Array) -> Array:
 
 
 def restored(values: Array, like: Array) -> Array:
-    """Return means of pixels in the dtype of images: integers, also negative ones, are rounded and clipped to it."""
+    """Return means of pixels in the dtype of images; integers are rounded and clipped."""
     if like.dtype in dtypes.FLOATS:
         return narrowed(values, like)
     limits = dtypes.iinfo(like.dtype)
