@@ -366,7 +366,7 @@ class BCOO(JAXSparse):
 
 
 def rounds(source: np.dtype, target: np.dtype) -> bool:
-    """Return whether a conversion is not linear: to booleans, or from floats to integers."""
+    """Return whether a conversion, such as to booleans, is not linear."""
     return target == np.bool_ or (target in dtypes.INTEGERS and source in dtypes.INEXACT)
 
 
