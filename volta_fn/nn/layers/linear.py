@@ -132,7 +132,8 @@ class Embedding(Module):
             raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}; convert them with x.astype('int32')")
         weight = self.weight
         size = weight.shape[0]
-        check_indices(numbers, 0, size, f"Embedding: index {{}} is out of bounds for a table of {size} vectors, numbered from 0")
+        message = f"Embedding: index {{}} is out of bounds for a table of {size} vectors, numbered from 0; replace numbers that stand for "
+        check_indices(numbers, 0, size, f"{message}padding by padding_idx")
         is_inside = is_concrete(numbers)  # has been checked
         if isinstance(weight, WeightArray):
             return weight.take(numbers if is_inside else _without_negatives(numbers, size))
