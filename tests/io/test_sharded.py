@@ -236,3 +236,33 @@ def test_shards_of_an_earlier_save_go(folder, size):
     assert len(os.listdir(folder)) == (3 if size == 400 else 1)
     for name, value in io.load_safetensors(folder).items():
         np.testing.assert_array_equal(np.asarray(value), np.asarray(new[name]))
+
+
+@pytest.mark.parametrize("renamed", range(4))
+def test_a_save_that_ends_between_two_renames_leaves_one_whole_checkpoint(renamed, folder, monkeypatch):
+    new, replace, names = {name: value + 1 for name, value in ARRAYS.items()}, os.replace, []
+
+    def last(source, target):
+        if len(names) == renamed:
+            raise KeyboardInterrupt
+        names.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", last)
+    with pytest.raises(KeyboardInterrupt):
+        io.save_safetensors(folder / "model.safetensors", new, max_shard_size=250)
+    monkeypatch.undo()
+    assert len(names) == renamed
+    assert_loaded(folder)
+
+
+def test_saving_again_and_again_leaves_no_other_files(folder):
+    for count in range(4):
+        new = {name: value + count for name, value in ARRAYS.items()}
+        io.save_safetensors(folder / "model.safetensors", new, max_shard_size=250)
+        ending = "" if count % 2 else "-2"
+        assert sorted(os.listdir(folder)) == [*[f"model-0000{i}-of-00003{ending}.safetensors" for i in (1, 2, 3)], INDEX]
+        for name, value in io.load_safetensors(folder).items():
+            np.testing.assert_array_equal(np.asarray(value), new[name])
+    io.save_safetensors(folder / "model.safetensors", ARRAYS)
+    assert os.listdir(folder) == ["model.safetensors"]

@@ -161,6 +161,8 @@ def test_one_hot(axis):
     assert nn.one_hot(x.astype(np.uint8), 4, dtype=np.int8).dtype == np.int8
     assert nn.one_hot(np.int32(2), 4).tolist() == [0, 0, 1, 0]
     assert nn.one_hot(x, 0).shape == (2, 3, 0)
+    for narrow in (np.int8([100, -1]), np.uint8([255, 3]), np.array([True, False])):
+        np.testing.assert_array_equal(nn.one_hot(narrow, 300, axis=0), nn.one_hot(narrow.astype(np.int32), 300, axis=0))
 
 
 def test_one_hot_along_a_named_axis():

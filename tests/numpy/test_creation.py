@@ -192,6 +192,17 @@ def test_linspace_ends_exactly_and_in_integers():
     np.testing.assert_allclose(float(slope), 2.5)
 
 
+@pytest.mark.parametrize(("start", "stop"), [(1, 1000), (1e-3, 3e5), (-1, -1000), (7, 1), (np.complex64(1 + 2j), np.complex64(-3 + 1j))])
+def test_ends_of_geomspace_are_exact(start, stop):
+    for function in (vnp.geomspace, vf.jit(vnp.geomspace, static_argnums=2)):
+        numbers = np.asarray(function(start, stop, 17))
+        assert numbers[0] == numbers.dtype.type(start) and numbers[-1] == numbers.dtype.type(stop)
+        np.testing.assert_allclose(numbers, np.geomspace(start, stop, 17), rtol=2e-6)
+    assert vnp.geomspace(start, stop, 1).tolist() == [numbers[0].item()]
+    open_end = vnp.geomspace(start, stop, 5, endpoint=False)
+    np.testing.assert_allclose(open_end, np.geomspace(start, stop, 5, endpoint=False), rtol=2e-6)
+
+
 def test_logspace_and_geomspace():
     check(lambda xp, a, b: xp.logspace(a, b, 5), np.float32(0), np.float32(2), tolerance=1e-5)
     check(lambda xp, a, b: xp.logspace(a, b, 5, base=2.0, endpoint=False), np.float32(-1), np.float32(3), tolerance=1e-5)

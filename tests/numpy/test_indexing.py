@@ -261,3 +261,30 @@ def test_many_known_indices_count_from_the_end_if_negative(dtype: str) -> None:
         assert np.array_equal(vnp.take_along_axis(vnp.asarray(x), vnp.asarray(at), axis=0), x[at])
     with pytest.raises(OutOfBoundsError):
         vnp.take_along_axis(vnp.arange(100.0), vnp.asarray(index), axis=0)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32])
+def test_indices_of_a_dtype_that_does_not_hold_the_length(dtype):
+    x, index = np.arange(300.0, dtype=np.float32), np.array([0, 127, -100 if np.iinfo(dtype).min else 255], dtype)
+    for mode in ("clip", "wrap"):
+        wanted = x.copy()
+        np.put(wanted, index, [5.0, 6.0, 7.0], mode=mode)
+        for function, expected in (
+            (lambda x, i, m=mode: vnp.take(x, i, mode=m), np.take(x, index, mode=mode)),
+            (lambda x, i, m=mode: vnp.put(x, i, [5.0, 6.0, 7.0], mode=m, inplace=False), wanted),
+        ):
+            np.testing.assert_array_equal(function(x, index), expected)
+            np.testing.assert_array_equal(vf.jit(function)(x, index), expected)
+    for by in index:
+        np.testing.assert_array_equal(vf.jit(vnp.roll)(x, by), np.roll(x, int(by)))
+
+
+def test_put_outside():
+    x, index = np.arange(4.0, dtype=np.float32), np.array([-7, 1, 9])
+    wanted = x.copy()
+    np.put(wanted, index, [5.0, 6.0, 7.0], mode="clip")
+    np.testing.assert_array_equal(vnp.put(x, index, [5.0, 6.0, 7.0], mode="clip", inplace=False), wanted)
+    with pytest.raises(OutOfBoundsError):
+        vnp.put(x, index, 1.0, mode="raise", inplace=False)
+    with pytest.raises(ConcretizationError, match="mode='clip'"):
+        vf.jit(lambda x, i: vnp.put(x, i, 1.0, mode="raise", inplace=False))(x, index)

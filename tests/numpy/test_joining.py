@@ -225,3 +225,13 @@ def test_delete_at_traced_unique_indices(index: np.ndarray, axis: int | None) ->
     x = np.arange(12).reshape(3, 4)
     result = vf.jit(lambda x, i: vnp.delete(x, i, axis, assume_unique_indices=True))(x, index)
     np.testing.assert_array_equal(result, np.delete(x, index, axis))
+
+
+def test_delete_by_masks():
+    x, mask = np.arange(5), np.array([True, False, True, False, False])
+    check(lambda xp, x: xp.delete(x, mask), x)
+    for wrong in (mask[:3], np.ones(6, bool)):
+        with pytest.raises(ShapeError, match="delete"):
+            vnp.delete(x, wrong)
+        with pytest.raises(ValueError):
+            np.delete(x, wrong)

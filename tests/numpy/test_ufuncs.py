@@ -128,3 +128,18 @@ def test_bad_calls():
 def test_the_type_is_no_instance_of_itself():
     assert isinstance(vnp.add, vnp.ufunc)
     assert not isinstance(vnp.ufunc, vnp.ufunc)
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor", "logaddexp", "logaddexp2"])
+def test_methods_of_other_dtypes_than_their_results(name):
+    ours, theirs, x = getattr(vnp, name), getattr(np, name), np.array([[2, 0, 3], [4, 5, 6]], np.int32)
+    for call in (
+        lambda f: f.reduce(x, axis=1), lambda f: f.reduce(x, axis=1, keepdims=True), lambda f: f.accumulate(x, axis=1),
+        lambda f: f.reduceat(x, np.array([0, 1]), axis=1), lambda f: f.reduce(x),
+    ):  # fmt: skip
+        result, wanted = np.asarray(call(ours)), call(theirs)
+        assert (result.dtype == bool) == (wanted.dtype == bool)
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
+    if name.startswith("logical"):
+        where = np.array([[True, False, True], [False, True, True]])
+        np.testing.assert_array_equal(ours.reduce(x, axis=1, where=where), theirs.reduce(x, axis=1, where=where))

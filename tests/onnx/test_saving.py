@@ -125,6 +125,19 @@ def test_functions_run_in_onnxruntime(name: str, tmp_path: Path) -> None:
     agree(tmp_path, FUNCTIONS[name], vnp.float32(1.5), X)
 
 
+EXTREMES = [0.49999997, -0.49999997, 0.5, 1.5, -2.5, 8388609, -16777215, 3e38, 1e-20, -0.0, 9, 17, 25, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize(
+    "function", [lax.round, vnp.floor, lambda x: vnp.logaddexp(0.0, -vnp.abs(x) * 3), lambda x: vnp.log1p(vnp.abs(x)), vnp.log1p]
+)
+def test_functions_at_extremes(function: Any, tmp_path: Path) -> None:
+    x = np.array(EXTREMES, np.float32)
+    volta_fn.onnx.save(lambda p, x: function(x), (), (x,), tmp_path / "model.onnx")
+    (result,) = onnxruntime.InferenceSession(str(tmp_path / "model.onnx")).run(None, {"x0": x})
+    np.testing.assert_allclose(result, np.asarray(function(vnp.asarray(x))), rtol=1e-6)
+
+
 def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(OnnxError, match=r"(?s)erf_inv, from .*\n.*lgamma, from "):
         volta_fn.onnx.save(lambda p, x: lax.erf_inv(x) + lax.lgamma(x), (), (1.0,), tmp_path / "m.onnx")

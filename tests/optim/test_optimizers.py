@@ -463,3 +463,23 @@ def test_galore_projects_complex_gradients(shape):
         projected = np.asarray(transform.update(gradient, transform.init(gradient))[0])
         left, values, right = np.linalg.svd(gradient, full_matrices=False)
         np.testing.assert_allclose(projected, (left[:, :rank] * values[:rank]) @ right[:rank], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rates_are_estimated_for_half_precision(dtype):
+    """Sums that weigh gradients by an estimate of 1e-6 are too small for float16."""
+
+    def rate_after(optimizer, dtype):
+        w = vf.numpy.asarray([1.0, -2.0], dtype)
+        step = vf.jit(lambda state, w: optimizer.update(2 * w, state, w))
+        state = optimizer.init(w)
+        for _ in range(60):
+            updates, state = step(state, w)
+            w = optim.apply_updates(w, updates)
+        assert updates.dtype == w.dtype
+        return float(state.estim_lr)
+
+    half, wide = [rate_after(optim.contrib.dadapt_adamw(), d) for d in (dtype, "float32")]
+    assert wide > 1e-5 and half == pytest.approx(wide, rel=0.1)
+    half, wide = [rate_after(optim.contrib.prodigy(estim_lr0=2e-3), d) for d in (dtype, "float32")]
+    assert wide > 5e-3 and half > 5e-3

@@ -415,8 +415,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedS
 
     The result is a mapping from names to arrays.
 
-    Arrays are made on demand. On the CPU they are views of the file, without a copy. Tensors of dtypes that arrays do not support
-    (float8) are NumPy arrays.
+    Arrays are made on demand. On the CPU they are views of the file, without a copy.
 
     Raises:
         CorruptFileError: a file is damaged, truncated or malicious.
@@ -547,7 +546,8 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
 
     Files that an earlier call left are removed: those of the other layout, and shards that the new index does not name.
 
-    The index is written last, so that readers never find it without its shards.
+    The index is written last, so that readers never find it without its shards. Shards that it replaces keep their files until then: as
+    many new ones have names that end in "-2", or again in none.
     """
     if path.suffix != SUFFIX:
         raise ArgumentError(f"{path}: sharded checkpoints are named after a file that ends in {SUFFIX}")
@@ -559,7 +559,9 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
         write_tensors(path, shards[0], metadata)
         index.unlink(missing_ok=True)
     else:
-        names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
+        names = _shard_names(path, len(shards))
+        if earlier.intersection(names):
+            names = _shard_names(path, len(shards), "-2")
         with contextlib.ExitStack() as files:  # none is renamed before all are written
             for name, shard in zip(names, shards, strict=True):
                 temporary = files.enter_context(replacing(path.with_name(name)))
@@ -573,9 +575,13 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
         path.with_name(name).unlink(missing_ok=True)
 
 
+def _shard_names(path: Path, count: int, ending: str = "") -> list[str]:
+    return [f"{path.stem}-{number:05}-of-{count:05}{ending}{SUFFIX}" for number in range(1, count + 1)]
+
+
 def _shards_of(index: Path) -> set[str]:
     """Return the shards that an index names; none if there is no valid one."""
-    numbered = re.compile(rf"{re.escape(index.name.removesuffix(INDEX_SUFFIX))}-[0-9]{{5,}}-of-[0-9]{{5,}}{re.escape(SUFFIX)}")
+    numbered = re.compile(rf"{re.escape(index.name.removesuffix(INDEX_SUFFIX))}-[0-9]{{5,}}-of-[0-9]{{5,}}(-2)?{re.escape(SUFFIX)}")
     try:
         return set(filter(numbered.fullmatch, _read_index(index)[0].values()))
     except (OSError, CorruptFileError):

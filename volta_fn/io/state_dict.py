@@ -15,7 +15,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
 
-# The values of state dicts: arrays, or NumPy arrays of other dtypes (float8).
+# The values of state dicts.
 
 
 def as_state_value(name: str, leaf: Any) -> Any:
@@ -23,8 +23,7 @@ def as_state_value(name: str, leaf: Any) -> Any:
     if isinstance(leaf, Array):
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic)):
-        values = np.asarray(leaf)
-        return values if is_foreign(values.dtype) else from_host(values)
+        return from_host(np.asarray(leaf))
     raise ArgumentTypeError(
         f"state dict: {name!r} is not an array but {library_name(leaf)} {brief(leaf)}; convert a number with numpy.array, or save "
         "training states with io.Checkpointer"
@@ -34,11 +33,6 @@ def as_state_value(name: str, leaf: Any) -> Any:
 def is_array(value: Any) -> bool:
     """Return True if a value may be in a state dict."""
     return isinstance(value, (Array, np.ndarray, np.generic))
-
-
-def is_foreign(dtype: np.dtype) -> bool:
-    """Return True for dtypes that only store numbers: files of them give NumPy arrays."""
-    return dtype in dtypes.STORAGE
 
 
 def on_host(value: Any) -> np.ndarray:
@@ -51,8 +45,6 @@ def sharing(values: np.ndarray) -> Any:
 
     `values` must not be written to afterwards.
     """
-    if is_foreign(values.dtype):
-        return values
     device = current_default_device()
     return wrap(device.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype), device))
 
@@ -86,8 +78,7 @@ def like(leaf: Any, value: Any, target: ShapedArray) -> Any:
     device = leaf.device if isinstance(leaf, ConcreteArray) else None
     if isinstance(value, ConcreteArray) and value.aval == target and device in (None, value.device):
         return value
-    values = on_host(value).astype(target.dtype, copy=False)
-    return values if is_foreign(target.dtype) else from_host(values, target.weak_type, device)
+    return from_host(on_host(value).astype(target.dtype, copy=False), target.weak_type, device)
 
 
 # Names of a tree's leaves: dotted paths such as `encoder.layers.0.weight`.
@@ -198,8 +189,8 @@ class Prefixes:
 def state_dict(tree: Any) -> dict[str, Any]:
     """Return the arrays of a tree by name: the dotted paths to them.
 
-    NumPy arrays are converted to arrays, unless these do not support the dtype (float8). Raises `ArgumentTypeError` for a leaf that is not
-    an array, and `StateDictError` if two leaves have the same name.
+    NumPy arrays are converted to arrays. Raises `ArgumentTypeError` for a leaf that is not an array, and `StateDictError` if two leaves
+    have the same name.
 
     >>> import volta_fn as vf
     >>> model = vf.nn.Sequential(encoder=vf.nn.Linear.init(vf.random.key(0), 4, 2), act=vf.nn.relu)

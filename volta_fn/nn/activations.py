@@ -18,7 +18,7 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
-from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
+from volta_fn.numpy.arguments import narrowed, promote_inexact, wide, wide_index
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.collectives import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
@@ -124,6 +124,8 @@ def one_hot_of_numbers(value: Array, num_classes: Any, dtype: Any, axis: Any) ->
             raise ArgumentError(f"one_hot: num_classes={count} differs from the size {axis_size(axis)} of the axis {axis!r}")
         return (value == axis_index(axis)).astype(result_dtype)
     dim = canonical_axis(axis, value.ndim + 1)
+    if value.dtype in dtypes.INTEGERS | dtypes.BOOL:
+        value = wide_index(value, count)
     classes = vnp.arange(count, dtype=value.dtype).reshape((count,) + (1,) * (value.ndim - dim))
     return (vnp.expand_dims(value, dim) == classes).astype(result_dtype)
 

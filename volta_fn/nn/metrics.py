@@ -466,11 +466,11 @@ def jaccard_score(
     Array(0.5, dtype=float32)
     """
     counts = confusion_matrix(predictions, labels, num_classes, axis=axis)
-    if average is None or average == "micro" or average == "binary":
-        f1 = classification_scores(counts, average, zero_division=zero_division).f1
-        return f1 / (2 - f1)
-    f1 = classification_scores(counts, None, zero_division=zero_division).f1
-    each, support = f1 / (2 - f1), vnp.sum(counts, 1)
+    of_classes = None if average in ("macro", "weighted") else average
+    f1 = classification_scores(counts, of_classes, zero_division=vnp.nan).f1
+    each, support = vnp.where(vnp.isnan(f1), zero_division, f1 / (2 - f1)), vnp.sum(counts, 1)
+    if of_classes == average:
+        return each
     return vnp.mean(each) if average == "macro" else _ratio(vnp.sum(each * support), vnp.sum(support), zero_division)
 
 

@@ -127,6 +127,16 @@ def as_index(value: Array) -> Array:
     return lax.convert_element_type(value, dtypes.promote_types(value.dtype, dtypes.default(INDEX)))
 
 
+def wide_index(index: Array, length: int) -> Array:
+    """Return indices in a dtype that holds the length of their axis, too."""
+    least = dtypes.index_dtype(length)
+    if index.dtype in dtypes.INTEGERS:
+        is_narrow = index.dtype.itemsize < least.itemsize
+        if not is_narrow or (not is_symbolic_dim(length) and length <= dtypes.iinfo(index.dtype).max):
+            return index
+    return lax.convert_element_type(index, dtypes.promote_types(index.dtype, least))
+
+
 def as_signed(numbers: Array) -> Array:
     """Return integers as int32 or int64; those beyond as the greatest number."""
     signed = np.dtype(np.int64 if numbers.dtype.itemsize == 8 else np.int32)

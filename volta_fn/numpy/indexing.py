@@ -30,6 +30,7 @@ from volta_fn.numpy.arguments import (
     no_out,
     operand,
     promote,
+    wide_index,
 )
 from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.elementwise.logic import truth
@@ -176,8 +177,7 @@ def take(
     if mode == "wrap":
         index, mode = _wrapped(index, length), "promise_in_bounds"
     elif mode == "clip":
-        # As in NumPy, "clip" sends negative indices to 0.
-        index, mode = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(length - 1, 0))), "promise_in_bounds"
+        index, mode = _clipped(index, length), "promise_in_bounds"
     elif mode == "raise":
         concrete("take", "indices", index, "Choose what becomes of traced indices out of range: mode='fill', 'clip' or 'wrap'.")
         mode = None
@@ -203,7 +203,13 @@ def _index_array(function: str, indices: Any) -> Array:
 
 
 def _wrapped(index: Array, length: int) -> Array:
-    return index % max(length, 1)
+    return wide_index(index, length) % max(length, 1)
+
+
+def _clipped(index: Array, length: int) -> Array:
+    """Move an index inside; as in NumPy, a negative one to 0."""
+    wide = wide_index(index, length)
+    return lax.clamp(full_like_scalar(wide, 0), wide, full_like_scalar(wide, max(length - 1, 0)))
 
 
 def take_along_axis(
@@ -229,7 +235,7 @@ def take_along_axis(
         mode, fill_value = "fill", 0
     if wrap_negative_indices is False:
         beyond = 0 if mode in ("clip", lax.GatherScatterMode.CLIP) else value.shape[dim]
-        index = lax.convert_element_type(index, dtypes.promote_types(index.dtype, dtypes.index_dtype(value.shape[dim])))
+        index = wide_index(index, value.shape[dim])
         index = lax.select(lax.lt(index, full_like_scalar(index, 0)), full_like_scalar(index, beyond), index)
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
@@ -306,7 +312,11 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     if not index.size or not new.size:
         return value
     new = new[np.arange(index.size) % new.size]
-    index, out_of_bounds = (_wrapped(index, value.size), None) if mode == "wrap" else (index, mode)
+    if mode in ("wrap", "clip"):
+        index = (_wrapped if mode == "wrap" else _clipped)(index, value.size)
+    elif mode == "raise":
+        concrete("put", "ind", index, "Choose what becomes of traced indices out of range: mode='clip' or 'wrap'.")
+    out_of_bounds = None if mode in ("wrap", "clip", "raise") else mode
     flat = lax.reshape(value, (value.size,))
     return lax.reshape(flat.at[index].set(new, mode=out_of_bounds), value.shape)
 
@@ -473,7 +483,7 @@ def _bounded(function: str, argument: str, index: Array, length: int, mode: str)
     if mode == "wrap":
         return _wrapped(index, length)
     if mode == "clip":
-        return lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, length - 1))
+        return _clipped(index, length)
     if mode == "ignore":
         return index
     if mode != "raise":

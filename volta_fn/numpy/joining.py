@@ -361,6 +361,8 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
         return np.arange(length)[obj]
     numbers = concrete(function, "obj", array(narrow(obj)), _STATIC_ADVICE)
     if numbers.dtype == np.bool_:
+        if function == "delete" and numbers.shape not in ((length,), ()):
+            raise ShapeError(f"delete: a mask must have shape ({length},), that of the axis, got {numbers.shape}")
         return np.flatnonzero(numbers)
     if numbers.dtype not in dtypes.INTEGERS and numbers.size:
         raise ArgumentTypeError(f"{function}: obj must be integers, a slice or a mask, got {numbers.dtype.name}")

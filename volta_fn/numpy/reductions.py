@@ -698,10 +698,11 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     dim = axis_of("unwrap", axis, value.ndim)
     half = lax.div(length, full_like_scalar(length, 2))
     steps = diff(value, axis=dim)
-    # Wrap each step to [-half, half); a step of exactly +half stays positive.
+    # Wrap each step to [-half, half); a step of exactly +half stays positive, unless odd integers have no half.
     offset = lax.add(steps, half)
     wrapped = lax.sub(lax.sub(offset, lax.mul(floor_divide(offset, length), length)), half)
-    wrapped = lax.select(lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0))), half, wrapped)
+    is_upper = lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0)))
+    wrapped = lax.select(lax.bitwise_and(is_upper, lax.eq(lax.add(half, half), length)), half, wrapped)
     least = half if discont is None else _least_of_dtype(discont, value.dtype)
     correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
     corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=dim), lax.cumsum(correction, dim))

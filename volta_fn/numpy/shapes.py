@@ -16,7 +16,7 @@ from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
+from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands, wide_index
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.data_movement import movement
 
@@ -318,7 +318,7 @@ def _roll_traced(value: Array, by: Array, dim: int) -> Array:
     length = value.shape[dim]
     if not length:
         return value
-    start = -by % length
+    start = (length - wide_index(by, length) % length) % length  # -by would be another number where it is unsigned
     return lax.dynamic_slice_in_dim(lax.concatenate([value, value], dim), start, length, dim)
 
 

@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy import reductions
-from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
+from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import arange
 from volta_fn.numpy.elementwise import arithmetic, logic
 from volta_fn.primitives.data_movement.movement import broadcast_to
@@ -47,6 +47,7 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         function: the function of arrays.
         nin, nout: how many arrays it takes and gives.
         identity: what leaves every other value unchanged, or None.
+        promote: converts an array that is reduced to the dtype of the function's results.
         fast: methods that have a better form than the general one, by name.
     """
 
@@ -56,9 +57,17 @@ class ufunc(metaclass=_Universal):  # NumPy's name
     nargs: int
     identity: Any
 
-    def __init__(self, function: Callable[..., Any], nin: int, nout: int, identity: Any = None, **fast: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        nin: int,
+        nout: int,
+        identity: Any = None,
+        promote: Callable[[str, Any], Array] | None = None,
+        **fast: Callable[..., Any],
+    ) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._fast = function, fast
+        self._function, self._fast, self._promote = function, fast, promote
         self.nin, self.nout, self.nargs, self.identity = nin, nout, nin + nout, identity
 
     def __call__(self, *args: Any) -> Any:
@@ -90,7 +99,7 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         self._check_binary("reduce", out)
         if "reduce" in self._fast:
             return self._fast["reduce"](a, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
-        value = _typed(operand(self.__name__, "a", a), dtype)
+        value = self._typed(a, dtype)
         axes = axes_of(self.__name__, axis, value.ndim)
         if len(axes) != 1 and self.identity is None:
             raise ArgumentError(f"{self.__name__}.reduce: without an identity the order of axes matters; reduce one axis at a time")
@@ -109,11 +118,12 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         Array([ 1,  2,  6, 24], dtype=int32)
         """
         self._check_binary("accumulate", out)
-        value = operand(self.__name__, "a", a)
-        dim = axis_of(self.__name__, axis, value.ndim)
         if "accumulate" in self._fast:
-            return self._fast["accumulate"](value, axis=dim, dtype=dtype)
-        rows = _moved(_typed(value, dtype), dim, 0)
+            value = operand(self.__name__, "a", a)
+            return self._fast["accumulate"](value, axis=axis_of(self.__name__, axis, value.ndim), dtype=dtype)
+        value = self._typed(a, dtype)
+        dim = axis_of(self.__name__, axis, value.ndim)
+        rows = _moved(value, dim, 0)
         if not rows.shape[0]:
             return _moved(rows, 0, dim)
         _, later = lax.scan(lambda total, row: (new := self._step(total, row), new), rows[0], rows[1:])
@@ -159,11 +169,11 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         Array([ 3,  3, 15], dtype=int32)
         """
         self._check_binary("reduceat", out)
-        value, starts = operand(self.__name__, "a", a), operand(self.__name__, "indices", indices)
+        value, starts = self._typed(a, dtype), operand(self.__name__, "indices", indices)
         dim = axis_of(self.__name__, axis, value.ndim)
         if starts.ndim != 1:
             raise ShapeError(f"{self.__name__}.reduceat: indices must have one dimension, got shape {starts.shape}")
-        rows = _moved(_typed(value, dtype), dim, 0)
+        rows = _moved(value, dim, 0)
         count = rows.shape[0]
         ends = lax.concatenate([starts[1:], lax.full((min(1, starts.size),), count, starts.dtype)], 0)
 
@@ -192,6 +202,13 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         no_out(f"{self.__name__}.{method}", out)
         if (self.nin, self.nout) != (2, 1):
             raise ArgumentTypeError(f"{self.__name__}.{method}: needs a function of two arrays with one result")
+
+    def _typed(self, a: Any, dtype: Any) -> Array:
+        """Return an array in the dtype to combine its elements in."""
+        value = operand(self.__name__, "a", a)
+        if dtype is None and self._promote is not None:
+            return self._promote(self.__name__, value)
+        return lax.convert_element_type(value, dtype_or(dtype, value.dtype))
 
     def _step(self, total: Array, row: Array) -> Array:
         return lax.convert_element_type(self._function(total, row), total.dtype)
@@ -228,10 +245,6 @@ def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: An
     return ufunc(vectorize(func), nin, nout, identity)
 
 
-def _typed(value: Array, dtype: Any) -> Array:
-    return lax.convert_element_type(value, dtype_or(dtype, value.dtype))
-
-
 def _moved(value: Array, source: int, target: int) -> Array:
     order = [i for i in range(value.ndim) if i != source]
     order.insert(target, source)
@@ -246,12 +259,16 @@ def _axes_first(value: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ..
     return lax.reshape(lax.transpose(value, (*axes, *others)), (count, *shape)), shape
 
 
-def _with_methods(function: Any, identity: Any = None, nin: int = 2, **fast: Callable[..., Any]) -> Any:
+def _with_methods(function: Any, identity: Any = None, nin: int = 2, **options: Callable[..., Any]) -> Any:
     """Set the methods and attributes of a ufunc on its function."""
-    universal = ufunc(function, nin, 1, identity, **fast)
+    universal = ufunc(function, nin, 1, identity, **options)
     for name in (*METHODS, "nin", "nout", "nargs", "identity"):
         setattr(function, name, getattr(universal, name))
     return function
+
+
+def _inexact(function: str, value: Array) -> Array:
+    return promote_inexact(function, value)[0]
 
 
 def _updated(method: str) -> Callable[..., Array]:
@@ -267,11 +284,11 @@ negative = _with_methods(arithmetic.negative, nin=1)
 bitwise_and = _with_methods(logic.bitwise_and, -1)
 bitwise_or = _with_methods(logic.bitwise_or, 0)
 bitwise_xor = _with_methods(logic.bitwise_xor, 0)
-logical_and = _with_methods(logic.logical_and, True)
-logical_or = _with_methods(logic.logical_or, False)
-logical_xor = _with_methods(logic.logical_xor, False)
-logaddexp = _with_methods(arithmetic.logaddexp, -np.inf)
-logaddexp2 = _with_methods(arithmetic.logaddexp2, -np.inf)
+logical_and = _with_methods(logic.logical_and, True, promote=logic.truth)
+logical_or = _with_methods(logic.logical_or, False, promote=logic.truth)
+logical_xor = _with_methods(logic.logical_xor, False, promote=logic.truth)
+logaddexp = _with_methods(arithmetic.logaddexp, -np.inf, promote=_inexact)
+logaddexp2 = _with_methods(arithmetic.logaddexp2, -np.inf, promote=_inexact)
 
 
 # Functions mapped over arrays: vectorize, apply_along_axis, fromfunction, ….

@@ -537,9 +537,17 @@ RULES |= {
     "ne": lambda w, eqn, x, y: w.op("Not", w.op("Equal", x, y)),
     "optimization_barrier": lambda w, eqn, *names: list(names),
     "rem": lambda w, eqn, x, y: w.op("Mod", x, y, fmod=1),  # with the dividend's sign
-    "round": lambda w, eqn, x: w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Add", w.op("Abs", x), scalar(w, 0.5, aval(eqn))))),
     "rsqrt": lambda w, eqn, x: w.op("Reciprocal", w.op("Sqrt", x)),
 }
+
+
+@rule("round")
+def round_away(w: Writer, eqn: Equation, x: str) -> str:
+    """Round to the nearest integer, halves away from zero."""
+    size = w.op("Abs", x)
+    below = w.op("Floor", size)  # a sum of the size and 1/2 would be rounded
+    up = w.op("GreaterOrEqual", w.op("Sub", size, below), scalar(w, 0.5, aval(eqn)))
+    return w.op("Mul", w.op("Sign", x), w.op("Where", up, w.op("Add", below, _one(w, eqn)), below))
 
 
 @rule("expm1")
@@ -558,7 +566,7 @@ def log1p(w: Writer, eqn: Equation, x: str) -> str:
     moved = w.op("Add", one, x)
     error = w.op("Sub", moved, one)
     exact = w.op("Equal", error, scalar(w, 0, aval(eqn)))
-    far = w.op("IsInf", moved)
+    far = w.op("IsInf", moved, detect_negative=0)
     safe = w.op("Where", exact, one, error)
     corrected = w.op("Mul", w.op("Log", moved), w.op("Div", x, safe))
     return w.op("Where", exact, x, w.op("Where", far, moved, corrected))
@@ -569,7 +577,7 @@ def logaddexp(w: Writer, eqn: Equation, x: str, y: str) -> str:
     """Compute log(exp(x) + exp(y)), where infinities stay."""
     high = w.op("Max", x, y)
     distance = w.op("Neg", w.op("Abs", w.op("Sub", x, y)))
-    rest = w.op("Log", w.op("Add", _one(w, eqn), w.op("Exp", distance)))
+    rest = log1p(w, eqn, w.op("Exp", distance))
     same = w.op("Equal", x, y)
     twice = scalar(w, math.log(2), aval(eqn))
     return w.op("Add", high, w.op("Where", same, twice, rest))

@@ -261,6 +261,11 @@ def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
     return _filled(params, value, lambda leaf_dtype: leaf_dtype if dtype is None else dtype)
 
 
+def wide_zeros_like(params: Any) -> Any:
+    """Return zeros of the parameters' shapes, in float32 at least, for sums."""
+    return _filled(params, 0, dtypes.accumulator)
+
+
 def magnitudes(params: Any, value: Any = 0) -> Any:
     """Return real arrays filled with `value`, in float32 at least, for statistics."""
     return _filled(params, value, lambda leaf_dtype: dtypes.real_dtype(dtypes.accumulator(leaf_dtype)))

@@ -462,7 +462,6 @@ def _csd(
     if average not in ("mean", "median"):
         raise ArgumentError(f"{function}: average must be 'mean' or 'median', got {average!r}")
     signals = promote_inexact(function, x) if y is None else promote_inexact(function, x, y)
-    dim = axis_of(function, axis, signals[0].ndim)
     signals = [vnp.moveaxis(s, axis_of(function, axis, s.ndim), -1) for s in signals]
     longest = max(s.shape[-1] for s in signals)
     signals = [_extended(s, 0, longest - s.shape[-1]) for s in signals]
@@ -479,7 +478,7 @@ def _csd(
             factors[-1] = 1
         power = power * factors.astype(power.dtype)
     averaged = _averaged(power / total.astype(power.dtype), average)
-    return _frequencies(cut, fs, signals[0], onesided), vnp.moveaxis(averaged, -1, dim)
+    return _frequencies(cut, fs, signals[0], onesided), vnp.moveaxis(averaged, -1, axis)
 
 
 def _segments(function: str, signal: Array, window: Any, nperseg: int | None, noverlap: int | None, nfft: int | None) -> _Segments:

@@ -267,3 +267,41 @@ def test_unfit_arguments_raise() -> None:
         sparse.bcoo_broadcast_in_dim(m, shape=(2, 3, 4), broadcast_dimensions=(0, 1))
     with pytest.raises(IndexError, match="out of range"):
         m[2]
+
+
+def test_negative_indices_are_padding() -> None:
+    data, indices = np.array([1, 2, 4], np.float32), np.array([[-1], [1], [5]])
+    m, dense = sparse.BCOO((data, indices), shape=(3,)), np.array([0, 2, 0], np.float32)
+    ones = vnp.ones(3)
+    for function in (lambda m: m.todense(), lambda m: m.sum_duplicates(nse=3).todense(), lambda m: (m * ones).todense()):
+        np.testing.assert_array_equal(function(m), dense)
+        np.testing.assert_array_equal(vf.jit(function)(m), dense)
+    for function in (lambda m: m @ ones, lambda m: m.sum(), lambda m: (m * ones).sum()):
+        assert float(function(m)) == float(vf.jit(function)(m)) == 2
+    pairs = sparse.BCOO((np.ones((2, 3), np.float32), np.stack([indices, indices])), shape=(2, 3))
+    np.testing.assert_array_equal(pairs @ ones, [1, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_narrow_indices_of_large_results(dtype: type) -> None:
+    rows = np.arange(1, 301, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    batched, narrow = sparse.BCOO.fromdense(rows, n_batch=1, index_dtype=dtype), sparse.BCOO.fromdense(rows[:100], index_dtype=dtype)
+    np.testing.assert_array_equal(batched.todense(), rows)
+    np.testing.assert_array_equal(sparse.bcoo_update_layout(batched, n_batch=0, n_dense=0).todense(), rows)
+    np.testing.assert_array_equal(narrow.reshape(300).todense(), rows[:100].reshape(300))
+    np.testing.assert_array_equal(narrow.reshape(60, 5).todense(), rows[:100].reshape(60, 5))
+    joined = sparse.bcoo_concatenate([narrow] * 3, dimension=0)
+    np.testing.assert_array_equal(joined.todense(), np.concatenate([rows[:100]] * 3))
+    wide = sparse.bcoo_broadcast_in_dim(narrow, shape=(300, 100, 3), broadcast_dimensions=(1, 2))
+    np.testing.assert_array_equal(wide.todense(), np.broadcast_to(rows[:100], (300, 100, 3)))
+    dense = sparse.BCOO.fromdense(np.ones((2, 300), np.float32), n_dense=1, index_dtype=dtype)
+    np.testing.assert_array_equal(sparse.bcoo_update_layout(dense, n_dense=0).todense(), np.ones((2, 300)))
+
+
+@pytest.mark.parametrize(("dtype", "values"), [(np.int32, [2, 1, 0]), (np.bool_, [True, True, False]), (np.float16, [2, 1, 0])])
+def test_duplicates_are_added_up_before_they_are_rounded(dtype: type, values: list[Any]) -> None:
+    m = sparse.BCOO((np.array([0.5, 0.5, 2, 1, -1], np.float32), np.array([[1], [1], [0], [2], [2]])), shape=(3,))
+    for function in (lambda m: m.astype(dtype), sparse.sparsify(lambda m: m.astype(dtype))):
+        for result in (function(m), vf.jit(function)(m)):
+            assert result.dtype == dtype
+            np.testing.assert_array_equal(result.todense(), np.array(values, dtype))

@@ -62,6 +62,19 @@ def test_embedding_outside_the_table_is_nan_and_attend_is_the_transpose():
     assert layer(np.zeros((0, 2), np.int32)).shape == (0, 2, 3)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32])
+def test_negative_indices_are_outside_the_table(dtype):
+    """As in PyTorch: -1 often means that there is no token, and the table's last row is another one."""
+    layer, indices = nn.Embedding.init(KEY, 200, 3), np.array([-1, 2, -4], dtype)
+    with pytest.raises(OutOfBoundsError, match="index -1 is out of bounds"):
+        layer(indices)
+    for model in (layer, nn.quantize(layer, "int8")):
+        for result in (vf.jit(model)(indices), vf.jit(vf.vmap(model))(indices)):
+            np.testing.assert_array_equal(np.isnan(np.asarray(result)).all(1), [True, False, True])
+    gradient = vf.jit(vf.grad(lambda layer, indices: layer(indices).sum()))(layer, indices).weight
+    np.testing.assert_array_equal(np.asarray(gradient)[:, 0], np.arange(200) == 2)
+
+
 def test_initial_parameters_are_distributed_as_torchs():
     for layer, bound in ((nn.Linear.init(KEY, 400, 50), 1 / 20), (nn.Bilinear.init(KEY, 25, 40, 30), 1 / 5)):
         for leaf in vf.tree.leaves(layer):

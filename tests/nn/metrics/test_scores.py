@@ -7,7 +7,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn import metrics
 
 RNG = np.random.default_rng(1)
@@ -115,7 +115,16 @@ def test_jaccards_score_is_intersection_over_union(average: str | None) -> None:
     np.testing.assert_allclose(metrics.jaccard_score(GUESSES, CLASSES, 4, average), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0, np.nan])
+def test_jaccards_score_of_absent_classes(value: float) -> None:
+    zeros = jnp.zeros(3, "int32")
+    np.testing.assert_allclose(metrics.jaccard_score(zeros, zeros, 3, None, zero_division=value), [1, value, value])
+    np.testing.assert_allclose(metrics.jaccard_score(zeros, zeros, 3, "macro", zero_division=value), (1 + 2 * value) / 3, rtol=1e-6)
+
+
 def test_other_arguments_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="average is binary, micro"):
+        metrics.jaccard_score(GUESSES, CLASSES, 4, "mean")  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="one shape"):
         metrics.average_precision(jnp.ones((2, 2)), jnp.ones((2, 2)))
     with pytest.raises(DTypeError, match="integers"):

@@ -35,6 +35,15 @@ def test_a_scale_for_each_channel(axis: int) -> None:
     np.testing.assert_array_equal(pull(np.ones_like(x))[0], value.grad)
 
 
+@pytest.mark.parametrize("zero", [0, 1, -3, 4])
+def test_ties_are_rounded_to_even_before_the_offset_is_added(zero: int) -> None:
+    x = (np.arange(-9, 10) / 2 * 0.25).astype(np.float32)
+    expected = torch.fake_quantize_per_tensor_affine(torch.tensor(x), 0.25, zero, -6, 6)
+    np.testing.assert_array_equal(nn.fake_quant(x, 0.25, zero, -6, 6), expected)
+    by_channel = torch.fake_quantize_per_channel_affine(torch.tensor(x[None]), torch.tensor([0.25]), torch.tensor([zero]).int(), 0, -6, 6)
+    np.testing.assert_array_equal(nn.fake_quant(x[None], np.float32([0.25]), np.int32([zero]), -6, 6, axis=0), by_channel)
+
+
 def test_dtypes_and_scales_without_gradient() -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         assert nn.fake_quant(vf.numpy.ones(3, dtype), 0.5).dtype == vf.numpy.dtype(dtype)

@@ -135,6 +135,21 @@ def test_round(decimals):
     check(lambda xp, x: xp.round(x, -1), np.array([5, 15, 25, 35, -5, -15, 14, 16], np.int32), jax=False)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "x", "decimals", "wanted"),
+    [
+        (np.float16, 60000, 2, 60000), (np.float16, 1.25, 5, 1.25), (np.float16, 1250, -5, 0), (np.float16, -1.5, 400, -1.5),
+        (np.float32, 1e30, 10, 1e30), (np.float32, 1.25, 39, 1.25), (np.float32, 1.25, 400, 1.25), (np.float32, 3e38, 1, 3e38),
+        (np.float32, 1e38, -39, 0), (np.float32, -5, -50, 0), (np.float32, 0, 400, 0), (np.float32, np.inf, 400, np.inf),
+        (np.float32, -np.inf, -400, -np.inf), (np.float32, np.nan, -400, np.nan), (np.float64, 1e300, 10, 1e300),
+        (np.float64, 1.25, 400, 1.25), (np.float64, 1e300, -400, 0), (np.complex64, 1e30 + 1.25j, 10, 1e30 + 1.25j),
+    ],
+)  # fmt: skip
+def test_round_by_powers_beyond_the_dtype(dtype, x, decimals, wanted):
+    for function in (vnp.round, vf.jit(vnp.round, static_argnums=1)):
+        np.testing.assert_array_equal(function(dtype(x), decimals), dtype(wanted))
+
+
 def test_clip():
     for dtype in REALS:
         check(lambda xp, x: xp.clip(x, 0, 2), sample((5,), dtype))

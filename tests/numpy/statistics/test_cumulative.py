@@ -107,9 +107,9 @@ def test_interp():
         vnp.interp(1.0, np.ones(2), np.ones(3))
 
 
-@pytest.mark.parametrize(("discont", "period"), [(None, 4), (np.pi, 4), (None, 5), (7.5, 6)])
+@pytest.mark.parametrize(("discont", "period"), [(None, 4), (np.pi, 4), (None, 5), (None, 7), (3, 7), (None, 1), (7.5, 6)])
 def test_unwrapped_integers(discont: float | None, period: int) -> None:
-    x = np.array([0, 1, 3, 0, 2, 9, -4, 1], np.int16)
+    x = np.array([0, 1, 3, 0, 2, 9, -4, 1, 5, 8], np.int16)
     result = vnp.unwrap(x, discont=discont, period=period)
     np.testing.assert_array_equal(result, np.unwrap(x, discont=discont, period=period))
     assert result.dtype == np.int16

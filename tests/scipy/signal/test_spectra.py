@@ -153,3 +153,9 @@ def test_python_floats_keep_their_digits() -> None:
     agree(signal.welch(x, fs=0.1, nperseg=8), scipy.signal.welch(x, fs=0.1, nperseg=8), "welch")
     agree(signal.stft(x, fs=0.1, nperseg=8), scipy.signal.stft(x, fs=0.1, nperseg=8), "stft")
     assert_close(signal.istft(signal.stft(x, nperseg=8)[2], 0.1)[0], np.arange(40) / 0.1)
+
+
+def test_one_signal_beside_many() -> None:
+    x, y = sample((64,), np.float64, 1), sample((2, 64), np.float64, 2)
+    agree(signal.csd(x, y, nperseg=16), scipy.signal.csd(x, y, nperseg=16), "one and many")
+    agree(signal.csd(y, x, nperseg=16), scipy.signal.csd(y, x, nperseg=16), "many and one")

@@ -82,3 +82,13 @@ def test_power_transforms_by_their_power(power):
 def test_growing_bessel_functions_at_infinity(sign: int) -> None:
     assert [float(f(sign * np.inf)) for f in (special.i0, special.i1, special.i0e, special.i1e)] == [np.inf, sign * np.inf, 0, 0]
     assert float(vf.numpy.i0(sign * np.inf)) == np.inf
+
+
+@pytest.mark.parametrize("x", [-200.0, -1.0, -0.4, 0.0, 0.3, 1.0, 20.0, 79.0, 81.0, 88.5, 90.0, 92.5])
+def test_slopes_of_exprel_where_exponentials_overflow(x):
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(40):
+        at = mpmath.mpf(x)
+        wanted = float((at * mpmath.exp(at) - mpmath.expm1(at)) / at**2) if x else 0.5
+    for function in (vf.grad(special.exprel), vf.jit(vf.grad(special.exprel))):
+        np.testing.assert_allclose(function(np.float32(x)), wanted, rtol=2e-5 if x > 1 else 2e-6)

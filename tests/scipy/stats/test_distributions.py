@@ -279,3 +279,9 @@ def test_entropy_of_poisson():
     slopes = vf.vmap(vf.grad(stats.poisson.entropy))(mu[2:])
     ends = [stats.poisson.entropy(mu[2:] * (1 + s * 1e-6)) for s in (1, -1)]
     np.testing.assert_allclose(slopes, (ends[0] - ends[1]) / (2e-6 * mu[2:]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [3.0, 1e-30, 1e30, 7e37])
+def test_uniform_densities_are_reciprocals(scale: float) -> None:
+    density = stats.uniform.pdf(np.float32(scale / 2), np.float32(0), np.float32(scale))
+    assert density == np.float32(1) / np.float32(scale)

@@ -112,3 +112,13 @@ def test_bad_arguments():
         ops.nms(box, scores, 0.5, max_output_size=-1)
     with pytest.raises(ArgumentError, match="'gaussian' or 'linear'"):
         ops.soft_nms(box, scores, max_output_size=1, method="hard")
+
+
+@pytest.mark.parametrize("method", ["gaussian", "linear"])
+def test_soft_suppression_of_equal_boxes(method):
+    """The score of a box that overlaps with all of a chosen one is multiplied by 0."""
+    box = np.array([[0, 0, 4, 4], [0, 0, 4, 4], [0, 0, 4, 4], [9, 9, 12, 12]], np.float32)
+    before = np.array([0.9, 0.5, 0.3, 0.4], np.float32)
+    selected, scores = ops.soft_nms(box, before, max_output_size=4, method=method, score_threshold=-1.0)[:2]
+    assert sorted(np.asarray(selected).tolist()) == [0, 1, 2, 3]
+    assert np.isfinite(np.asarray(scores)).all()

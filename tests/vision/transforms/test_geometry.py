@@ -177,7 +177,8 @@ def test_resized_integers_are_rounded_once(interpolation, sizes, new):
         values = np.random.default_rng(3).integers(0, 256, (2, *sizes)).astype(dtype)
         exact = np.asarray(transforms.resize(values.astype(np.float64), new, interpolation))
         out = np.asarray(transforms.resize(values, new, interpolation))
-        assert out.dtype == dtype and np.abs(out - np.clip(exact, 0, np.iinfo(dtype).max)).max() <= 0.5 + 1e-3
+        limits = np.iinfo(dtype)
+        assert out.dtype == dtype and np.abs(out - np.clip(exact, limits.min, limits.max)).max() <= 0.5 + 1e-3
 
 
 def test_one_number_is_the_shorter_side():
@@ -201,3 +202,16 @@ def test_resized_crops_are_crops_resized(interpolation, antialias):
     np.testing.assert_allclose(transforms.resized_crop(tall, 3, 1, 84, 8, (2, 5), interpolation, antialias), wanted, atol=2e-6)
     with pytest.raises(ArgumentError, match="antialias"):
         transforms.resized_crop(FLOATS, 0, 0, 2, 2, 2, "bicubic", antialias=False)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int8"])
+def test_negative_integers_are_interpolated(dtype):
+    images = np.random.default_rng(0).integers(-100, 100, (1, 6, 6)).astype(dtype)
+    wide = images.astype(np.float32)
+    for function in (
+        lambda x: transforms.resize(x, 9), lambda x: transforms.rotate(x, 20.0, "bilinear"), lambda x: transforms.gaussian_blur(x, 3),
+        lambda x: transforms.affine(x, 10.0, (1, 0), 1.0, 0, "bilinear"),
+    ):  # fmt: skip
+        result, wanted = np.asarray(function(images)), np.asarray(function(wide))
+        assert result.dtype == dtype and result.min() < 0
+        np.testing.assert_allclose(result, wanted, atol=0.5001)

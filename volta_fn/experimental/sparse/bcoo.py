@@ -289,7 +289,7 @@ class BCOO(JAXSparse):
             return self
         n, shape, wide = self.n_batch, self.shape, self.broadcast_batches()
         count = math.prod(shape[:n]) * self.nse
-        positions = np.moveaxis(np.indices(shape[:n]), 0, -1)[..., None, :].astype(self.indices.dtype)
+        positions = np.moveaxis(np.indices(shape[:n]), 0, -1)[..., None, :].astype(dtype_of_indices(self.indices.dtype, shape[:n]))
         indices = vnp.concatenate([vnp.broadcast_to(positions, (*shape[:n], self.nse, n)), wide.indices], -1)
         arrays = wide.data.reshape(count, *self.data.shape[n + 1 :]), indices.reshape(count, n + self.n_sparse)
         return BCOO(arrays, shape=shape, indices_sorted=self.indices_sorted, unique_indices=self.unique_indices)
@@ -309,8 +309,9 @@ class BCOO(JAXSparse):
         return self.replace(data, self.indices)
 
     def astype(self, dtype: Any) -> BCOO:
-        """Convert the elements."""
-        return self.replace_data(self.data.astype(dtype))
+        """Convert the elements, the sums of those at one index if they are rounded."""
+        mat = self if self.unique_indices or not rounds(self.dtype, dtypes.as_dtype(dtype)) else self.sum_duplicates(self.nse)
+        return mat.replace_data(mat.data.astype(dtype))
 
     def sort_indices(self) -> BCOO:
         """Return the array with its elements in the order of their indices.
@@ -364,10 +365,22 @@ class BCOO(JAXSparse):
         return result
 
 
+def rounds(source: np.dtype, target: np.dtype) -> bool:
+    """Return whether a conversion, such as to booleans, is not linear."""
+    return target == np.bool_ or (target in dtypes.INTEGERS and source in dtypes.INEXACT)
+
+
 def outside(mat: BCOO) -> Any:
     """Return the index of padding: the sizes of the sparse dimensions."""
     make = vnp.array if is_symbolic(mat.sparse_shape) else np.array
     return make(mat.sparse_shape, mat.indices.dtype)
+
+
+def dtype_of_indices(dtype: np.dtype, sizes: Sequence[int]) -> np.dtype:
+    """Return a dtype of indices, or a wider one if sizes do not fit it."""
+    if is_symbolic(sizes) or max(sizes, default=0) <= dtypes.iinfo(dtype).max:
+        return dtype
+    return np.promote_types(dtype, np.int32 if max(sizes) <= np.iinfo(np.int32).max else np.int64)
 
 
 def over_batches(function: Callable[..., Any], n_batch: int) -> Callable[..., Any]:
@@ -383,14 +396,14 @@ def read_at(array: Array, columns: Sequence[Array]) -> Array:
         return array[None]
     if not array.size:
         return vnp.zeros((*columns[0].shape, *array.shape[len(columns) :]), array.dtype)
-    return array.at[tuple(columns)].get(mode="fill", fill_value=array.dtype.type(0))
+    return array.at[tuple(columns)].get(mode="fill", fill_value=array.dtype.type(0), wrap_negative_indices=False)
 
 
 def add_at(array: Array, columns: Sequence[Array], data: Array) -> Array:
     """Add elements at indices, but for those out of range."""
     if not columns:
         return array + data.sum(0).astype(array.dtype)
-    return array.at[tuple(columns)].add(data, mode="drop") if array.size else array
+    return array.at[tuple(columns)].add(data, mode="drop", wrap_negative_indices=False) if array.size else array
 
 
 def _runs(mat: BCOO) -> tuple[Array, Array, Array, Array]:

@@ -14,7 +14,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.staging import eval_shape
 from volta_fn.errors import ArgumentTypeError, ShapeError
-from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, add_at, over_batches, read_at
+from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, add_at, dtype_of_indices, over_batches, read_at
 from volta_fn.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_update_layout, bounded, stacked
 from volta_fn.numpy.products import matmul as dense_matmul
 from volta_fn.primitives.convolution import padtype_to_pads
@@ -71,7 +71,8 @@ def _read_like(mat: BCOO, array: Array) -> Array:
     if math.prod(mat.indices.shape[:n]) == 1 and mat.n_sparse and array.size:  # all positions share the indices
         flat = array.reshape(math.prod(batch), *array.shape[n:])
         columns = [mat.indices.reshape(mat.nse, mat.n_sparse)[:, i] for i in range(mat.n_sparse)]
-        return flat.at[(slice(None), *columns)].get(mode="fill", fill_value=0).reshape(*batch, mat.nse, *array.shape[n + mat.n_sparse :])
+        values = flat.at[(slice(None), *columns)].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+        return values.reshape(*batch, mat.nse, *array.shape[n + mat.n_sparse :])
     wide = vnp.broadcast_to(mat.indices, (*batch, *mat.indices.shape[n:]))
     whole = BCOO((vnp.zeros((*batch, mat.nse, *array.shape[n + mat.n_sparse :]), array.dtype), wide), shape=array.shape).folded()
     data = read_at(array, whole.columns())
@@ -151,7 +152,7 @@ def _sparse_product(lhs: BCOO, rhs: BCOO, contract: Any, batch: Any) -> BCOO:
         lhs_axes, rhs_free = [*lhs_batch, *_free(lhs.ndim, lhs_contract, lhs_batch)], _free(rhs.ndim, rhs_contract, rhs_batch)
         columns = [*[first[..., i] for i in lhs_axes], *[second[..., i] for i in rhs_free]]
         shape = (*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in rhs_free])
-        indices = stacked([c.reshape(-1) for c in columns], (data.size,), lhs.indices.dtype)
+        indices = stacked([c.reshape(-1) for c in columns], (data.size,), dtype_of_indices(lhs.indices.dtype, shape))
         return bounded(BCOO((data, indices), shape=shape))
 
     operands = (lhs.broadcast_batches(), rhs.broadcast_batches()) if mapped else (lhs, rhs)

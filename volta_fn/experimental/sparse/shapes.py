@@ -13,7 +13,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.experimental.sparse.bcoo import BCOO, add_at, outside, over_batches
+from volta_fn.experimental.sparse.bcoo import BCOO, add_at, dtype_of_indices, outside, over_batches
 from volta_fn.primitives.data_movement.movement import canonical_axes
 
 
@@ -100,7 +100,7 @@ def _without_dense(mat: BCOO, n_dense: int) -> BCOO:
     n, sizes = mat.n_batch, mat.data.shape[mat.n_batch + 1 : mat.n_batch + 1 + count]
     each = math.prod(sizes)
     data = mat.data.reshape(*mat.data.shape[:n], mat.nse * each, *mat.data.shape[n + 1 + count :])
-    positions = np.moveaxis(np.indices(sizes), 0, -1).reshape(each, count).astype(mat.indices.dtype)
+    positions = np.moveaxis(np.indices(sizes), 0, -1).reshape(each, count).astype(dtype_of_indices(mat.indices.dtype, sizes))
     batch = mat.indices.shape[:n]
     old = vnp.broadcast_to(mat.indices[..., None, :], (*batch, mat.nse, each, mat.n_sparse))
     new = vnp.broadcast_to(positions, (*batch, mat.nse, each, count))
@@ -235,7 +235,8 @@ def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensio
         column = positions[grows.index(j)] if j in grows else indices[..., sources[j]][..., None]
         columns.append(vnp.where(valid, column, sparse_sizes[j]))
     columns = [vnp.broadcast_to(c, (*batch_indices, mat.nse, each)) for c in columns]
-    indices = stacked(columns, (*batch_indices, mat.nse, each), mat.indices.dtype).reshape(*batch_indices, mat.nse * each, n_sparse)
+    dtype = dtype_of_indices(mat.indices.dtype, sparse_sizes)
+    indices = stacked(columns, (*batch_indices, mat.nse, each), dtype).reshape(*batch_indices, mat.nse * each, n_sparse)
     dense = data.shape[n_batch + 1 :]
     wide = data.reshape(*batch_data, mat.nse, 1, *dense)
     data = vnp.broadcast_to(wide, (*batch_data, mat.nse, each, *dense)).reshape(*batch_data, mat.nse * each, *dense)
@@ -276,7 +277,7 @@ def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[in
             shared = math.prod(narrow.shape[:n]) == 1
             arrays.append((narrow if shared else full).reshape(*([1] * new_batch if shared else batch), *narrow.shape[n:]))
         data, indices = arrays
-    position = vnp.zeros(indices.shape[:-1], np.int64 if math.prod(sparse_sizes) > np.iinfo(np.int32).max else indices.dtype)
+    position = vnp.zeros(indices.shape[:-1], dtype_of_indices(indices.dtype, [math.prod(sparse_sizes)]))
     for i, size in enumerate(mat.sparse_shape):
         position = position * size + indices[..., i]
     columns = []
@@ -284,8 +285,8 @@ def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[in
         columns.append(position % max(size, 1))
         position = position // max(size, 1)
     valid = ((indices >= 0) & (indices < outside(mat))).all(-1)[..., None]
-    moved = stacked(columns[::-1], indices.shape[:-1], indices.dtype)
-    new = vnp.where(valid, moved, np.array(sparse_sizes, indices.dtype))
+    moved = stacked(columns[::-1], indices.shape[:-1], dtype_of_indices(indices.dtype, sparse_sizes))
+    new = vnp.where(valid, moved, np.array(sparse_sizes, moved.dtype))
     return BCOO((data, new), shape=sizes, indices_sorted=mat.indices_sorted, unique_indices=mat.unique_indices)
 
 
@@ -329,11 +330,12 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
         flags = {name: all(getattr(m, name) for m in operands) for name in ("indices_sorted", "unique_indices")}
         return BCOO((data, indices), shape=shape, **flags)
     offset, all_data, all_indices = 0, [], []
-    bounds = np.array(shape[n : n + k], first.indices.dtype)
+    dtype = dtype_of_indices(first.indices.dtype, shape[n : n + k])
+    bounds = np.array(shape[n : n + k], dtype)
     for operand in operands:
-        data, indices = operand.data, operand.indices
+        data, indices = operand.data, operand.indices.astype(dtype)
         if axis < n + k:
-            step = np.zeros(k, indices.dtype)
+            step = np.zeros(k, dtype)
             step[axis - n] = offset
             indices = indices + step
         else:

@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import Equation, interpret_jaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, UnsupportedError
-from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, over_batches
+from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, over_batches, rounds
 from volta_fn.experimental.sparse.matrices import BCSR, to_format
 from volta_fn.experimental.sparse.products import (
     bcoo_add,
@@ -45,8 +45,10 @@ from volta_fn.transforms import grad as dense
 from volta_fn.transforms import jacobian as dense_jacobian
 
 #: Operations on elements that leave 0 as it is.
-_LINEAR = frozenset("neg real imag convert_element_type copy stop_gradient".split())
-_KEEPS_ZERO = frozenset("abs sign sqrt cbrt sin tan asin atan sinh tanh asinh atanh expm1 log1p square floor ceil".split())
+_LINEAR = frozenset("neg real imag copy stop_gradient".split())
+_KEEPS_ZERO = frozenset(
+    "abs sign sqrt cbrt sin tan asin atan sinh tanh asinh atanh convert_element_type expm1 log1p square floor ceil".split()
+)
 
 
 def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., Any]:
@@ -92,8 +94,9 @@ def _step(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
         return list(outs) if primitive.multiple_results else [outs]
     if primitive.call_param is not None:
         return interpret_jaxpr(params[primitive.call_param], ins, _step)
-    if primitive.name in _LINEAR or primitive.name in _KEEPS_ZERO or (primitive.name == "integer_pow" and params["y"] > 0):
-        mat = ins[0] if primitive.name in _LINEAR or ins[0].unique_indices else ins[0].sum_duplicates(ins[0].nse)
+    is_linear = primitive.name in _LINEAR or (primitive.name == "convert_element_type" and not rounds(ins[0].dtype, params["new_dtype"]))
+    if is_linear or primitive.name in _KEEPS_ZERO or (primitive.name == "integer_pow" and params["y"] > 0):
+        mat = ins[0] if is_linear or ins[0].unique_indices else ins[0].sum_duplicates(ins[0].nse)
         return [mat.replace_data(bind(primitive, mat.data, **params))]
     if primitive.name in _CONTROL_FLOW:
         return _CONTROL_FLOW[primitive.name](eqn, *ins)

@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, Self
 from volta_fn import numpy as vnp
 from volta_fn import random
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.dtypes import INTEGERS, accumulator
+from volta_fn.core.trace import is_concrete
+from volta_fn.dtypes import INTEGERS, accumulator, index_dtype, promote_types
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import identity, relu
 from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer, uniform_by_fan
@@ -17,6 +18,7 @@ from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantization.quantized_array import WeightArray
+from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax
 
@@ -98,7 +100,8 @@ class Embedding(Module):
     """A table of vectors, of shape (num_embeddings, embedding_dim).
 
     The vector of `padding_idx`, if given, gets no gradient. A known index outside the table raises; in a compiled program it gives
-    a vector of NaN, or with VOLTA_CHECK_INDICES=1 raises, too.
+    a vector of NaN, or with VOLTA_CHECK_INDICES=1 raises, too. Negative numbers, which data have for padding, are outside, as in PyTorch;
+    those of `numpy.take` count from the end.
 
     >>> table = vf.nn.Embedding.init(vf.random.key(0), 10, 4)
     >>> table(vf.numpy.array([[1, 2, 3]])).shape
@@ -128,18 +131,28 @@ class Embedding(Module):
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"Embedding: indices are integers, got {numbers.aval}; convert them with x.astype('int32')")
         weight = self.weight
+        size = weight.shape[0]
+        message = f"Embedding: index {{}} is out of bounds for a table of {size} vectors, numbered from 0; replace numbers that stand for "
+        check_indices(numbers, 0, size, f"{message}padding by padding_idx")
+        is_inside = is_concrete(numbers)  # has been checked
         if isinstance(weight, WeightArray):
-            return weight.take(numbers)
+            return weight.take(numbers if is_inside else _without_negatives(numbers, size))
         if self.padding_idx is not None:
             row = stop_gradient(weight[self.padding_idx])
             weight = weight.at[self.padding_idx].set(row)
-        return vnp.take(weight, numbers, axis=0)
+        return vnp.take(weight, numbers, axis=0) if is_inside else weight.at[numbers].get(mode="fill", wrap_negative_indices=False)
 
     def attend(self, x: Any) -> Array:
         """Return x @ weightᵀ, for an output layer that shares the table."""
         value = as_value(x)
         check_features("Embedding.attend", value, self.weight.shape[1])
         return value @ self.weight.T
+
+
+def _without_negatives(indices: Array, size: int) -> Array:
+    """Return indices of so many rows, those below 0 beyond the end."""
+    wide = indices.astype(promote_types(indices.dtype, index_dtype(size)))
+    return vnp.where(wide < 0, size, wide)
 
 
 # Multi-layer perceptrons.

@@ -49,7 +49,7 @@ __all__ = ["dequantize", "fake_quant", "gptq", "quantize"]
 def fake_quant(x: Any, scale: Any, zero_point: Any = 0, quant_min: int = -128, quant_max: int = 127, *, axis: int | None = None) -> Array:
     """Round numbers to those that integers represent, and return them as floats.
 
-    The result is ``(clip(round(x / scale + zero_point), quant_min, quant_max) - zero_point) * scale``. The derivative by `x` passes
+    The result is ``(clip(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale``. The derivative by `x` passes
     through where the integer lies within the bounds, and is 0 elsewhere (Bengio et al. 2013); that by `scale` and `zero_point` is 0. Both
     are PyTorch's, of `fake_quantize_per_tensor_affine` and, with an axis, of `fake_quantize_per_channel_affine`.
 
@@ -75,7 +75,7 @@ def fake_quant(x: Any, scale: Any, zero_point: Any = 0, quant_min: int = -128, q
         raise ArgumentError(f"fake_quant: quant_min < quant_max are integers, got {quant_min!r} and {quant_max!r}")
     wide = dtypes.accumulator(value.dtype)
     step, zero = [_by_channel(stop_gradient(to_dtype(each, wide)), value, axis) for each in (scale, zero_point)]
-    codes = vnp.round(stop_gradient(value).astype(wide) * (1 / step) + zero)
+    codes = vnp.round(stop_gradient(value).astype(wide) * (1 / step)) + zero
     inside = (codes >= quant_min) & (codes <= quant_max)
     rounded = ((vnp.clip(codes, quant_min, quant_max) - zero) * step).astype(value.dtype)
     return stop_gradient(rounded) + vnp.where(inside, value - stop_gradient(value), 0)

@@ -325,12 +325,24 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
         odd = lax.ne(operators.remainder(quotient, full_like_scalar(value, 2)), full_like_scalar(value, 0))
         up = lax.bitwise_or(lax.gt(rest, missing), lax.bitwise_and(lax.eq(rest, missing), odd))
         return lax.mul(lax.add(quotient, lax.convert_element_type(up, value.dtype)), unit)
+    if is_complex(value):
+        return lax.complex(round(lax.real(value), digits), round(lax.imag(value), digits))
     if digits == 0:
         return _round_half_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
-    factor = full_like_scalar(work, 10.0 ** abs(digits))
-    scaled = _round_half_even(lax.mul(work, factor) if digits > 0 else lax.div(work, factor))
-    return lax.convert_element_type(lax.div(scaled, factor) if digits > 0 else lax.mul(scaled, factor), value.dtype)
+    return lax.convert_element_type(_rounded_to(work, digits), value.dtype)
+
+
+def _rounded_to(x: Array, digits: int) -> Array:
+    """Round real numbers to digits other than 0; those too large to have these stay."""
+    unchanged = lax.stop_gradient(x)
+    if abs(digits) > int(math.log10(dtypes.finfo(x.dtype).max)):
+        return unchanged if digits > 0 else lax.select(lax.is_finite(x), lax.mul(unchanged, full_like_scalar(x, 0)), unchanged)
+    factor = full_like_scalar(x, 10.0 ** abs(digits))
+    if digits < 0:
+        return lax.mul(_round_half_even(lax.div(x, factor)), factor)
+    scaled = lax.mul(x, factor)
+    return lax.select(lax.is_finite(scaled), lax.div(_round_half_even(scaled), factor), unchanged)
 
 
 def _round_half_even(x: Array) -> Array:

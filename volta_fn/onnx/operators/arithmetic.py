@@ -17,16 +17,16 @@ from volta_fn.scipy import special
 
 #: Operators that are a function of NumPy.
 _SAME = {
-    "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "And": "logical_and", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
-    "Atanh": "arctanh", "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
-    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "MatMul": "matmul",
-    "Neg": "negative", "Not": "logical_not", "Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan",
-    "Tanh": "tanh", "Where": "where",
+    "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan", "Atanh": "arctanh",
+    "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "Ceil": "ceil",
+    "Cos": "cos", "Cosh": "cosh", "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "MatMul": "matmul", "Neg": "negative",
+    "Not": "logical_not", "Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    "Where": "where",
 }  # fmt: skip
 #: Those of two operands, which may say by attributes how the second is broadcast (before version 7).
 _BINARY = {
-    "Add": "add", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal",
-    "Mul": "multiply", "Or": "logical_or", "Sub": "subtract", "Xor": "logical_xor",
+    "Add": "add", "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
+    "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract", "Xor": "logical_xor",
 }  # fmt: skip
 
 
@@ -54,9 +54,16 @@ def div(node: Node, x: Any, y: Any) -> Any:
     y = _broadcast(node, x, y)
     if is_float(x):
         return node.xp.divide(x, y)
-    if node.xp is np:
-        return (np.sign(x) * np.sign(y) * (abs(x) // np.maximum(abs(y), 1))).astype(x.dtype)
-    return lax.div(*vnp.broadcast_arrays(as_array(x), as_array(y)))
+    return _truncated_quotient(node, x, y)
+
+
+def _truncated_quotient(node: Node, x: Any, y: Any) -> Any:
+    """Divide integers, rounded towards zero."""
+    if node.xp is not np:
+        return lax.div(*vnp.broadcast_arrays(as_array(x), as_array(y)))
+    with np.errstate(all="ignore"):
+        quotient, rest = np.divmod(x, y)
+    return (quotient + ((rest != 0) & ((x < 0) != (y < 0)))).astype(x.dtype)
 
 
 @operator("Pow")
@@ -66,7 +73,9 @@ def power(node: Node, x: Any, y: Any) -> Any:
     if is_float(x) or is_float(y):
         dtype = x.dtype if is_float(x) else y.dtype
         return node.xp.power(x.astype(dtype), node.xp.asarray(y).astype(dtype)).astype(x.dtype)
-    return node.xp.power(x, node.xp.asarray(y).astype(x.dtype))
+    y = node.xp.asarray(y).astype(x.dtype)
+    raised = node.xp.power(x, node.xp.abs(y))
+    return node.xp.where((y < 0) & (node.xp.abs(x) != 1), np.asarray(0, x.dtype), raised)
 
 
 def _many(name: str, node: Node, *inputs: Any) -> Any:
@@ -228,7 +237,8 @@ def reduce(node: Node, x: Any, axes: Any = None) -> Any:
     if node.op in ("ReduceMax", "ReduceMin") and not x.size:
         result = _empty_extreme(node, x, along, keep)
     elif node.op == "ReduceMean" and not is_float(x):
-        result = xp.sum(x, axis=along, keepdims=keep) // (x.size // max(1, xp.sum(x, axis=along, keepdims=keep).size))
+        total = xp.sum(x, axis=along, keepdims=keep)
+        result = _truncated_quotient(node, total, np.asarray(x.size // max(1, total.size), total.dtype))
     else:
         result = getattr(xp, _REDUCED[node.op])(x, axis=along, keepdims=keep)
     if node.op in ("ReduceL2", "ReduceLogSum"):
@@ -247,13 +257,14 @@ def _empty_extreme(node: Node, x: Any, axes: tuple[int, ...] | None, keep: bool)
 @operator("ReduceLogSumExp")
 def reduce_log_sum_exp(node: Node, x: Any, axes: Any = None) -> Any:
     """Compute the logarithm of the sum of exponentials."""
-    x, along = as_array(x), _axes(node, axes)
+    x, along, dtype = as_array(x), _axes(node, axes), x.dtype
+    x = x if is_float(x) else x.astype(np.float32)
     largest = vnp.max(x, axis=along, keepdims=True, initial=-np.inf) if x.size else vnp.zeros((1,) * x.ndim, x.dtype)
     shift = vnp.where(vnp.isfinite(largest), largest, 0)
     total = vnp.sum(vnp.exp(x - shift), axis=along, keepdims=True)
     result = vnp.log(total) + shift
     shape = vnp.sum(x, axis=along, keepdims=bool(node.get("keepdims", 1))).shape
-    return result.reshape(shape).astype(x.dtype)
+    return result.reshape(shape).astype(dtype)
 
 
 @operator("ArgMax", "ArgMin")

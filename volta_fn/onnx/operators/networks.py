@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import lax, nn, tree
 from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
+from volta_fn.numpy.arguments import wide
 from volta_fn.onnx.operators.registry import Node, as_array, is_float, operator, per_channel
 
 # Convolutions and pooling.
@@ -105,8 +106,9 @@ def _transposed_pads(
     output_shape = [i * s for i, s in zip(sizes, strides, strict=True)] if output_shape is None else output_shape[-n:]
     pads = []
     for size, stride, k, dilation, more, want in zip(sizes, strides, kernel, dilations, extra, output_shape, strict=True):
-        total = max((size - 1) * stride + more + (k - 1) * dilation + 1 - want, 0)
-        pads.append(halves(total, auto == "SAME_UPPER"))
+        total = (size - 1) * stride + more + (k - 1) * dilation + 1 - want
+        low, high = halves(max(total, 0), auto == "SAME_UPPER")
+        pads.append((low, high + min(total, 0)))  # a larger shape has zeros at the end
     return pads
 
 
@@ -132,10 +134,10 @@ def max_pool(node: Node, x: Any) -> Any:
     maxima = _pool(node, x, np.asarray(lowest, x.dtype), lax.max)
     if node.outputs == 1:
         return maxima
-    return maxima, _positions(node, x, lowest)
+    return maxima, _positions(node, x, lowest, maxima)
 
 
-def _positions(node: Node, x: Any, lowest: Any) -> Any:
+def _positions(node: Node, x: Any, lowest: Any, maxima: Any) -> Any:
     """Return the positions of the maxima in the flattened input, first ones first."""
     window = Window(node, x.shape[2:], node.get("kernel_shape"))
     pads = window.with_ceil() if node.get("ceil_mode", 0) else window.pads
@@ -143,11 +145,13 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
     if node.get("storage_order", 0):
         numbers = np.arange(math.prod(x.shape)).reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(0, 1, *range(x.ndim - 1, 1, -1))
     values = vnp.pad(x, [(0, 0), (0, 0), *pads], constant_values=lowest)
-    positions = np.pad(numbers, [(0, 0), (0, 0), *pads])
+    positions = np.pad(numbers, [(0, 0), (0, 0), *pads], constant_values=-1)
     indices = [index for _, index in window.elements(window.counts(values.shape[2:]))]
-    best = vnp.argmax(vnp.stack([values[index] for index in indices]), axis=0)
-    where = vnp.asarray(np.stack([positions[index] for index in indices]))
-    return vnp.take_along_axis(where, best[None], 0)[0].astype(np.int64)
+    where = np.stack([positions[index] for index in indices])
+    windows = vnp.stack([values[index] for index in indices])
+    # A maximum may be the value of the padding, which has no position.
+    is_best = (where >= 0) & ((windows == maxima) | vnp.isnan(windows))
+    return vnp.take_along_axis(vnp.asarray(where), vnp.argmax(is_best, axis=0)[None], 0)[0].astype(np.int64)
 
 
 @operator("MaxUnpool")
@@ -242,10 +246,10 @@ def layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
     """Normalise the axes from one on."""
     x = as_array(x)
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
-    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-    mean = wide.mean(axes, keepdims=True)
-    inverse = 1 / vnp.sqrt(wide.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
-    y = ((wide - mean) * inverse).astype(x.dtype) * as_array(scale)
+    values = wide(x)
+    mean = values.mean(axes, keepdims=True)
+    inverse = 1 / vnp.sqrt(values.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    y = ((values - mean) * inverse).astype(x.dtype) * as_array(scale)
     return (y if bias is None else y + as_array(bias)), mean, inverse
 
 
@@ -254,8 +258,8 @@ def rms_norm(node: Node, x: Any, scale: Any) -> Any:
     """Divide by the root of the mean square of the axes from one on."""
     x = as_array(x)
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
-    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-    normal = wide / vnp.sqrt((wide * wide).mean(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    values = wide(x)
+    normal = values / vnp.sqrt((values * values).mean(axes, keepdims=True) + node.get("epsilon", 1e-5))
     return normal.astype(x.dtype) * as_array(scale)
 
 
@@ -263,24 +267,30 @@ def rms_norm(node: Node, x: Any, scale: Any) -> Any:
 def instance_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
     """Normalise each channel of each example."""
     x = as_array(x)
-    axes = tuple(range(2, x.ndim))
-    normal = (x - x.mean(axes, keepdims=True)) / vnp.sqrt(x.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
-    return normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+    values = _normalized(x, tuple(range(2, x.ndim)), node.get("epsilon", 1e-5)).astype(x.dtype)
+    return values * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+
+
+def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    """Return numbers less their mean, over their deviation, in float32 at least."""
+    values = wide(x)
+    return (values - values.mean(axes, keepdims=True)) / vnp.sqrt(values.var(axes, keepdims=True) + epsilon)
 
 
 @operator("MeanVarianceNormalization")
 def mean_variance_norm(node: Node, x: Any) -> Any:
     """Subtract means and divide by standard deviations."""
     x, axes = as_array(x), tuple(node.get("axes", [0, 2, 3]))
-    return (x - x.mean(axes, keepdims=True)) / (vnp.sqrt(x.var(axes, keepdims=True)) + 1e-9)
+    values = wide(x)
+    deviation = vnp.sqrt(values.var(axes, keepdims=True))
+    return ((values - values.mean(axes, keepdims=True)) / (deviation + 1e-9)).astype(x.dtype)
 
 
 @operator("GroupNormalization")
 def group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
     """Normalise groups of channels."""
     x, groups = as_array(x), node.get("num_groups")
-    rows = x.reshape(x.shape[0], groups, -1)
-    normal = (rows - rows.mean(2, keepdims=True)) / vnp.sqrt(rows.var(2, keepdims=True) + node.get("epsilon", 1e-5))
+    normal = _normalized(x.reshape(x.shape[0], groups, -1), (2,), node.get("epsilon", 1e-5)).astype(x.dtype)
     scale, bias = as_array(scale), as_array(bias)
     if scale.shape[0] != x.shape[1]:  # one for each group, before version 21
         scale, bias = [vnp.repeat(v, x.shape[1] // groups) for v in (scale, bias)]
@@ -290,12 +300,10 @@ def group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
 @operator("LpNormalization")
 def lp_norm(node: Node, x: Any) -> Any:
     """Divide by the norm along an axis; zeros stay zeros."""
-    x, axis = as_array(x), node.get("axis", -1)
-    if node.get("p", 2) == 1:
-        norm = vnp.sum(abs(x), axis, keepdims=True)
-    else:
-        norm = vnp.sqrt(vnp.sum(x * x, axis, keepdims=True))
-    return vnp.where(norm == 0, 0, x / vnp.where(norm == 0, 1, norm))
+    x, axis, is_sum = as_array(x), node.get("axis", -1), node.get("p", 2) == 1
+    total = vnp.sum(abs(x) if is_sum else x * x, axis, keepdims=True)
+    nonzero = vnp.where(total == 0, 1, total)  # the root has no derivative at 0
+    return vnp.where(total == 0, 0, x / (nonzero if is_sum else vnp.sqrt(nonzero)))
 
 
 @operator("LRN")
@@ -336,6 +344,7 @@ _ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "thresholdedrelu": lambda x, a, b: vnp.where(x > a, x, 0),
 }
 _DEFAULTS = {
+    "affine": (1.0, 0.0),
     "hardsigmoid": (0.2, 0.5),
     "leakyrelu": (0.01, 0.0),
     "elu": (1.0, 0.0),

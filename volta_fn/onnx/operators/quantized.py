@@ -68,10 +68,10 @@ def dynamic_quantize(node: Node, x: Any) -> Any:
 
 def _dynamic_codes(x: Any) -> tuple[Any, Any, Any]:
     high, low = vnp.maximum(x.max(), 0), vnp.minimum(x.min(), 0)
-    scale = (high - low) / np.float32(255)
-    safe = vnp.where(scale == 0, 1, scale)
-    zero = vnp.clip(vnp.round(-low / safe), 0, 255)
-    quantized = vnp.clip(vnp.round(x / safe) + zero, 0, 255).astype(np.uint8)
+    extent = high - low
+    scale = vnp.where(extent == 0, 1, extent / np.float32(255))
+    zero = vnp.clip(vnp.round(-low / scale), 0, 255)
+    quantized = vnp.clip(vnp.round(x / scale) + zero, 0, 255).astype(np.uint8)
     return quantized, scale, zero.astype(np.uint8)
 
 
@@ -180,19 +180,27 @@ def quantized_conv(
     if bias is not None:
         sums = sums + per_channel(bias, sums.ndim)
     factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
-    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
+    factor = per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(())
+    return _requantize(sums, factor, as_array(zero).reshape(()))
 
 
 @operator("QLinearMatMul")
 def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any) -> Any:
     """Multiply quantised matrices to a quantised one."""
     product = _integer_product(x, x_zero, y, y_zero)
-    return _requantize(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
+    factor = _by_row(x_scale) * (as_array(y_scale).reshape(()) if y_scale.size == 1 else as_array(y_scale)) / _by_row(scale)
+    return _requantize(product, factor, _by_row(zero))
+
+
+def _by_row(values: Any) -> Any:
+    """Return scales or zero points of rows such that they broadcast to matrices."""
+    values = as_array(values)
+    return values.reshape(()) if values.size == 1 else values[:, None] if values.ndim == 1 else values
 
 
 def _requantize(product: Any, factor: Any, zero: Any) -> Any:
     limits = np.iinfo(zero.dtype)
-    rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
+    rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + zero.astype(np.float32)
     return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)
 
 

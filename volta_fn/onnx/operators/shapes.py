@@ -66,7 +66,8 @@ def arange(node: Node, start: Any, limit: Any, delta: Any) -> Any:
     begin, end, step = [node.host(v, "start, limit or delta").reshape(()) for v in (start, limit, delta)]
     if not step:
         raise OnnxError(f"the node {node} has steps of 0")
-    count = max(0, math.ceil((end - begin) / step))
+    is_exact = begin.dtype.kind in "iu"
+    count = max(0, -((int(begin) - int(end)) // int(step)) if is_exact else math.ceil(float(end - begin) / float(step)))
     if count > _MOST:
         raise OutOfMemoryError(f"{node} makes {count} numbers on the host, more than the {_MOST} that there may be")
     return (begin + np.arange(count).astype(begin.dtype) * step).astype(begin.dtype)
@@ -129,8 +130,10 @@ def take_slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: A
     strides = [1] * len(first) if steps is None else node.ints(steps, "steps")
     index = [slice(None)] * x.ndim
     for start, end, axis, step in zip(first, last, along, strides, strict=True):
-        open_end = step < 0 and end < -x.shape[axis]
-        index[axis] = slice(start, None if open_end else end, step)
+        size = x.shape[axis]
+        open_end = step < 0 and end < -size
+        # Going backward, a start before the array is its first element; Python's slices are empty there.
+        index[axis] = slice(max(start, -size) if step < 0 else start, None if open_end else end, step)
     return x[tuple(index)]
 
 
@@ -210,6 +213,8 @@ def gather_nd(node: Node, x: Any, indices: Any) -> Any:
     """Take slices at positions of several axes."""
 
     def take(x: Any, indices: Any) -> Any:
+        if not indices.shape[-1]:
+            return vnp.broadcast_to(x, (*indices.shape[:-1], *x.shape))
         return x[_split(indices, x.shape)]
 
     for _ in range(node.get("batch_dims", 0)):

@@ -45,7 +45,8 @@ def resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any =
             x = vnp.take(x, _nearest(node, positions, x.shape[axis], legacy), axis)
         else:
             weights = _weights(node, mode, positions, x.shape[axis], factors[i])
-            x = vnp.moveaxis(vnp.tensordot(x, vnp.asarray(weights.astype(np.float32)), ((axis,), (1,))), -1, axis)
+            weights = weights.astype(dtype if dtype == np.float64 else np.float32)
+            x = vnp.moveaxis(vnp.tensordot(x, vnp.asarray(weights), ((axis,), (1,))), -1, axis)
     if inside is not None:
         x = vnp.where(inside, x, node.get("extrapolation_value", 0.0))
     if np.issubdtype(dtype, np.integer) and mode != "nearest":
@@ -177,22 +178,30 @@ def roi_align(node: Node, x: Any, rois: Any, batch_indices: Any) -> Any:
     extent = corners[:, 2:] - corners[:, :2]
     extent = extent if half else vnp.maximum(extent, 1.0)
     images = vnp.take(x, as_array(batch_indices), 0)
-    counts = [ratio] * 2 if ratio else _sampling(node, extent, (width, height))
-    xs = _sample_positions(corners[:, 0], extent[:, 0], width, counts[0])
-    ys = _sample_positions(corners[:, 1], extent[:, 1], height, counts[1])
-    values = _bilinear(images, ys, xs).reshape(*images.shape[:2], height, counts[1], width, counts[0])
-    return values.max((3, 5))
+    counts = np.full((2, len(boxes)), ratio) if ratio else _sampling(node, extent, (width, height))
+    xs, across = _sample_positions(corners[:, 0], extent[:, 0], width, counts[0])
+    ys, down = _sample_positions(corners[:, 1], extent[:, 1], height, counts[1])
+    values = _bilinear(images, ys, xs).reshape(*images.shape[:2], height, down.shape[1], width, across.shape[1])
+    is_sample = down[:, None, None, :, None, None] & across[:, None, None, None, None, :]
+    largest = vnp.max(vnp.where(is_sample, values, -np.inf), (3, 5), initial=-np.inf)
+    return vnp.where(is_sample.any((3, 5)), largest, 0).astype(x.dtype)
 
 
-def _sampling(node: Node, extent: Any, cells: tuple[int, int]) -> list[int]:
-    """Return the samples along each axis of a cell, by the regions' sizes."""
+def _sampling(node: Node, extent: Any, cells: tuple[int, int]) -> np.ndarray:
+    """Return the samples along each axis of the cells of each region, by its size."""
     sizes = node.host(extent, "rois")
-    return [int(np.ceil(sizes[:, i] / n).max()) for i, n in enumerate(cells)]
+    return np.stack([np.maximum(np.ceil(sizes[:, i] / n), 0).astype(int) for i, n in enumerate(cells)])
 
 
-def _sample_positions(start: Any, extent: Any, cells: int, count: int) -> Any:
-    steps = (np.arange(cells)[:, None] + (np.arange(count) + 0.5) / count).reshape(-1) / cells
-    return start[:, None] + extent[:, None] * vnp.asarray(steps.astype(np.float32))
+def _sample_positions(start: Any, extent: Any, cells: int, counts: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return positions of samples in cells, and which of them each region has.
+
+    There are as many in each cell as the largest region has.
+    """
+    numbers = np.arange(counts.max(initial=0))
+    shares = (numbers + 0.5) / np.maximum(counts, 1)[:, None]
+    steps = (np.arange(cells)[:, None] + shares[:, None]).reshape(len(counts), -1) / cells
+    return start[:, None] + extent[:, None] * vnp.asarray(steps.astype(np.float32)), numbers < counts[:, None]
 
 
 def _bilinear(images: Any, ys: Any, xs: Any) -> Any:

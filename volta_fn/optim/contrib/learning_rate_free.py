@@ -40,6 +40,7 @@ from volta_fn.optim.numerics import (
     steps_for,
     sum_of_squares,
     where,
+    wide_zeros_like,
     widened,
     widest_real,
     zeros_like,
@@ -318,13 +319,13 @@ def dadapt_adamw(
     root = b2**0.5
 
     def init(params: Any) -> DAdaptAdamWState:
-        averages = zeros_like(params), magnitudes(params), zeros_like(params)
+        averages = wide_zeros_like(params), magnitudes(params), wide_zeros_like(params)
         return DAdaptAdamWState(*averages, scalar_for(params, estim_lr0), scalar_for(params), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params, count = require_params("dadapt_adamw", params), safe_increment(state.count)
         rate = _corrected(state.estim_lr, rate_at(learning_rate, state.count, updates), betas, count)
-        directions = map_leaves(lambda g, total, v: total / (vnp.sqrt(v) + eps), updates, state.grad_sum, state.exp_avg_sq)
+        directions = map_leaves(lambda total, v: total / (vnp.sqrt(v) + eps), state.grad_sum, state.exp_avg_sq)
 
         def averages(g: Array, m: Array, v: Array, total: Array) -> tuple[Array, ...]:
             return decayed(b1, rate * g, m), decayed(b2, abs_sq(g), v), decayed(root, rate * g, total)
@@ -366,6 +367,8 @@ def prodigy(
 ) -> GradientTransformationExtraArgs:
     """Create Prodigy (Mishchenko and Defazio, 2024), AdamW with a faster estimate.
 
+    The estimate grows as parameters move. Those of 16 bits do not move by a millionth: `estim_lr0` is then some 1e-3 of their size.
+
     Args:
         learning_rate: a factor of the estimated rate, or a schedule; 1 is meant.
         betas: the decays of the averages of gradients and of squares.
@@ -386,7 +389,7 @@ def prodigy(
     b3 = b2**0.5 if beta3 is None else beta3
 
     def init(params: Any) -> ProdigyState:
-        averages = zeros_like(params), magnitudes(params), zeros_like(params), copied(params)
+        averages = wide_zeros_like(params), magnitudes(params), wide_zeros_like(params), copied(params)
         return ProdigyState(*averages, scalar_for(params, estim_lr0), scalar_for(params), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:

@@ -210,10 +210,12 @@ def _exprel(x: Array) -> Array:
 
 def _exprel_slope(x: Array) -> Array:
     """Return (x e^x - e^x + 1) / x^2, near 0 by its Taylor series."""
-    close = vnp.abs(x) < 0.5
-    small, large = vnp.where(close, x, 0.0), vnp.where(close, 1.0, x)
+    close, is_large = vnp.abs(x) < 0.5, x > 80.0
+    small, large = vnp.where(close, x, 0.0), vnp.where(is_large, x, 80.0)
+    middle = vnp.where(close | is_large, 1.0, x)
     near = rising(small, tuple((k + 1) / math.factorial(k + 2) for k in range(14)))
-    return vnp.where(close, near, (vnp.exp(large) - vnp.expm1(large) / large) / large)
+    far = _exprel(large) * (1.0 - 1.0 / large)  # e^x may overflow where this does not, and 1 / x^2 is lost
+    return vnp.where(close, near, vnp.where(is_large, far, (vnp.exp(middle) - vnp.expm1(middle) / middle) / middle))
 
 
 _exprel.defjvps(lambda g, out, x: g * _exprel_slope(x))

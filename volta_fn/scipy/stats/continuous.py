@@ -66,7 +66,7 @@ class uniform:
 
     _standard = Continuous(value_signature, support=UNIT)
     logpdf = _standard.logpdf(vnp.zeros_like)
-    pdf = _standard.pdf()
+    pdf = _standard.pdf(lambda x, loc, scale: 1.0 / scale)
     cdf = _standard.cdf(lambda z: z)
     ppf = _standard.ppf(lambda q: q, probability_signature)
 

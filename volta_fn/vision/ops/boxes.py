@@ -658,7 +658,8 @@ def _select_softly(
         iou = vnp.where(union > 0, common / vnp.where(union > 0, union, 1), 0)
         factor = vnp.exp(-(iou**2) / sigma) if method == "gaussian" else vnp.where(iou > overlap, 1 - iou, 1)
         selected, taken = selected.at[count].set(best.astype(INDEX)), taken.at[count].set(rest[best])
-        return vnp.where(positions == best, -np.inf, rest * factor), count + 1, selected, taken
+        is_out = (positions == best) | (rest == -np.inf)  # whose score, times 0, would be NaN
+        return vnp.where(is_out, -np.inf, rest * factor), count + 1, selected, taken
 
     start = (scores, vnp.zeros((), INDEX), vnp.full(size, fill_value, INDEX), vnp.zeros(size, scores.dtype))
     _, count, selected, taken = lax.while_loop(has_next, keep_best, start)

@@ -65,8 +65,8 @@ def roi_align(
 def ps_roi_align(input: Any, boxes: Any, output_size: int | Sequence[int], spatial_scale: float = 1.0, sampling_ratio: int = -1) -> Array:
     """Return means of samples, those of each bin from channels of its own.
 
-    Arguments are those of `roi_align`, with ``aligned=True`` but boxes at least 0.1 wide and high. `input` has C * height * width
-    channels, of which output channel c reads number ``(c * height + i) * width + j`` for bin (i, j).
+    Arguments are those of `roi_align`, with ``aligned=True``. `input` has C * height * width channels, of which output channel c reads
+    number ``(c * height + i) * width + j`` for bin (i, j).
 
     >>> maps = vf.numpy.arange(4.0).reshape(1, 4, 1, 1)
     >>> vf.vision.ops.ps_roi_align(maps, vf.numpy.array([[0.0, 0.0, 0.0, 1.0, 1.0]]), 2)

@@ -52,6 +52,14 @@ def clipped(values: Array, like: Array) -> Array:
     return narrowed(inside, like) if like.dtype in dtypes.FLOATS else inside.astype(like.dtype)
 
 
+def restored(values: Array, like: Array) -> Array:
+    """Return means of pixels in the dtype of images; integers are rounded and clipped."""
+    if like.dtype in dtypes.FLOATS:
+        return narrowed(values, like)
+    limits = dtypes.iinfo(like.dtype)
+    return vnp.clip(vnp.round(values), limits.min, limits.max).astype(like.dtype)
+
+
 def _unit(images: Array) -> Array:
     """Return images as floats from 0 to 1."""
     values = as_floats(images)
@@ -295,7 +303,7 @@ def gaussian_blur(images: Any, kernel_size: int | Sequence[int], sigma: Any = No
     blurred = as_floats(value)
     for axis, size, deviation in zip((-1, -2), sizes, sigmas, strict=True):
         blurred = _blurred(blurred, axis, size, deviation)
-    return _rounded(blurred, value)
+    return restored(blurred, value)
 
 
 def _blurred(x: Array, axis: int, size: int, deviation: Any) -> Array:
@@ -314,11 +322,6 @@ def _blurred(x: Array, axis: int, size: int, deviation: Any) -> Array:
         window[axis] = slice(number, number + x.shape[axis])
         total = total + weights[number] * padded[tuple(window)]
     return total
-
-
-def _rounded(values: Array, like: Array) -> Array:
-    """Return values in the dtype of images, rounded if that has no fractions."""
-    return values.astype(like.dtype) if like.dtype in dtypes.FLOATS else clipped(vnp.round(values), like)
 
 
 def adjust_sharpness(images: Any, sharpness_factor: Any) -> Array:

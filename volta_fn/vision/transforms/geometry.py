@@ -17,8 +17,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
-from volta_fn.numpy.arguments import INDEX, narrowed
-from volta_fn.vision.transforms.color import as_floats, as_images, clipped
+from volta_fn.numpy.arguments import INDEX
+from volta_fn.vision.transforms.color import as_floats, as_images, restored
 
 __all__ = [
     "affine", "center_crop", "crop", "horizontal_flip", "pad", "perspective", "resize", "resized_crop", "rotate", "vertical_flip",
@@ -148,11 +148,6 @@ def resize(images: Any, size: int | Sequence[int], interpolation: Interpolation 
     if antialias and value.dtype not in dtypes.FLOATS and 0 not in value.shape:  # floats have derivatives, which are faster by products
         return _resized_integers(value, height, width, interpolation)
     return restored(image.resize(as_floats(value), shape, methods[interpolation], antialias), value)
-
-
-def restored(values: Array, like: Array) -> Array:
-    """Return what was interpolated in the dtype of images, rounded and clipped."""
-    return narrowed(values, like) if like.dtype in dtypes.FLOATS else clipped(vnp.round(values), like)
 
 
 def resized_crop(
