@@ -202,8 +202,8 @@ def _as_uncommon_dtype(spec: Any) -> np.dtype:
     try:
         dtype = np.dtype(spec)
     except (TypeError, ValueError):
-        name = _ABBREVIATIONS.get(spec) if isinstance(spec, str) else None
-        remedy = "give one such as 'float32', numpy.int64 or float" if name is None else f"it is {name!r} here"
+        full = _ABBREVIATIONS.get(spec) if isinstance(spec, str) else None
+        remedy = "give one such as 'float32', numpy.int64 or float" if full is None else f"it is {full!r} here"
         raise DTypeError(f"dtype: {spec!r} does not name a dtype; {remedy}") from None
     if dtype in _SPECS:
         return _SPECS[dtype]
