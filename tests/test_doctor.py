@@ -35,6 +35,13 @@ def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (missing.state, missing.remedy) == ("warning", "pip install scipy")
 
 
+def test_a_free_threaded_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [d for d in run().diagnoses if d.name == "Python"]
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    (lock,) = [d for d in run().diagnoses if d.name == "Python"]
+    assert lock.state == "warning" and "PYTHON_GIL=1" in lock.remedy
+
+
 def test_a_wrong_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_self_test", lambda device: 0.5)
     completed = run()

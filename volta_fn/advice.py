@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.lazy_imports import deferred, hide_private_names, is_installed, load
+from volta_fn.signatures import signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,6 +26,9 @@ _STEP = "a step is `updates, state = optimizer.update(grads, state, params)`, th
 _MODE = "a module has no mode of its own: `state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
 _PARAMETERS = "a module is a pytree of its parameters: pass it itself to `vf.grad`, `optimizer.init` and `vf.tree.leaves`"
 _LOAD = "`vf.io.load_state_dict(model, vf.io.load_safetensors(path))` is the model with a file's arrays"
+_PARALLEL = "vf.shard_map over a mesh of devices or processes (docs/scaling.md)"
+_PRETRAINED = "vf.io.load_pretrained(folder), or nn.CausalLM.init(key, config) with random weights"
+_LOW = "a loss that casts the model, lambda x: x.astype('bfloat16') (docs/guides/mixed_precision.md)"
 _ZERO = "gradients are never accumulated in place, so there is nothing to reset: `vf.grad` returns new ones in every call"
 
 ARRAYS: dict[str, str] = {
@@ -39,6 +43,7 @@ ARRAYS: dict[str, str] = {
     "numpy": "`np.asarray(x)` is the NumPy array",
     "float": "dtypes change with `x.astype('float32')`",
     "half": "dtypes change with `x.astype('float16')`",
+    "bfloat16": "dtypes change with `x.astype('bfloat16')`",
     "double": "dtypes change with `x.astype('float64')`",
     "long": "dtypes change with `x.astype('int64')`",
     "int": "dtypes change with `x.astype('int32')`",
@@ -96,7 +101,7 @@ MODULES: dict[str, str] = {
     "load_state_dict": f"{_LOAD}; PyTorch's state dicts pass through `vf.io.from_torch(model)` before",
     "train": _MODE,
     "eval": _MODE,
-    "to": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
+    "to": f"`vf.tree.map(lambda x: x.astype(dtype), model)` changes the dtype, `vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
     "cuda": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
     "cpu": f"`vf.device_put(model, 'cpu')` moves a model: {_DEVICES}",
     "zero_grad": _ZERO,
@@ -112,6 +117,10 @@ MODULES: dict[str, str] = {
     "trainable_variables": _PARAMETERS,
     "requires_grad_": "`vf.optim.partition` or `vf.optim.masked` freezes parameters, and `vf.lax.stop_gradient` values",
     "half": "`vf.tree.map(lambda x: x.astype('float16'), model)` changes the dtype",
+    "bfloat16": "`vf.tree.map(lambda x: x.astype('bfloat16'), model)` changes the dtype",
+    "astype": "`vf.tree.map(lambda x: x.astype(dtype), model)` changes the dtype",
+    "generate": "`vf.nn.generate(model, tokens, max_new_tokens)` continues a prompt",
+    "save_pretrained": "`vf.io.save_pretrained(folder, model)` writes a folder in Hugging Face's format",
     "modules": "a module is a pytree: `vf.tree.leaves(model, is_leaf=…)` and `model.children()` have its parts",
     "register_buffer": "arrays that no gradient changes are fields, too: wrap them in `vf.lax.stop_gradient`, or pass them as state",
     "apply": "a layer is called: `model(x)`; it holds its own parameters",
@@ -137,6 +146,19 @@ KEYWORDS: dict[str, str] = {
     "rng": "key",
     "dim": "axis",
     "keepdim": "keepdims",
+    "weight_decay": "optim.adamw, or optim.add_decayed_weights in a chain",
+    "sampler": "the dataset, as data.Subset(dataset, indices)",
+    "max_length": "max_new_tokens",
+    "do_sample": "key, and with it temperature, top_k or top_p",
+    "num_beams": "the function nn.beam_search",
+    "eos_token_id": "stop_tokens",
+    "pad_token_id": "pad_token",
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "target_modules": "where",
+    "bits": "scheme, 'int8' or 'int4'",
+    "load_in_4bit": "scheme, 'nf4' or 'int4'",
+    "load_in_8bit": "scheme, 'int8'",
 }
 
 #: Replacements of names of PyTorch, NumPy and Optax, by package.
@@ -152,6 +174,7 @@ NAMES: dict[str, dict[str, str]] = {
         "GradientTape": "vf.grad, vf.vjp and vf.jvp, which take a function",
         "tree_map": "vf.tree.map", "tree_multimap": "vf.tree.map",
         "set_grad_enabled": "nothing of the kind: only vf.grad differentiates", "live_arrays": "vf.device_memory_stats()",
+        "autocast": _LOW, "amp": _LOW, "set_default_dtype": "the argument dtype, as in nn.Linear.init(key, 3, 2, dtype='bfloat16')",
     },
     "volta_fn.numpy": {
         "tensor": "numpy.array", "cat": "numpy.concatenate", "random": "vf.random, whose functions take a key",
@@ -167,11 +190,20 @@ NAMES: dict[str, dict[str, str]] = {
         "ParameterList": "a list or tuple of arrays as a field", "ModuleDict": "a dict of modules as a field",
         "CrossEntropyLoss": "nn.losses.cross_entropy(logits, labels)", "MSELoss": "nn.losses.mse_loss(prediction, target)",
         "BCEWithLogitsLoss": "nn.losses.binary_cross_entropy_with_logits(logits, target)",
-        "DataParallel": "vf.vmap over the batch", "init": "nn.initializers", "Dense": "nn.Linear", "Conv": "nn.Conv2d",
+        "DataParallel": _PARALLEL, "parallel": _PARALLEL, "functional": "nn itself, as nn.relu(x) and nn.cross_entropy(logits, labels)",
+        "Llama": _PRETRAINED, "LlamaForCausalLM": _PRETRAINED, "AutoModelForCausalLM": _PRETRAINED, "GPT2LMHeadModel": _PRETRAINED,
+        "freeze": "optim.partition, or nn.partition(model, filter) and the gradient by its first part (docs/guides/cookbook.md)",
+        "LoraConfig": "nn.lora(model, key, rank)", "get_peft_model": "nn.lora(model, key, rank)",
+        "quantize_": "nn.quantize(model, scheme)", "init": "nn.initializers", "Dense": "nn.Linear", "Conv": "nn.Conv2d",
         "ReLU": "nn.relu, a function", "GELU": "nn.gelu, a function", "SiLU": "nn.silu, a function", "Tanh": "nn.tanh, a function",
         "Sigmoid": "nn.sigmoid, a function", "Softmax": "nn.softmax, a function", "LeakyReLU": "nn.leaky_relu, a function",
-        "Transformer": "nn.TransformerEncoder and nn.TransformerDecoder", "utils": "vf.tree.map over the parameters",
+        "Transformer": "nn.TransformerEncoder and nn.TransformerDecoder",
+        "utils": "optim.clip_by_global_norm in a chain to clip, or vf.tree.map over the parameters",
         "compact": "a classmethod `init` that makes the layers, and `__call__`", "static_field": "nn.static()", "field": "nn.static()",
+        "max_pool2d": "nn.MaxPool2d.init(2)(x)", "avg_pool2d": "nn.AvgPool2d.init(2)(x)", "max_pool1d": "nn.MaxPool1d.init(2)(x)",
+        "adaptive_avg_pool2d": "nn.AdaptiveAvgPool2d.init(1)(x), or x.mean((2, 3))", "linear": "x @ weight + bias, or nn.Linear",
+        "dropout": "nn.Dropout.init(0.5)(x, key=key, training=True)", "BCELoss": "nn.losses.binary_cross_entropy(probabilities, target)",
+        "KLDivLoss": "nn.losses.kl_div", "conv2d": "nn.Conv2d, or lax.conv_general_dilated",
         "L1Loss": "nn.losses.l1_loss(prediction, target)", "NLLLoss": "nn.losses.nll_loss(log_probabilities, labels)",
     },
     "volta_fn.nn.metrics": {
@@ -192,16 +224,29 @@ NAMES: dict[str, dict[str, str]] = {
         "ExponentialLR": "optim.exponential_decay in place of learning_rate",
         "CosineAnnealingLR": "optim.cosine_decay_schedule in place of learning_rate",
         "OneCycleLR": "optim.cosine_onecycle_schedule in place of learning_rate",
+        "GradScaler": "optim.apply_if_finite, and a loss times a constant (docs/guides/mixed_precision.md)",
         "ReduceLROnPlateau": "optim.contrib.reduce_on_plateau", "clip_grad_norm_": "optim.chain(optim.clip_by_global_norm(1.0), optimizer)",
     },
     "volta_fn.data": {
         "TensorDataset": "data.ArrayDataset(*arrays)", "Dataloader": "data.DataLoader", "TensorDatasets": "data.ArrayDataset",
         "SubsetRandomSampler": "data.Subset(dataset, indices)", "Sampler": "data.DataLoader(…, shuffle=True, key=key)",
+        "Compose": "data.compose(*transforms)", "default_collate": "data.stack",
+        "DistributedSampler": "data.DataLoader(…, shard=(vf.process_index(), vf.process_count()))",
         "IterableDataset": "an object with __len__ and __getitem__, for data.DataLoader",
     },
     "volta_fn.io": {
         "save": "io.save_safetensors", "load": "io.load_safetensors", "load_pytorch": "io.from_torch", "dump": "io.save_safetensors",
         "SummaryWriter": "io.TensorBoardLogger",
+    },
+    "volta_fn.vision.transforms": {
+        "ToTensor": "data.to_float, of arrays (batch, channels, rows, columns)", "Compose": "data.compose(*transforms)",
+        "Normalize": "data.normalize(mean, std)", "RandomHorizontalFlip": "data.random_horizontal_flip()",
+        "RandomCrop": "data.random_crop(padding)",
+    },
+    "volta_fn.distributed": {
+        "init_process_group": "vf.distributed.initialize()", "get_rank": "vf.process_index()", "get_world_size": "vf.process_count()",
+        "all_reduce": "vf.lax.psum or vf.lax.pmean in vf.shard_map", "all_gather": "vf.lax.all_gather in vf.shard_map",
+        "barrier": "nothing of the kind: collectives wait for each other", "DistributedDataParallel": _PARALLEL,
     },
 }  # fmt: skip
 
@@ -296,7 +341,7 @@ def note_of_call(message: str) -> str | None:
     for path in elsewhere(function):
         package, _, name = path.rpartition(".")
         try:
-            names = list(deferred("inspect").signature(getattr(load(package), name)).parameters)
+            names = list(signature(getattr(load(package), name)).parameters)
         except (TypeError, ValueError):  # no function, or one without a signature
             continue
         instead = [KEYWORDS[keyword]] if KEYWORDS.get(keyword) in names else closest(keyword, names)
@@ -339,8 +384,7 @@ def explained(function: F) -> F:
 
 
 def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -> str:
-    inspect = deferred("inspect")
-    every = inspect.signature(function).parameters.values()
+    every = signature(function).parameters.values()
     parameters = [p for p in every if p.name not in ("self", "cls") and p.kind is not p.VAR_KEYWORD]
     names = [p.name for p in parameters]
     texts = [p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters]

@@ -81,6 +81,9 @@ def doctor() -> Report:
 def _versions() -> Iterator[Diagnosis]:
     version = sys.modules["volta_fn"].__version__
     yield Diagnosis("volta_fn", _OK, f"{version}, Python {platform.python_version()}, NumPy {np.__version__}")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        detail = "without its lock (free-threaded), which is not supported: calls are slower, and threads may meet in the middle of one"
+        yield Diagnosis("Python", _WARNING, detail, "use the ordinary build of Python, or set PYTHON_GIL=1")
     yield Diagnosis("machine", _OK, f"{platform.platform()}, {os.cpu_count()} CPUs, {thread_count()} threads")
 
 

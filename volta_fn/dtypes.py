@@ -182,6 +182,12 @@ def as_dtype(spec: Any) -> np.dtype:
         return _as_uncommon_dtype(spec)
 
 
+#: What drivers and other packages call dtypes.
+_ABBREVIATIONS = {
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "fp8": "float8_e4m3fn",
+}  # fmt: skip
+
+
 def _as_uncommon_dtype(spec: Any) -> np.dtype:
     if spec is None:
         raise DTypeError("dtype: None is not a dtype; leave the argument out for the default")
@@ -196,7 +202,9 @@ def _as_uncommon_dtype(spec: Any) -> np.dtype:
     try:
         dtype = np.dtype(spec)
     except (TypeError, ValueError):
-        raise DTypeError(f"dtype: {spec!r} does not name a dtype; give one such as 'float32', numpy.int64 or float") from None
+        full = _ABBREVIATIONS.get(spec) if isinstance(spec, str) else None
+        remedy = "give one such as 'float32', numpy.int64 or float" if full is None else f"it is {full!r} here"
+        raise DTypeError(f"dtype: {spec!r} does not name a dtype; {remedy}") from None
     if dtype in _SPECS:
         return _SPECS[dtype]
     if dtype == float0:

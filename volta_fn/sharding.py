@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import tree
+from volta_fn import advice, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.devices.device import Device, local_devices, process_count
 from volta_fn.core.devices.device import devices as all_devices
@@ -303,6 +303,7 @@ def _from_first_process(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
 INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "INFERRED"})()
 
 
+@advice.explained
 def shard_map(
     f: Callable[..., Any] | None = None,
     /,

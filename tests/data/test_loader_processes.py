@@ -119,11 +119,14 @@ def test_batches_are_in_memory_of_their_own():
     np.testing.assert_array_equal(np.concatenate([np.asarray(batch) for batch in batches]), np.arange(40.0).reshape(20, 2))
 
 
-def test_empty_arrays_and_numbers():
-    class Empty(Images):
-        def __getitem__(self, index: int) -> Any:
-            return np.zeros((0, 3), np.float32)
+class Empty(Images):
+    """Examples without numbers."""
 
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros((0, 3), np.float32)
+
+
+def test_empty_arrays_and_numbers():
     (batch,) = data.DataLoader(Empty(2), 2, workers=1, processes=True)
     assert batch.shape == (2, 0, 3)
 

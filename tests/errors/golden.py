@@ -5,11 +5,14 @@ python -m tests.errors.golden
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from volta_fn import nn, random
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "tools"))
@@ -50,9 +53,16 @@ def _container(name: str, module: str) -> type:
 STAND_INS = {"Series": _container("Series", "pandas.core.series"), "DataFrame": _container("DataFrame", "pandas.core.frame")}
 
 
+@functools.cache
+def language_model() -> nn.CausalLM:
+    """Return the smallest language model."""
+    sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return nn.CausalLM.init(random.key(0), nn.CausalLMConfig(model_type="llama", **sizes))
+
+
 def answer(case: Case) -> str:
     """Return what this package says."""
-    return mistakes.answer(case.volta, lambda: {**mistakes.own_names(), **STAND_INS})
+    return mistakes.answer(case.volta, lambda: {**mistakes.own_names(), **STAND_INS, "lm": language_model()})
 
 
 def answer_of_jax(case: Case) -> str:

@@ -216,7 +216,7 @@ def test_bad_files(tmp_path: Path) -> None:
     model = families.model_of("llama", tmp_path / "model")
     with pytest.raises(SerializationError, match=r"no adapter_config.json"):
         vf.io.load_adapter(tmp_path, model)
-    with pytest.raises(ArgumentError, match="adapters of one rank"):
+    with pytest.raises(ArgumentError, match="has no adapters"):
         vf.io.save_adapter(tmp_path, model)
     vf.io.save_adapter(tmp_path, nn.lora(model, vf.random.key(1), 2, where="*.q_proj"))
     config = json.loads((tmp_path / "adapter_config.json").read_text())

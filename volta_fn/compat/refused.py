@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
@@ -14,6 +13,7 @@ from volta_fn.core.arrays.array import as_value
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
 from volta_fn.primitives.callbacks import pure_callback
+from volta_fn.signatures import signature
 
 # Foreign functions of XLA: `UnsupportedError` where one would run.
 #
@@ -410,7 +410,7 @@ class custom_partitioning:  # JAX's name
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.partition is None:
             raise ArgumentError(f"custom_partitioning: {self.fun!r} has no rules; call its def_partition first")
-        return self.fun(*inspect.signature(self.fun).bind(*args, **kwargs).args)
+        return self.fun(*signature(self.fun).bind(*args, **kwargs).args)
 
 
 # Options that choose among XLA's ways to compile and to reduce.

@@ -7,7 +7,6 @@ kept with that function. `make_jaxpr` and `eval_shape` show what tracing gives.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -25,6 +24,7 @@ from volta_fn.dtypes import ExtendedDType
 from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, RefError
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
+from volta_fn.signatures import parameter_names
 from volta_fn.source import Position, current_scope, in_scope, user_code_position
 
 _structures = deferred("volta_fn.tree.structures")  # which loads optree
@@ -110,10 +110,7 @@ def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
 
 def argument_labels(function: Callable[..., Any], in_tree: Any) -> list[str]:
     """Label each leaf of ``(args, kwargs)`` by argument and path: ``params['w']``."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = parameter_names(function)
     labels = []
     for path in _structures.paths_of(in_tree):
         position = getattr(path[1], "idx", None)

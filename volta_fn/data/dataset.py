@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
 
 import numpy as np
 
-from volta_fn import dtypes, random, tree
+from volta_fn import advice, dtypes, random, tree
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
 from volta_fn.random.keys import as_key
@@ -344,6 +344,7 @@ def _joined(leaves: Sequence[Any]) -> np.ndarray:
     return np.concatenate(arrays)
 
 
+@advice.explained
 def random_split(key: Any, dataset: Examples, lengths: Sequence[int] | Sequence[float]) -> list[Subset]:
     """Split a dataset randomly in subsets of the given lengths or fractions.
 

@@ -168,11 +168,12 @@ class DataLoader(Generic[Batch]):
         collate: makes a batch of a list of examples; by default the dataset's `gather`, or else `stack`.
         augment: a random transform of batches, ``augment(key, batch)``, which the workers run.
         workers: the number of threads that load batches ahead of time; 0 loads them on demand.
-        processes: whether the workers are processes instead, started as the platform does by default, or by "fork", "spawn" or
-            "forkserver". They are for datasets whose work is Python's: of threads, only one runs Python at a time. Arrays come back
-            through shared memory. The dataset, `collate` and `augment` run in a worker on its CPU; before each batch it seeds the global
-            random numbers of Python and NumPy, by the key if there is one, and `worker_info` tells its number. "spawn" and "forkserver"
-            send the functions to the workers, which can be done if they are defined at the top of a module.
+        processes: whether the workers are processes instead, started as Python does by default (on Linux "fork", from Python 3.14 on
+            "forkserver"), or by "fork", "spawn" or "forkserver". They are for datasets whose work is Python's: of threads, only one runs
+            Python at a time. Arrays come back through shared memory. The dataset, `collate` and `augment` run in a worker on its CPU;
+            before each batch it seeds the global random numbers of Python and NumPy, by the key if there is one, and `worker_info` tells
+            its number. "spawn" and "forkserver" send the functions to the workers, which can be done if they are defined at the top of a
+            module.
         prefetch: the number of batches per worker that may be loaded ahead of time.
         device: the device of the arrays (default: the default device).
         first_epoch: the epoch of the first iteration. A resumed run gives the number of epochs that are done, or calls `restore`; else it

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from volta_fn import dtypes, lax, nn, random
+from volta_fn import advice, dtypes, lax, nn, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.data.dataset import Dataset, Indices, position, positions
-from volta_fn.errors import ArgumentError, DataError, DTypeError, OutOfBoundsError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError, ShapeError
 from volta_fn.random.keys import as_key
 from volta_fn.transforms.vmap import vmap
 
@@ -32,6 +32,7 @@ class RandomTransform:
 
     function: Callable[[Any, Any], Any]
 
+    @advice.explained
     def __call__(self, key: Any, x: Any) -> Any:
         """Return the transformed `x`, the same for the same key."""
         return self.function(as_key(key), x)
@@ -40,7 +41,7 @@ class RandomTransform:
 def compose(*transforms: Transform | RandomTransform) -> Any:
     """Chain transforms, the first one first.
 
-    The chain is a `RandomTransform` if one of them is; each has a key of its own.
+    The chain is a `RandomTransform` if one of them is; each has a key of its own. Raises `ArgumentTypeError` for what is no function.
 
     >>> import numpy as np, volta_fn as vf
     >>> prepare = vf.data.compose(vf.data.to_float, vf.data.normalize(0.5, 0.25))
@@ -50,6 +51,8 @@ def compose(*transforms: Transform | RandomTransform) -> Any:
     >>> augment(0, np.zeros((8, 3, 4, 4), np.uint8)).shape
     (8, 3, 4, 4)
     """
+    if wrong := [transform for transform in transforms if not callable(transform)]:
+        raise ArgumentTypeError(f"compose: transforms are functions, one argument each, compose(first, second); got {wrong[0]!r:.60}")
 
     def apply(key: Any, x: Any) -> Any:
         for number, transform in enumerate(transforms):
@@ -155,6 +158,7 @@ def random_horizontal_flip(probability: float = 0.5) -> RandomTransform:
     return RandomTransform(transform)
 
 
+@advice.explained
 def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0) -> RandomTransform:
     """Make the random transform that pads images and cuts out a window.
 

@@ -6,7 +6,6 @@ A file may hold anything, and the rules of primitives assume valid parameters.
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import math
 from collections import OrderedDict
@@ -35,6 +34,7 @@ from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
 from volta_fn.primitives.random import RandomAlgorithm
 from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.signatures import signature
 from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of, registry_entry
 
 # Errors of damaged files.
@@ -306,7 +306,7 @@ def _names(primitive: Primitive) -> tuple[frozenset[str] | None, frozenset[str]]
             continue
         if isinstance(rule, np.ufunc):
             return frozenset(), frozenset()
-        rules = inspect.signature(rule).parameters.values()
+        rules = signature(rule).parameters.values()
         if all(p.kind is not p.VAR_KEYWORD for p in rules):
             return frozenset([p.name for p in rules if p.kind is p.KEYWORD_ONLY]) - {"out"}, frozenset()
     return None, frozenset()

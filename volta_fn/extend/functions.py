@@ -20,6 +20,7 @@ from volta_fn.core.staging import function_name
 from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.signatures import parameter_names
 from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 
@@ -154,11 +155,7 @@ class DebugInfo(NamedTuple):
 
 def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> DebugInfo:
     """Return the description of a function for messages."""
-    try:
-        names = tuple(inspect.signature(fun).parameters)
-    except (TypeError, ValueError):
-        names = ()
-    return DebugInfo(traced_for, function_name(fun), names)
+    return DebugInfo(traced_for, function_name(fun), tuple(parameter_names(fun)))
 
 
 @transformation_with_aux2

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from volta_fn import dtypes, tree
+from volta_fn import advice, dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.devices import distribution
@@ -354,6 +354,7 @@ class Checkpointer:
         self._terminated = False
         self._handlers: list[Any] = []
 
+    @advice.explained
     def save(self, step: int, state: Any, *, force: bool = False) -> None:
         """Save the state of a step, and remove the checkpoints beyond `keep`.
 
@@ -416,6 +417,7 @@ class Checkpointer:
         """Return True if SIGTERM has arrived, so that the next `save` is the last one."""
         return self._terminated
 
+    @advice.explained
     def restore(self, template: Any, step: int | None = None) -> Any:
         """Restore a step's state, by default the latest, and the loader's position.
 

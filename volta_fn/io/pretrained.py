@@ -321,8 +321,11 @@ def save_adapter(folder: str | os.PathLike[str], model: CausalLM) -> None:
     >>> vf.nn.tree_equal(same, adapted)
     True
     """
+    _check_order("save_adapter", folder)
     layers = _linear_layers(model)
     adapters = {name: node for name, node in layers.items() if isinstance(node, LoRA)}
+    if not adapters:
+        raise ArgumentError("save_adapter: the model has no adapters; nn.lora(model, key, rank) adds them, nn.merge_lora takes them away")
     kinds = {(node.lora_A.shape[0], node.scale, node.magnitude is not None) for node in adapters.values()}
     if len(kinds) != 1:
         raise ArgumentError(f"save_adapter: adapters of one rank, scale and kind are needed, got {len(kinds)} kinds of {len(adapters)}")
@@ -362,6 +365,7 @@ def load_adapter(folder: str | os.PathLike[str], model: CausalLM) -> CausalLM:
         SerializationError: a file is missing. CorruptFileError: a file is damaged.
         ArgumentError: adapters of another kind, or with biases or whole layers. StateDictError: the adapters do not fit the model.
     """
+    _check_order("load_adapter", folder)
     path = Path(folder)
     for name in (_CONFIG, _WEIGHTS):
         if not (path / name).is_file():
@@ -384,6 +388,11 @@ def load_adapter(folder: str | os.PathLike[str], model: CausalLM) -> CausalLM:
         )
     changed: CausalLM = tree.map(lambda node: adapters.get(id(node), node), model, is_leaf=lambda node: isinstance(node, Projection))
     return changed
+
+
+def _check_order(name: str, folder: Any) -> None:
+    if isinstance(folder, CausalLM):
+        raise ArgumentTypeError(f"{name}: the folder comes first: {name}(folder, model)")
 
 
 def _check_adapter(entries: dict[str, Any]) -> None:

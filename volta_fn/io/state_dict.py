@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -295,6 +296,8 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
     """
     if not isinstance(state, Mapping):
         mapper = " Call the mapper with a state dict first: load_state_dict(model, mapper(state))." if callable(state) else ""
+        if isinstance(state, (str, os.PathLike)):
+            mapper = f" io.load_safetensors({os.fspath(state)!r}) reads one from a file."
         raise ArgumentTypeError(f"load_state_dict: the state is a dict of arrays by name, got {type(state).__name__}.{mapper}")
     diff, fitting = _compare(template, state, cast)
     if strict and diff:

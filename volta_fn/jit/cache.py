@@ -17,7 +17,6 @@ complete key and may have to trace. `jit` of a function that was jitted before, 
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import warnings
 import weakref
@@ -41,6 +40,7 @@ from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import SHARDED, forget_kernels
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
+from volta_fn.signatures import parameter_names, signature_of
 from volta_fn.source import user_location
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Request:
         outer, _, _ = getattr(self.fun, "__qualname__", "").rpartition(".")
         if not outer or outer.endswith("<locals>"):
             return None
-        return next(iter(inspect.signature(self.fun).parameters), None)
+        return next(iter(parameter_names(self.fun)), None)
 
     def donated(self) -> tuple[bool, ...]:
         """Return for each leaf whether its argument is donated."""
@@ -182,9 +182,8 @@ def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_k
         merged = [static_args[i] if i in static_args else next(rest) for i in range(count)]
         return fun(*merged, **kwargs, **static_kwargs)
 
-    try:
-        signature = inspect.signature(fun)
-    except (TypeError, ValueError):
+    signature = signature_of(fun)
+    if signature is None:
         return with_statics
     # Labels of arguments are read from it, by the positions among those that are not static.
     dynamic = [p for i, p in enumerate(signature.parameters.values()) if i not in static_args and p.name not in static_kwargs]
@@ -231,12 +230,10 @@ def resolve_options(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
         return _NO_OPTIONS
     nums, names = _as_tuple(argnums), _as_tuple(argnames)
     donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-        if donate_names:
-            raise ArgumentError(f"{function_name(fun)} has no signature: use donate_argnums instead of donate_argnames") from None
+    signature = signature_of(fun)
+    if signature is None and donate_names:
+        raise ArgumentError(f"{function_name(fun)} has no signature: use donate_argnums instead of donate_argnames")
+    parameters = [] if signature is None else list(signature.parameters.values())
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters

@@ -25,6 +25,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
+from volta_fn.signatures import signature
 
 if TYPE_CHECKING:
     from volta_fn.jit.stages import Lowered
@@ -149,7 +150,7 @@ class _Signature:
     def __get__(self, function: Jitted[..., Any] | None, owner: type) -> inspect.Signature:
         if function is None:  # the class has one of its own
             raise AttributeError("__signature__")
-        return inspect.signature(function._fun)
+        return signature(function._fun)
 
 
 class Jitted(JittedFunction, Generic[P, R_co]):

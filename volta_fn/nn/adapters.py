@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self, TypeVar
 
-from volta_fn import lax, random, tree
+from volta_fn import advice, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import accumulator
@@ -121,6 +121,7 @@ def _is_whole(node: Any) -> bool:
     return isinstance(node, (Linear, Projection, LoRA, WeightNorm, SpectralNorm))
 
 
+@advice.explained
 def lora(
     model: T,
     key: Any,
@@ -186,7 +187,8 @@ def lora(
 def lora_filter(model: T) -> T:
     """Return a tree of booleans, True for the adapters' parameters alone.
 
-    It is for `nn.partition`: optimizers and gradients then see the trained part, and `io.save_safetensors` saves it alone.
+    It is for `nn.partition`: optimizers and gradients then see the trained part, and `io.save_safetensors` saves it alone. Raises
+    `ArgumentError` for a model without adapters.
 
     >>> mlp = nn.lora(nn.MLP.init(vf.random.key(0), 4, 2, width_size=8, depth=1), vf.random.key(1), rank=2)
     >>> trained, frozen = nn.partition(mlp, nn.lora_filter(mlp))
@@ -196,6 +198,8 @@ def lora_filter(model: T) -> T:
     >>> vf.grad(loss)(trained, jnp.ones((3, 4))).layers[0].lora_B.shape
     (8, 2)
     """
+    if not any(isinstance(node, LoRA) for node in tree.leaves(model, is_leaf=lambda node: isinstance(node, LoRA))):
+        raise ArgumentError(f"lora_filter: {type(model).__name__} has no adapters to train; nn.lora(model, key, rank) adds them")
     marked: T = tree.map(_flags_of, model, is_leaf=lambda node: isinstance(node, LoRA))
     return marked
 

@@ -8,7 +8,6 @@ of subclasses of the layers' classes, so that the model's code finds everything 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from volta_fn.jit.compile import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.primitives.control_flow.loops import cond_p
+from volta_fn.signatures import signature
 from volta_fn.source import current_scope
 
 __all__ = ["Summary", "SummaryRow", "summary"]
@@ -140,14 +140,14 @@ class _Arguments:
                 raise ArgumentTypeError(
                     f"summary: an input is an array or its type, as ShapeDtypeStruct({value}, 'float32'), got its shape"
                 )
-        signature = inspect.signature(type(model).__call__)
+        declared = signature(type(model).__call__)
         try:
-            bound = signature.bind(model, *inputs, **options).arguments
+            bound = declared.bind(model, *inputs, **options).arguments
         except TypeError as error:
             if str(error).endswith("'state'"):
                 apply(model, None)  # which says how state is passed
             raise ArgumentTypeError(
-                f"summary: {error}, for the call of {name}, whose arguments are {', '.join(list(signature.parameters)[1:])}. "
+                f"summary: {error}, for the call of {name}, whose arguments are {', '.join(list(declared.parameters)[1:])}. "
                 "Inputs follow the model: summary(model, x, y, mask=mask)"
             ) from None
         self.leaves, self.structure = tree.flatten((inputs, options))

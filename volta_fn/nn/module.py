@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import FunctionType
@@ -32,6 +31,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
+from volta_fn.signatures import has_annotations, signature
 from volta_fn.source import current_scope, is_internal
 from volta_fn.tree.registry import FIELDS
 
@@ -104,12 +104,14 @@ class Module:
         own_init = "__init__" in vars(cls)
         if own_init:
             cls.__init__ = _completed(cls.__init__)  # type: ignore[method-assign]
-        elif not inspect.get_annotations(cls):
+        elif not has_annotations(cls):
             cls.__init__ = cls.__init__  # type: ignore[method-assign]  # a class without new fields is created like its base
         is_generated = "__init__" not in vars(cls)
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
         if is_generated and not is_internal(cls.__module__):
             cls.__init__ = _of_this_module(vars(cls)["__init__"])  # type: ignore[method-assign]
+        if is_generated:
+            cls.__init__ = _explained(vars(cls)["__init__"])  # type: ignore[method-assign]
         del cls.__setattr__, cls.__delattr__  # those of Module raise helpful errors
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
         cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
@@ -325,7 +327,7 @@ def _has_modules(value: Any) -> bool:
 def _named_in_call(cls: type) -> frozenset[str]:
     if "__call__" not in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
         return frozenset()
-    return frozenset(EXTRAS).intersection(inspect.signature(cls.__call__).parameters)
+    return frozenset(EXTRAS).intersection(signature(cls.__call__).parameters)
 
 
 def unfolding(value: Any, title: str) -> str:
@@ -403,6 +405,27 @@ def _of_this_module(initialise: FunctionType) -> Callable[..., None]:
     return functools.update_wrapper(function, initialise)
 
 
+def _explained(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Let a generated `__init__` called with other arguments name the class's `init`.
+
+    Those who know PyTorch pass it the sizes.
+    """
+
+    @functools.wraps(initialise)
+    def run(self: Module, *args: Any, **kwargs: Any) -> None:
+        try:
+            initialise(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None or not hasattr(type(self), "init"):
+                raise
+            raise ArgumentTypeError(
+                f"{type(self).__name__}(…) takes the parameters themselves; {_usage(type(self))} draws initial ones "
+                f"({str(error).partition('() ')[2]})"
+            ) from None
+
+    return run
+
+
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:
     """Let a custom `__init__` set the declared fields; check them when it returns."""
 
@@ -445,7 +468,7 @@ def _check_child(module: Module, name: str, value: Any) -> None:
 
 
 def _usage(cls: Any) -> str:
-    names = [p.name for p in inspect.signature(cls.init).parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    names = [p.name for p in signature(cls.init).parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     return f"{cls.__name__}.init({', '.join(names)})"
 
 

@@ -36,6 +36,7 @@ from volta_fn.optim.numerics import (
     safe_increment,
     widened,
 )
+from volta_fn.signatures import signature
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
@@ -109,7 +110,7 @@ class _NamedSchedule:
 @functools.cache
 def _numeric(function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the parameters that are numbers (None for others): by position, by name."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature(function).parameters.values()
     by_name = {p.name: p if _NUMERIC.fullmatch(str(p.annotation)) and not _OTHER.search(p.name) else None for p in parameters}
     positional = [by_name[p.name] for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return positional, by_name

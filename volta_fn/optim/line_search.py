@@ -24,6 +24,7 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
+from volta_fn.signatures import signature
 from volta_fn.transforms.grad import grad as gradient_of
 from volta_fn.transforms.grad import value_and_grad
 
@@ -40,7 +41,7 @@ __all__ = [
 
 def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Array]:
     """Bind extra arguments of `update` to the loss; `ArgumentTypeError` for others."""
-    parameters = inspect.signature(value_fn).parameters
+    parameters = signature(value_fn).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = sorted(set(extra_args) - set(parameters))
         if unknown:

@@ -36,6 +36,7 @@ from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
+from volta_fn.signatures import signature_of
 from volta_fn.transforms.differentiation import (
     JVPTrace,
     JVPTracer,
@@ -198,14 +199,6 @@ def _python_numbers(leaves: Sequence[Any]) -> dict[int, Any]:
     They stay numbers for a user's function and rules, as in JAX, unless the call becomes part of a program.
     """
     return {} if isinstance(current_trace(), JaxprTrace) else {i: x for i, x in enumerate(leaves) if type(x) in (bool, int, float, complex)}
-
-
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return a function's signature, or None if it has none."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -230,8 +230,14 @@ def _check_inputs(
             raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {aval.dtype.name}")
         if not aval.is_differentiable and not allow_int:
             raise GradientError(
-                f"grad needs inputs of floating dtype, but {where} has dtype {aval.dtype.name}. Convert it with .astype(float), "
-                "choose other arguments with argnums, or pass allow_int=True to get an empty gradient."
+                f"grad needs inputs of floating dtype, but {where} has dtype {aval.dtype.name}. "
+                + (
+                    "Differentiate by the rest of the pytree: trained, frozen = nn.partition(tree, nn.is_inexact_array); "
+                    "a quantised model is trained by adapters, nn.lora"
+                    if path[1:]
+                    else "Convert it with .astype(float), choose other arguments with argnums"
+                )
+                + ", or pass allow_int=True to get an empty gradient."
             )
 
 

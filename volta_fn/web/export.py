@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import html
-import inspect
 import json
 import os
 import re
@@ -39,6 +38,7 @@ from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
 from volta_fn.jit.stages import DeviceProfile, Lowered, plan_for, profile_of
 from volta_fn.lazy_imports import deferred, is_installed
+from volta_fn.signatures import signature, signature_of
 from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
@@ -182,7 +182,7 @@ def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> lis
 
 def _check_count(name: str, function: Function) -> None:
     try:
-        inspect.signature(function.function).bind(*function.arguments)
+        signature(function.function).bind(*function.arguments)
     except TypeError as error:
         raise ExportError(f"export_web: the function {name!r} is called with {len(function.arguments)} arguments: {error}") from None
     except ValueError:  # one without a signature
@@ -191,11 +191,9 @@ def _check_count(name: str, function: Function) -> None:
 
 def _parameters(function: Function) -> Iterator[str]:
     """Yield the names of as many parameters as there are arguments."""
-    try:
-        kinds = inspect.signature(function.function).parameters.values()
-        names = [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    except (TypeError, ValueError):
-        names = []
+    declared = signature_of(function.function)
+    kinds = [] if declared is None else declared.parameters.values()
+    names = [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for number in range(len(function.arguments)):
         yield names[number] if number < len(names) else f"input{number}"
 

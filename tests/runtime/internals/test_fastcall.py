@@ -60,6 +60,9 @@ def test_functions_outlive_what_made_them() -> None:
 
 def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastcall._knows_arrays()
+    with monkeypatch.context() as patch:
+        patch.setattr(fastcall, "_TYPE", 0)  # where a free-threaded Python has the number of a thread
+        assert not fastcall._knows_arrays()
     monkeypatch.setattr(fastcall, "_FLAGS", fastcall._FLAGS - 8)
     assert not fastcall._knows_arrays()
     monkeypatch.setattr(fastcall, "_FLAGS", 1 << 20)

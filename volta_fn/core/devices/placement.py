@@ -31,7 +31,7 @@ from volta_fn.core.devices.sharding import (
 )
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 
 # Types that show how values are split between devices, for `typeof`.
 #
@@ -392,15 +392,24 @@ def constrained_function(
 def sharding_for(placement: Any) -> Sharding:
     """Resolve a placement to a sharding.
 
-    That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own.
+    That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own. Raises `ArgumentError`
+    for a spec without a mesh, and `ArgumentTypeError` for what is no placement.
     """
     placement = getattr(placement, "sharding", placement)
     if isinstance(placement, PartitionSpec):
-        return NamedSharding(get_mesh(), placement)
+        mesh = get_mesh()
+        if not mesh.axis_names and placement.names():
+            raise ArgumentError(
+                f"{placement} names axes of a mesh, but none is set: NamedSharding(mesh, {placement}), or `with mesh:` around it"
+            )
+        return NamedSharding(mesh, placement)
     if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
         return NamedSharding(get_mesh(), placement.spec)
-    sharding: Sharding = placement
-    return sharding
+    if not isinstance(placement, Sharding):
+        raise ArgumentTypeError(
+            f"a placement is a device, its name, such as 'gpu:1', or a sharding, such as NamedSharding(mesh, P('x')); got {placement!r:.60}"
+        )
+    return placement
 
 
 @dataclass(frozen=True)

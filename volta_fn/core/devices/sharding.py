@@ -510,7 +510,7 @@ class NamedSharding(Sharding):
 
     def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
         if not isinstance(spec, PartitionSpec):
-            raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
+            raise ArgumentTypeError(f"a spec is a PartitionSpec of a mesh's axes, as P('x') or P(None, 'x'), got {spec!r:.80}")
         self._mesh: Any = mesh
         self._spec = spec
         self._memory_kind = memory_kind

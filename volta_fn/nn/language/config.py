@@ -256,6 +256,11 @@ class CausalLMConfig:
         if not self.num_key_value_heads:
             fill("num_key_value_heads", self.num_attention_heads)
         if not self.head_dim:
+            if self.hidden_size % self.num_attention_heads:
+                raise ArgumentError(
+                    f"CausalLMConfig: num_attention_heads={self.num_attention_heads} does not divide hidden_size={self.hidden_size}; "
+                    "choose another one, or give head_dim, the features of a head"
+                )
             fill("head_dim", self.hidden_size // self.num_attention_heads)
         if not self.layer_types:
             fill("layer_types", (FULL,) * self.num_hidden_layers)
@@ -342,8 +347,13 @@ class CausalLMConfig:
         """
         path = Path(folder) / "config.json"
         if not path.is_file():
+            download = (
+                ""
+                if path.parent.is_dir()
+                else ". Nothing is downloaded here: `hf download NAME --local-dir FOLDER` gets a model by its name"
+            )
             raise SerializationError(
-                f"{os.fspath(folder)}: there is no config.json; a folder of a model as Hugging Face saves it is needed"
+                f"{os.fspath(folder)}: there is no config.json; a folder of a model as Hugging Face saves it is needed{download}"
             )
         config, generation = cls.from_json(path), path.with_name("generation_config.json")
         eos = _read(generation).get("eos_token_id") if generation.is_file() else None

@@ -10,7 +10,7 @@ from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator, as_dtype
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.language.caches import CausalLMCache, FullCache, Placement, RollingCache
 from volta_fn.nn.language.config import SLIDING, CausalLMConfig
 from volta_fn.nn.language.layers import Cache, DecoderAttention, DecoderMLP, Projection, Rotation, SparseMLP, norm_of, rotary_rotation
@@ -219,8 +219,13 @@ class CausalLM(Module):
     def init(cls, key: Any, config: CausalLMConfig, *, remat: bool = False) -> Self:
         """Create the model with normal weights of the config's `initializer_range`.
 
-        Raises `ArgumentError` for an activation that is not supported.
+        Raises `ArgumentError` for an activation that is not supported, and `ArgumentTypeError` if `config` is none.
         """
+        if not isinstance(config, CausalLMConfig):
+            raise ArgumentTypeError(
+                f"CausalLM.init: the config is a nn.CausalLMConfig, got {type(config).__name__}; nn.CausalLMConfig.from_json(entries) "
+                "makes one of the entries of Hugging Face's config.json, and io.load_pretrained(folder) loads the weights, too"
+            )
         first, second, third = random.split(key, 3)
         keys = random.split(first, config.num_hidden_layers)
         weight = random.normal(second, (config.vocab_size, config.hidden_size), config.dtype) * config.initializer_range
@@ -355,7 +360,7 @@ class CausalLM(Module):
         if numbers.dtype not in INTEGERS:
             raise DTypeError(f"CausalLM: tokens are integers, got {numbers.aval}")
         if numbers.ndim != 2:
-            raise ShapeError(f"CausalLM: tokens have shape (batch, T), got {numbers.shape}")
+            raise ShapeError(f"CausalLM: tokens have shape (batch, T), got {numbers.shape}; a single text needs a batch axis, tokens[None]")
         if cache is not None:
             if key_mask is not None:
                 raise ArgumentError("CausalLM: with a cache leave key_mask out, and give init_cache the start of each row")

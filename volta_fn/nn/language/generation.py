@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import lax, random, tree
+from volta_fn import advice, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -53,6 +53,12 @@ def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for other tokens or none.
     """
+    text = next((row for row in (tokens if isinstance(tokens, (list, tuple)) else [tokens]) if isinstance(row, str)), None)
+    if text is not None:
+        raise DTypeError(
+            f"{name}: a prompt is a sequence of tokens, got the text {text!r:.40}. The model's tokenizer makes tokens of it, and text "
+            "of the new ones: tokenizers.Tokenizer.from_file(path).encode(text).ids, or volta_fn.chat.Conversation"
+        )
     is_batch = any(np.ndim(row) > 0 for row in tokens) if isinstance(tokens, (list, tuple)) else np.ndim(tokens) > 1
     rows = [np.asarray(row) for row in tokens] if is_batch else [np.asarray(tokens)]
     for row in rows:
@@ -158,6 +164,7 @@ class TokenStream(Iterator[np.ndarray]):
     5
     """
 
+    @advice.explained
     def __init__(
         self,
         model: CausalLM,
@@ -244,6 +251,7 @@ def _sampler(sampler: Any, key: Any, filters: dict[str, Any], penalty: float) ->
     return Sampler(**chosen, repetition_penalty=penalty), penalty != 1
 
 
+@advice.explained
 def generate(model: CausalLM, prompt_tokens: Any, max_new_tokens: int, **options: Any) -> Array:
     """Continue prompts, and return the new tokens.
 

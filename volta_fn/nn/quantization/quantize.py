@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import advice, dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
@@ -123,6 +123,7 @@ _WEIGHTS: dict[type[Module], _Weight] = {
 }
 
 
+@advice.explained
 def quantize(
     model: T,
     scheme: Scheme,

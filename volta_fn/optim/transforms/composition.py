@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,6 +26,7 @@ from volta_fn.optim.base import (
     with_extra_args_support,
 )
 from volta_fn.optim.numerics import all_finite, branch, count_zero, safe_increment, widest_real
+from volta_fn.signatures import signature
 
 __all__ = [
     "ApplyIfFiniteState",
@@ -523,15 +523,13 @@ def inject_hyperparams(
     Raises `ArgumentError` if `static_args` names an argument that does not exist.
     """
     static = {static_args} if isinstance(static_args, str) else set(static_args)
-    signature = inspect.signature(inner_factory)
-    if not static <= set(signature.parameters):
-        raise ArgumentError(
-            f"inject_hyperparams: static_args {sorted(static)} are not all among the arguments {list(signature.parameters)}"
-        )
+    declared = signature(inner_factory)
+    if not static <= set(declared.parameters):
+        raise ArgumentError(f"inject_hyperparams: static_args {sorted(static)} are not all among the arguments {list(declared.parameters)}")
 
     @functools.wraps(inner_factory)
     def factory(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
-        bound = signature.bind(*args, **kwargs)
+        bound = declared.bind(*args, **kwargs)
         bound.apply_defaults()
         return _injected(inner_factory, _sorted_settings(bound.arguments, static), hyperparam_dtype)
 

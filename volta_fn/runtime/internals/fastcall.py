@@ -360,8 +360,12 @@ def make_entry(addresses: Addresses) -> FunctionMaker:
 
 def _knows_arrays() -> bool:
     """Tell whether tuples and arrays are laid out as built-ins expect."""
-    # These read a tuple's first entry, and an array's address and flags.
-    if ctypes.c_size_t.from_address(id(pair := (object(), 1)) + tuple.__basicsize__).value != id(pair[0]):
+    # These read an object's type, a tuple's first entry, and an array's address and flags. In a free-threaded Python, which has the type
+    # elsewhere, no lock would keep other threads from a call's buffers either.
+    pair = (object(), 1)
+    if ctypes.c_size_t.from_address(id(pair) + _TYPE).value != id(tuple):
+        return False
+    if ctypes.c_size_t.from_address(id(pair) + tuple.__basicsize__).value != id(pair[0]):
         return False
     for array in (np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32).T):
         if type(array).__basicsize__ < _FLAGS + 4:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -22,6 +21,7 @@ from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
+from volta_fn.signatures import signature
 
 # Promotion of the arguments of special functions that are composed of others.
 
@@ -33,7 +33,7 @@ def composite(function: Function) -> Function:
 
     It is `fused`. Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
     """
-    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = [p.name for p in signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @fused
     @functools.wraps(function)

@@ -7,7 +7,6 @@ compute logarithms of probabilities that would underflow.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,8 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
+from volta_fn.signatures import parameter_names
+from volta_fn.signatures import signature as function_signature
 
 # Public functions: signature, promotion and docstring of a formula.
 #
@@ -48,11 +49,6 @@ def value_signature(x: Any, loc: Any = 0, scale: Any = 1) -> None:
 
 def probability_signature(q: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a probability, for distributions without shape parameters."""
-
-
-def parameter_names(signature: Callable[..., None]) -> list[str]:
-    """Return the names of a signature's parameters."""
-    return list(inspect.signature(signature).parameters)
 
 
 def with_promotion(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
@@ -102,7 +98,7 @@ def public_function(
         signature: a function with its parameters.
         namespace: the variables of the distribution's class, whose docstring describes it.
     """
-    declared = inspect.signature(signature)
+    declared = function_signature(signature)
     compute = with_promotion(evaluate, f"{namespace['__qualname__']}.{name}")
 
     @functools.wraps(signature)

@@ -5,7 +5,6 @@ The meaning of every primitive, and plans as Python functions.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg import solvers, spectral
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
+from volta_fn.signatures import parameter_names
 from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reductions
 from volta_fn.targets.numpy.memory import give, take, workspace
 
@@ -251,7 +251,7 @@ def out_results(eqn: Equation) -> Sequence[int]:
 
 @cache
 def _takes_out(function: Callable[..., Any]) -> bool:
-    return isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
+    return isinstance(function, np.ufunc) or "out" in parameter_names(function)
 
 
 @program_cache
