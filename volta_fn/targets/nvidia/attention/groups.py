@@ -10,7 +10,7 @@ kernels compute.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ _BOX, _TERMS = 64, 16
 
 #: The most axes of a tensor map besides features and rows.
 _HEAD_AXES = 3
+
+#: The body of a loop over tiles, of the number of a tile, the state, and whether its keys may be hidden from some queries.
+TileBody = Callable[[Value, list[Value], bool | None], list[Value]]
 
 #: Registers by warp groups that multiply and blocks of a multiprocessor: no more together than 128, 168 and 128 for each thread.
 _REGISTERS = {(1, 2): (40, 208), (2, 1): (24, 240), (3, 1): (32, 160)}
@@ -331,6 +334,26 @@ class GroupKernel(FragmentKernel, ABC):
         terms = [SharedMatrix(descriptor, (_TERMS * k * ROW) >> 4) for k in range(len(fragments))]
         steps = [GroupStep(*operands) for operands in zip(fragments, terms, strict=True)]
         return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
+
+    def over_tiles(self, middle: Value | None, masked_first: bool, begin: Sequence[Value], body: TileBody) -> list[Value]:
+        """Append the loop over all tiles, at least one: ``body(number, state, is_masked)``.
+
+        With rows in registers there are two loops, of tiles before and from `middle` on; masks are needed in one of them, which may be the
+        first. For ptxas 13.0 changes registers that products under way still read if there is a branch before these have ended. Otherwise,
+        or if `middle` is None, `is_masked` is None: then the body has to find out.
+        """
+        f = self.f
+        if middle is None or not self.schedule.retained:
+            return f.repeat(i32(0), self.count, i32(1), begin, lambda number, state: body(number, state, None))
+        first, second = i32(0), f.umin(middle, self.count)
+
+        def part(start: Value, end: Value, is_masked: bool, state: Sequence[Value]) -> list[Value]:
+            def loop() -> list[Value]:
+                return f.repeat(start, end, i32(1), state, lambda number, state: body(number, state, is_masked))
+
+            return f.branch(f.below(start, end), loop, lambda: state)
+
+        return part(second, self.count, not masked_first, part(first, second, masked_first, begin))
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
         """Wait for products, as `matrix_units.await_products` does."""
