@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
@@ -28,8 +28,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: Rows of sums that a warp has at a time.
 _ROWS = 16
 
-#: Columns that a lane computes at once.
-LANES = 4
+#: Columns that a lane computes at once, and the lines between whose loads and results no loop goes back: what they wait for comes together.
+LANES, TOGETHER = 4, 2
 
 
 class Results(ABC):
@@ -106,16 +106,17 @@ class _Elementwise(Results):
         unit, element = f.divided(place, LANES // self.lanes)
         x = f.plus(column, f.times(place, self.lanes))
 
-        def turn(k: Value, _: list[Value]) -> list[Value]:
-            line = f.plus(f.times(k, self.lanes), first)
-            at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
-            y = f.plus(row, line)
-            with f.only_if(self.inside(f, y, x)):
-                sums = f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
-                self.put(f, number, y, x, sums)
+        def turn(start: Value, _: list[Value]) -> list[Value]:
+            for k in range(TOGETHER):
+                line = f.plus(start, first, i32(k * self.lanes))
+                at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+                y = f.plus(row, line)
+                with f.only_if(self.inside(f, y, x)):
+                    sums = f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
+                    self.put(f, number, y, x, sums)
             return []
 
-        f.repeat(i32(0), i32(_ROWS // self.lanes), i32(1), [], turn)
+        f.repeat(i32(0), i32(_ROWS), i32(TOGETHER * self.lanes), [], turn)
 
 
 class Stored(_Elementwise):
@@ -211,13 +212,31 @@ class Rounded(Results):
 # Epilogues: a kernel's operations on the sums, in registers.
 
 
+#: Operations on bfloat16 that are one instruction for two numbers. Rounded once, their results are those of float32 rounded again: with
+#: more than twice as many digits, the first rounding does not matter (Figueroa 1995).
+_NARROW = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
+
+
 def operation(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """Emit an elementwise operation, which rounds to bfloat16 by an instruction."""
+    """Emit an elementwise operation, which rounds to bfloat16 by an instruction.
+
+    Numbers of bfloat16 are float32 here; LLVM leaves out conversions between operations on narrow ones.
+    """
     if dtype != BFLOAT16 or op in ("select_n", "bitcast_convert_type") or operands[0].dtype.kind in "iub":
         return apply(f, op, operands, dtype, params)
-    wide = apply(f, op, operands, _FLOAT32, params)
-    narrow = f.cast("fptrunc", wide.value, vector_of("bfloat", wide.lanes))
-    return Number(BFLOAT16, (f.cast("fpext", narrow, wide.value.type),))
+    if op in _NARROW:
+        return _widened(f, f.binary(_NARROW[op], *[_narrowed(f, x) for x in operands]))
+    return _widened(f, _narrowed(f, apply(f, op, operands, _FLOAT32, params)))
+
+
+def _narrowed(f: Function, number: Number) -> Value:
+    """Emit numbers of float32 rounded to bfloat16."""
+    return f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
+
+
+def _widened(f: Function, narrow: Value) -> Number:
+    """Emit narrow numbers as they are computed with."""
+    return Number(BFLOAT16, (f.cast("fpext", narrow, vector_of("float", lanes_of(narrow.type))),))
 
 
 def put(f: Function, number: Number, pointer: Value) -> None:
@@ -225,8 +244,7 @@ def put(f: Function, number: Number, pointer: Value) -> None:
     if number.dtype != BFLOAT16:
         store(f, number, pointer)
         return
-    narrow = f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
-    f.store(f.cast("bitcast", narrow, vector_of("i16", number.lanes)), pointer, 2)
+    f.store(f.cast("bitcast", _narrowed(f, number), vector_of("i16", number.lanes)), pointer, 2)
 
 
 class EpilogueScope(VectorScope):
@@ -240,6 +258,15 @@ class EpilogueScope(VectorScope):
         is_vector = self.is_vector(self.analysis.depends[node_number])
         operands = [self.spread(i) if is_vector else self.value(i) for i in node.operands]
         return operation(self.nest.f, node.op, operands, node.dtype, dict(node.params))
+
+    def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:
+        axis = self.vector_axis
+        step = 1 if lanes == 1 or axis is None else coefficient(self.nest.analysis.load_offsets[node_number], axis.axis)
+        if node.dtype != BFLOAT16 or node.mask or step != 1:
+            return super()._loaded(node_number, node, lanes)
+        f = self.nest.f
+        words = f.load(vector_of("i16", lanes), self.pointer(("load", node_number)), 2)
+        return _widened(f, f.cast("bitcast", words, vector_of("bfloat", lanes)))
 
     def store(self, index: int) -> None:
         """Emit a store."""
