@@ -49,15 +49,6 @@ bra WAIT_${:uid};
 DONE_${:uid}:
 }"""
 
-_WAIT_FOR_COUNTER = """{
-.reg .pred p;
-.reg .b32 v;
-WAIT_${:uid}:
-ld.acquire.gpu.global.u32 v, [$0];
-setp.lt.u32 p, v, $1;
-@p bra WAIT_${:uid};
-}"""
-
 _ARRIVE_IN_FIRST_LANE = """{
 .reg .pred first;
 setp.eq.u32 first, $1, 0;
@@ -311,16 +302,6 @@ class KernelFunction(Function):
             return low, high
         low, high = self.binary("shl", word, i32(16)), self.binary("and", word, i32(-0x10000))
         return self.cast("bitcast", low, "float"), self.cast("bitcast", high, "float")
-
-    # counters in memory, by which blocks wait for others
-
-    def arrive_at_counter(self, address: Value) -> None:
-        """Add 1 to a counter, once all that the thread has stored, or has waited for, is there."""
-        self.ptx("red.release.gpu.global.add.u32 [$0], 1;", address)
-
-    def wait_for_counter(self, address: Value, number: Value) -> None:
-        """Wait until a counter has reached a number; what was stored before is seen then."""
-        self.ptx(_WAIT_FOR_COUNTER, address, number)
 
     # vectors
 

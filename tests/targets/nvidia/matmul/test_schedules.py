@@ -17,16 +17,12 @@ from volta_fn.targets.nvidia.matmul.problem import (
     MatrixProduct,
     Schedule,
     WarpSchedule,
-    blocks,
     candidates,
     choose,
     chunk,
-    further_blocks,
     is_legal,
     matrix_product,
     read,
-    tail,
-    tiles,
 )
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -148,22 +144,6 @@ def test_long_sums_of_few_tiles_are_split() -> None:
         schedule = choose(p, device)
         assert schedule.splits > 4
         assert chunk(p, schedule.splits) * schedule.splits >= 512
-
-
-def test_further_blocks_have_the_multiprocessors_that_tiles_leave() -> None:
-    """Of 132 multiprocessors, tiles of the gradient of a transformer's weights leave many."""
-    for m, n in ((768, 3072), (3072, 768)):
-        p = existing(m, n, 4096, "TN")
-        schedule = choose(p, HOPPER)
-        assert isinstance(schedule, Schedule)
-        assert schedule.tails
-        down, across = tiles(p, schedule)
-        assert blocks(p, schedule) == down * across + further_blocks(p, schedule) <= HOPPER.processors
-        assert schedule.tails * tail(p, schedule) <= chunk(p, 1) - tail(p, schedule)
-    for p in (existing(4096, 3072, 768), existing(256, 256, 512)):  # tiles are enough, sums too short
-        schedule = choose(p, HOPPER)
-        assert isinstance(schedule, Schedule)
-        assert not schedule.tails
 
 
 def test_shipped_schedules_are_valid() -> None:

@@ -20,11 +20,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
-from volta_fn.targets.nvidia.matmul.kernels import WarpGroupKernel, WarpKernel, counters, partial_elements
-from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, MatrixProduct, Schedule, blocks, choose, copy_kernel, matrix_product
+from volta_fn.targets.nvidia.matmul.kernels import WarpGroupKernel, WarpKernel
+from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, MatrixProduct, Schedule, choose, copy_kernel, matrix_product, tiles
 from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
 from volta_fn.targets.wgsl import loops
-from volta_fn.targets.wgsl.convolution import zeros
 from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
@@ -74,10 +73,9 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
     first = len(kernel.inputs) + len(kernel.stores)
     if inside and schedule.splits == 1:
         copies = _Copies(contraction, product, first)
-        dispatches, sizes = _whole(contraction, product, copies.numbers, schedule, first + len(copies.sizes), capabilities)
-        return Routine((*copies.dispatches(capabilities), *dispatches), (*copies.sizes, *sizes))
-    if isinstance(schedule, Schedule):
-        schedule = replace(schedule, tails=0)
+        return Routine(
+            (*copies.dispatches(capabilities), _whole(contraction, product, copies.numbers, schedule, capabilities)), tuple(copies.sizes)
+        )
     last = finishing(contraction, schedule.splits, capabilities)
     if last is None:
         return None
@@ -176,17 +174,9 @@ def _can_be_inside(contraction: Contraction) -> bool:
 
 
 def _whole(
-    contraction: Contraction,
-    product: MatrixProduct,
-    operands: Sequence[int],
-    schedule: AnySchedule,
-    workspace: int,
-    capabilities: TargetCapabilities,
-) -> tuple[list[Dispatch], list[int]]:
-    """Return the dispatches of a product with its epilogue, and the bytes of its workspaces.
-
-    `operands` are buffers, and workspaces are numbered from `workspace` on.
-    """
+    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, capabilities: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product with its epilogue; `operands` are buffers."""
     _, loaded = contraction.epilogue()
     count, stores = len(contraction.kernel.inputs), len(contraction.kernel.stores)
     outputs = range(count, count + stores)
@@ -196,12 +186,7 @@ def _whole(
     target = _rounding(contraction)
     if target is not None and isinstance(schedule, Schedule):
         results = Rounded(product, schedule, target, bindings[count])
-    if not isinstance(schedule, Schedule) or not schedule.tails:
-        return [dispatch_of(product, schedule, results, buffers, stores, capabilities)], []
-    sizes = [4 * count for count in (partial_elements(product, schedule), counters(product, schedule))]
-    cleared = replace(zeros(np.dtype(np.uint32), sizes[1] // 4, capabilities), buffers=(workspace + 1,))
-    buffers = (*buffers, workspace, workspace + 1)
-    return [cleared, dispatch_of(product, schedule, results, buffers, stores + len(sizes), capabilities)], sizes
+    return dispatch_of(product, schedule, results, buffers, stores, capabilities)
 
 
 def _rounding(contraction: Contraction) -> ResultMap | None:
@@ -235,8 +220,7 @@ def dispatch_of(
         kernel = WarpGroupKernel(product, schedule, results, len(buffers))
     else:
         kernel = WarpKernel(product, schedule, results, len(buffers))
+    down, across = tiles(product, schedule)
+    total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    count = blocks(product, schedule)
-    if not isinstance(schedule, Schedule) or not schedule.tails:
-        count = min(count, most)
-    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), count)
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, i32
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
@@ -23,8 +22,6 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WarpSchedule,
     WindowOperand,
     chunk,
-    further_blocks,
-    tail,
     tiles,
 )
 from volta_fn.targets.nvidia.matmul.results import Results
@@ -399,21 +396,8 @@ def _phase_slices(f: KernelFunction, operand: WindowOperand, positions: Sequence
     return _Slices(total, term)
 
 
-def partial_elements(product: MatrixProduct, schedule: Schedule) -> int:
-    """Return the sums of last slices of tiles, in a workspace."""
-    return counters(product, schedule) * schedule.rows * schedule.columns // (4 * schedule.groups)
-
-
-def counters(product: MatrixProduct, schedule: Schedule) -> int:
-    """Return how many counters tell that sums of last slices are there: one for each warp of a tile."""
-    return math.prod(tiles(product, schedule)) * product.batch * 4 * schedule.groups
-
-
 class WarpGroupKernel:
-    """The kernel of a product by `wgmma` under construction.
-
-    With `Schedule.tails`, the last two bindings are the workspace of sums of last slices, and counters that begin with zero.
-    """
+    """The kernel of a product by `wgmma` under construction."""
 
     def __init__(self, product: MatrixProduct, schedule: Schedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
@@ -438,11 +422,8 @@ class WarpGroupKernel:
         self.staging = schedule.stages * schedule.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
         self.pipeline = TilePipeline(f, self.base, barriers, schedule.stages)
-        #: The block's tiles: the first, where they end, and the distance from one to the next.
-        self.first, self.end, self.count = f.special("ctaid.x"), i32(self.total), f.special("nctaid.x")
-        if schedule.tails:
-            assert schedule.splits == 1 and not schedule.turns and self.phased is None, "a tile's slices are those of two blocks"
-            self._divide_tails()
+        #: The first tile of the block, and the number of blocks.
+        self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
 
     @property
     def header(self) -> KernelHeader:
@@ -485,48 +466,8 @@ class WarpGroupKernel:
         positions = f.coordinates(stack, self.product.stack)
         if self.phased is not None:
             return positions, _phase_slices(f, self.phased, positions)
-        if self.schedule.tails:
-            last = tail(self.product, self.schedule)
-            count = f.select(self.is_further, i32(last), i32(self.slices - last))
-            start = f.select(self.is_further, i32((self.slices - last) * terms), i32(0))
-            return positions, _Slices(count, lambda k: f.plus(start, f.times(k, terms)))
         begin = f.times(split, self.slices * terms)
         return positions, _Slices(i32(self.slices), lambda k: f.plus(begin, f.times(k, terms)))
-
-    # Further blocks multiply the last slices of tiles, and store their sums in a workspace, in which every thread finds its own again. They
-    # have the first numbers, and so begin first: a block only waits for blocks that do not wait.
-
-    def _divide_tails(self) -> None:
-        """Find the block's tiles, and whether it is a further one."""
-        f, tails = self.f, self.schedule.tails
-        further, number = further_blocks(self.product, self.schedule), self.first
-        self.is_further = f.below(number, further)
-        self.first = f.select(self.is_further, f.times(number, tails), f.minus(number, i32(further)))
-        self.count = i32(1)
-        self.end = f.select(self.is_further, f.umin(f.plus(self.first, i32(tails)), i32(self.total)), f.plus(self.first, i32(1)))
-
-    def _finish(self, tile: Value, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
-        """Store the results of a tile, or its sums of last slices."""
-        f, schedule = self.f, self.schedule
-        if not schedule.tails:
-            self._store(number, row, column, sums)
-            return
-        place = f.plus(f.times(tile, 4 * schedule.groups), f.minus(f.warp, i32(4)))
-        each = len(sums) // 4
-        partial = f.further(f.bindings[-2], f.times(f.plus(f.times(place, 32 * each), f.lane), 16))
-        counter = f.cast("ptrtoint", f.further(f.bindings[-1], f.times(place, 4)), "i64")
-        with f.only_if(self.is_further):
-            for k in range(each):
-                f.store(f.vector(sums[4 * k : 4 * k + 4]), f.further(partial, i64(32 * 16 * k)), 16)
-            f.synchronise_warp()
-            with f.only_if(f.equals(f.lane, 0)):
-                f.arrive_at_counter(counter)
-        with f.only_if(f.binary("xor", self.is_further, Value("i1", "true"))):
-            f.wait_for_counter(counter, i32(1))
-            type_ = vector_of(self.zero.type, 4)
-            others = [x for k in range(each) for x in f.elements(f.load(type_, f.further(partial, i64(32 * 16 * k)), 16))]
-            add = f.fadd if self.zero == ZERO else f.plus
-            self._store(number, row, column, [add(x, y) for x, y in zip(sums, others, strict=True)])
 
     # the warp group that copies
 
@@ -535,7 +476,7 @@ class WarpGroupKernel:
         if schedule.registers is not None:
             f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {schedule.registers[0]};")
         with f.only_if(f.equals(f.thread, 0)):
-            f.repeat(self.first, self.end, self.count, [i32(0), i32(0)], self._copy_tile)
+            f.repeat(self.first, i32(self.total), self.count, [i32(0), i32(0)], self._copy_tile)
 
     def _copy_tile(self, tile: Value, state: list[Value]) -> list[Value]:
         f = self.f
@@ -577,7 +518,7 @@ class WarpGroupKernel:
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
         self.elements = self._element_offsets() if self.sides[0].in_registers else []
         if not schedule.turns:
-            f.repeat(self.first, self.end, self.count, [i32(0)], self._multiply_tile)
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)], self._multiply_tile)
             return
         with f.only_if(f.equals(self.group, 1)):  # the first group may begin
             f.ptx("bar.arrive 1, 256;")
@@ -620,7 +561,7 @@ class WarpGroupKernel:
         if self.ahead:
             sums = await_products(f, sums)
             self.pipeline.release(last)
-        self._finish(tile, number, f.plus(row, f.times(part, ROWS * schedule.blocks)), column, sums)
+        self._store(number, f.plus(row, f.times(part, ROWS * schedule.blocks)), column, sums)
         return [f.plus(before, f.times(count, schedule.groups if schedule.turns else 1))]
 
     def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:

@@ -387,9 +387,6 @@ _SLICE_COST, _ROW_COST = 4000, 73
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
 _DISPATCH_COST, _PARTIAL_COST = 180_000, 12
 
-#: What it costs to wait for the sums of a further block, and to load each of them.
-_TAIL_COST, _TAIL_SUM_COST = 110_000, 5
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -409,9 +406,6 @@ class Schedule:
     turns: bool = False
     #: Chunks of each sum that different blocks compute (split-K); a second dispatch adds them up.
     splits: int = 1
-    #: Tiles whose last slices one further block multiplies, so that multiprocessors without a tile have work (stream-K, Osama et al. 2023);
-    #: the block of a tile adds those sums to its own. 0: there are no further blocks, and a block may have several tiles.
-    tails: int = 0
 
     @property
     def rows(self) -> int:
@@ -512,9 +506,8 @@ _MMA = (
     WarpSchedule(64, 64, 32, 32, stages=3, residents=2),
 )
 
-#: The fewest slices of a chunk of a split sum, the most chunks, the most rounds of tiles that these fill, and the most tiles of which a
-#: further block has the last slices.
-_FEWEST_SLICES, _MOST_SPLITS, _MOST_ROUNDS, _MOST_TAILS = 8, 64, 4, 4
+#: The fewest slices of a chunk of a split sum, the most chunks, and the most rounds of tiles that these fill.
+_FEWEST_SLICES, _MOST_SPLITS, _MOST_ROUNDS = 8, 64, 4
 
 
 def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
@@ -529,8 +522,7 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
     kinds = capabilities.matrix_units, WarpSchedule.kind
     if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
         return tuned
-    schedules = [s for s in candidates(capabilities) if is_legal(product, s)]
-    return estimated(product, capabilities, [*schedules, *_with_tails(product, schedules, capabilities.processors)])
+    return estimated(product, capabilities, [s for s in candidates(capabilities) if is_legal(product, s)])
 
 
 def estimated(
@@ -545,21 +537,8 @@ def estimated(
     return min(options, key=lambda s: _cost(product, s, processors))
 
 
-def _with_tails(product: MatrixProduct, schedules: Sequence[AnySchedule], processors: int) -> list[Schedule]:
-    """Return schedules with further blocks, as many as multiprocessors without a tile have room for."""
-    result = []
-    for schedule in schedules:
-        if isinstance(schedule, Schedule) and not schedule.turns:
-            options = [replace(schedule, tails=tails) for tails in range(1, _MOST_TAILS + 1)]
-            fitting = [s for s in options if blocks(product, s) <= processors * s.residents and tail(product, s) >= _FEWEST_SLICES]
-            result += fitting[:1]
-    return result
-
-
 def _splits(product: MatrixProduct, schedule: AnySchedule, processors: int) -> list[int]:
     """Return numbers of chunks: one, and those with which tiles fill whole rounds."""
-    if isinstance(schedule, Schedule) and schedule.tails:
-        return [1]
     down, across = tiles(product, schedule)
     room = processors * schedule.residents
     most = min(_MOST_SPLITS, chunk(product, 1) // _FEWEST_SLICES)
@@ -588,36 +567,17 @@ def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     return ceil(product.m / schedule.rows), ceil(product.n / schedule.columns)
 
 
-def tail(product: MatrixProduct, schedule: Schedule) -> int:
-    """Return the last slices of a tile that a further block multiplies: all blocks have about as many slices."""
-    return chunk(product, 1) // (schedule.tails + 1) if schedule.tails else 0
-
-
-def further_blocks(product: MatrixProduct, schedule: Schedule) -> int:
-    """Return the number of blocks that multiply last slices of tiles."""
-    return ceil(math.prod(tiles(product, schedule)) * product.batch / schedule.tails) if schedule.tails else 0
-
-
-def blocks(product: MatrixProduct, schedule: AnySchedule) -> int:
-    """Return how many blocks have work at most: one for each tile and chunk, and the further ones."""
-    count = math.prod(tiles(product, schedule)) * product.batch * schedule.splits
-    return count + (further_blocks(product, schedule) if isinstance(schedule, Schedule) else 0)
-
-
 def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
     """Estimate the time of a schedule: rounds of tiles, times what each costs.
 
     To store a tile is estimated to take as long as to multiply a slice.
     """
-    per_processor = ceil(blocks(product, schedule) / processors)
-    rounds, residents = ceil(per_processor / schedule.residents), min(per_processor, schedule.residents)
-    slices, further = chunk(product, schedule.splits), 0
-    if isinstance(schedule, Schedule) and schedule.tails:
-        slices -= tail(product, schedule)
-        further = _TAIL_COST + _TAIL_SUM_COST * schedule.rows * schedule.columns * residents
+    down, across = tiles(product, schedule)
+    blocks = ceil(down * across * product.batch * schedule.splits / processors)
+    rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
     each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + schedule.columns))
     stores = schedule.rows * schedule.columns * residents
-    time = rounds * ((each * residents + _SLICE_COST) * slices + stores) + further
+    time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
     if schedule.splits == 1:
         return time
     return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors
