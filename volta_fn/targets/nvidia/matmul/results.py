@@ -28,8 +28,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: Rows of sums that a warp has at a time.
 _ROWS = 16
 
-#: Columns that a lane computes at once, and the lines between whose loads and results no loop goes back: what they wait for comes together.
-LANES, TOGETHER = 4, 2
+#: Columns that a lane computes at once, and the lines in which it does: what these wait for comes together.
+LANES, LINES = 4, 2
 
 
 class Results(ABC):
@@ -88,14 +88,19 @@ class Results(ABC):
 
 
 class _Elementwise(Results):
-    """Results that a function of `lanes` sums of consecutive columns stores."""
+    """Results that a function of `lanes` sums of consecutive columns stores, in some lines that are `lanes` rows apart."""
 
     #: 4, or 1.
     lanes: int
 
+    @property
+    def lines(self) -> int:
+        """How many lines are stored at once: one where a line may not exist."""
+        return 1 if self._overhangs[0] else LINES
+
     @abstractmethod
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
-        """Store the results of a vector of sums, or of one sum."""
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
+        """Store the results of a vector of sums, or of one sum, for each line; `row` is that of the first."""
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
         """Store what is staged.
@@ -106,17 +111,18 @@ class _Elementwise(Results):
         unit, element = f.divided(place, LANES // self.lanes)
         x = f.plus(column, f.times(place, self.lanes))
 
+        def staged(line: Value) -> Value:
+            at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+            return f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
+
         def turn(start: Value, _: list[Value]) -> list[Value]:
-            for k in range(TOGETHER):
-                line = f.plus(start, first, i32(k * self.lanes))
-                at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
-                y = f.plus(row, line)
-                with f.only_if(self.inside(f, y, x)):
-                    sums = f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
-                    self.put(f, number, y, x, sums)
+            line = f.plus(start, first)
+            y = f.plus(row, line)
+            with f.only_if(self.inside(f, y, x)):
+                self.put(f, number, y, x, [staged(f.plus(line, i32(k * self.lanes))) for k in range(self.lines)])
             return []
 
-        f.repeat(i32(0), i32(_ROWS), i32(TOGETHER * self.lanes), [], turn)
+        f.repeat(i32(0), i32(_ROWS), i32(self.lines * self.lanes), [], turn)
 
 
 class Stored(_Elementwise):
@@ -130,12 +136,12 @@ class Stored(_Elementwise):
         self.lanes = LANES if target.fours else 1
         self._target, self._binding = target, binding
 
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Convert and store sums."""
         dtype = self._target.dtype
-        if dtype.itemsize == 2:
-            sums = f.rounded(sums, dtype)
-        f.store(sums, _place(f, self._binding, self._target, number, row, column), dtype.itemsize * self.lanes)
+        for k, numbers in enumerate(sums):
+            place = _place(f, self._binding, self._target, number, f.plus(row, i32(k * self.lanes)), column)
+            f.store(f.rounded(numbers, dtype) if dtype.itemsize == 2 else numbers, place, dtype.itemsize * self.lanes)
 
 
 def partial_sums(product: MatrixProduct, tile: AnySchedule, binding: int) -> Stored:
@@ -319,12 +325,19 @@ class Epilogue(_Elementwise):
         return stores and loads and not any(axis in condition.value.axes for condition in conditions)
 
     def _define(self, module: Module) -> None:
-        """Define the function of an element, or of a vector."""
+        """Define the function of an element, or of a vector, of each line."""
         pointers = [Value(f"{GLOBAL} noalias align 16", f"%x{k}") for k in (*self._inputs, *self._outputs)]
-        indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
-        sums = Value(vector_of(self.type, self.lanes), "%sums")
-        g = Function(module, self._NAME, [*pointers, *indices, sums], "internal void", "alwaysinline nounwind")
+        number, row, column = indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
+        sums = [Value(vector_of(self.type, self.lanes), f"%sums{k}") for k in range(self.lines)]
+        g = Function(module, self._NAME, [*pointers, *indices, *sums], "internal void", "alwaysinline nounwind")
         memory = {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in (*self._inputs, *self._outputs)}
+        for k, numbers in enumerate(sums):
+            line = g.let("i32", f"add {row}, {k * self.lanes}") if k else row
+            self._store_line(g, memory, (number, line, column), numbers)
+        g.finish()
+
+    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Value) -> None:
+        """Emit the results of a line."""
         product, analysis = self._product, self._analysis
         sizes, axes = analysis.kernel.sizes, dict[int, Value]()
         for names, index in zip((product.batch, product.rows, product.columns), indices, strict=True):
@@ -333,14 +346,13 @@ class Epilogue(_Elementwise):
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
         scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
-        for number in range(len(self._outputs)):
-            scope.store(number)
-        g.finish()
+        for output in range(len(self._outputs)):
+            scope.store(output)
 
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Call the epilogue's function."""
         f.module.define(self._NAME, lambda: self._define(f.module))
-        f.run(self._NAME, *[f.bindings[k] for k in (*self._inputs, *self._outputs)], number, row, column, sums)
+        f.run(self._NAME, *[f.bindings[k] for k in (*self._inputs, *self._outputs)], number, row, column, *sums)
 
 
 def _digits(g: Function, index: Value, sizes: Sequence[int]) -> list[Value]:
