@@ -7,6 +7,7 @@ shared memory, in rows of 128 bytes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64, lanes_of, v
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
-from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW, AnySchedule, MatrixProduct
 
 _FLOAT32 = np.dtype(np.float32)
@@ -232,7 +233,32 @@ def operation(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype,
         return apply(f, op, operands, dtype, params)
     if op in _NARROW:
         return _widened(f, f.binary(_NARROW[op], *[_narrowed(f, x) for x in operands]))
+    if op == "tanh":
+        return _widened(f, _narrowed(f, Number(_FLOAT32, (_tanh(f, operands[0].value),))))
     return _widened(f, _narrowed(f, apply(f, op, operands, _FLOAT32, params)))
+
+
+#: Below this a polynomial of the fifth degree has the relative error 2⁻²⁸; from there on 1 - 2 / (1 + exp(2x)) has 2⁻¹⁸.
+_SMALL = 0.0625
+
+
+def _tanh(f: Function, x: Value) -> Value:
+    """Emit tanh of float32 numbers for results of eight digits, by instructions that approximate exponentials and reciprocals."""
+    type_, lanes = x.type, lanes_of(x.type)
+    suffix = "f32" if lanes == 1 else f"v{lanes}f32"
+
+    def number(value: float) -> Value:
+        return f.splat(f32(value), lanes)
+
+    def fma(a: Value, b: Value, c: Value) -> Value:
+        return f.intrinsic(f"llvm.fma.{suffix}", type_, a, b, c)
+
+    exponential = f.intrinsic(f"llvm.exp2.{suffix}", type_, f.binary("fmul", x, number(2 * math.log2(math.e))))
+    reciprocal = f.binary("fdiv afn arcp", number(1.0), f.binary("fadd", exponential, number(1.0)))
+    square = f.binary("fmul", x, x)
+    small = fma(f.binary("fmul", square, x), fma(square, number(2 / 15), number(-1 / 3)), x)
+    is_small = f.compare("fcmp olt", f.intrinsic(f"llvm.fabs.{suffix}", type_, x), number(_SMALL))
+    return f.select(is_small, small, fma(reciprocal, number(-2.0), number(1.0)))
 
 
 def _narrowed(f: Function, number: Number) -> Value:
