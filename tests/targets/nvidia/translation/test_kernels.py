@@ -411,6 +411,12 @@ def test_indices_out_of_range_end_a_checked_kernel(array: str, index: str) -> No
     assert "trap" not in translate(source).llvm_ir
 
 
+@pytest.mark.parametrize(("size", "residents"), [(256, 1), (512, 2), (1024, 1)])
+def test_workgroups_of_512_leave_registers_for_another_one(size: int, residents: int) -> None:
+    source = f"@group(0) @binding(0) var<storage, read_write> r: array<u32>; @compute @workgroup_size({size}) fn main() {{ r[0] = 1u; }}"
+    assert f'"nvvm.minctasm"="{residents}"' in translate(source).llvm_ir
+
+
 def test_the_same_text_gives_the_same_module() -> None:
     source = _KERNEL.format(
         body="r = f(given[i]) + g(i);", declarations="fn f(x: u32) -> u32 { return g(x); } fn g(x: u32) -> u32 { return x; }"
