@@ -263,7 +263,7 @@ class Emulator:
             return struct.unpack("<4I", ctypes.string_at(a[0], 16))
         if ".gpu.global" in code:
             return self._count(code, a)
-        if "prefetch" in code or "setmaxnreg" in code or "fence." in code or "commit" in code or "wait.group" in code:
+        if "setmaxnreg" in code or "fence." in code or "commit" in code or "wait.group" in code:
             return []
         return self._synchronise(code, a)
 

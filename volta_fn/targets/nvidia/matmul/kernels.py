@@ -24,7 +24,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     chunk,
     tiles,
 )
-from volta_fn.targets.nvidia.matmul.results import Epilogue, Results
+from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matrix_units import (
     ROWS,
     TERM_BYTES,
@@ -553,10 +553,6 @@ class WarpGroupKernel:
 
         state = [stage, f.remainder(round_, 2), i32(0), *sums]
         number, row, column = self._position(tile)
-        if isinstance(self.results, Epilogue):
-            first = f.plus(row, f.times(part, ROWS * schedule.blocks), f.times(f.remainder(f.warp, 4), 16))
-            for r in range(schedule.blocks):
-                self.results.prefetch(f, number, f.plus(first, i32(r * ROWS)), column, schedule.columns)
         count = self._slices(number)[1].total
         values = f.repeat(i32(0), count, i32(1), state, multiply_slice)
         last, sums = values[2], values[3:]

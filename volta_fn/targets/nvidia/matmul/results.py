@@ -26,8 +26,8 @@ from volta_fn.targets.nvidia.matmul.problem import ROW, AnySchedule, MatrixProdu
 
 _FLOAT32 = np.dtype(np.float32)
 
-#: Rows of sums that a warp has at a time, and numbers of 16 bits of a line of the cache.
-_ROWS, _CACHED = 16, 64
+#: Rows of sums that a warp has at a time.
+_ROWS = 16
 
 #: Columns that a lane computes at once, and the lines in which it does: what these wait for comes together.
 LANES, LINES = 4, 2
@@ -328,7 +328,7 @@ class Epilogue(_Elementwise):
     `inputs` maps the inputs of the contraction's kernel to bindings; `outputs` are the bindings of its outputs.
     """
 
-    _NAME, _PREFETCH = "epilogue", "prefetch"
+    _NAME = "epilogue"
 
     def __init__(self, product: Contraction, tile: AnySchedule, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
         self._dtype = product.kernel.nodes[product.total].dtype
@@ -362,55 +362,18 @@ class Epilogue(_Elementwise):
             self._store_line(g, memory, (number, line, column), numbers)
         g.finish()
 
-    def _scope(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value]) -> EpilogueScope:
-        """Return the scope of a line."""
+    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Value) -> None:
+        """Emit the results of a line."""
         product, analysis = self._product, self._analysis
         sizes, axes = analysis.kernel.sizes, dict[int, Value]()
         for names, index in zip((product.batch, product.rows, product.columns), indices, strict=True):
             axes |= zip(names, _digits(g, index, [sizes[a] for a in names]), strict=True)
         inputs = [Value("ptr", "null"), *[memory[k] for k in self._inputs]]
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
-        return EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
-
-    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Value) -> None:
-        """Emit the results of a line."""
-        scope = self._scope(g, memory, indices)
+        scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
         for output in range(len(self._outputs)):
             scope.store(output)
-
-    def prefetch(self, f: KernelFunction, number: Value, row: Value, column: Value, columns: int) -> None:
-        """Begin to bring to the cache what `store` reads of matrices, of 16 rows from a row on and of so many columns.
-
-        Lanes have different lines of the cache.
-        """
-        if self.lanes == 1 or not self._matrices():
-            return
-        f.module.define(self._PREFETCH, lambda: self._define_prefetch(f.module))
-        each = columns // _CACHED
-        for k in range(0, _ROWS * each, 32):
-            line, place = f.divided(f.plus(f.lane, i32(k)), each)
-            y, x = f.plus(row, line), f.plus(column, f.times(place, _CACHED))
-            with f.only_if(self.inside(f, y, x)):
-                f.run(self._PREFETCH, *[f.bindings[n] for n in (*self._inputs, *self._outputs)], number, y, x)
-
-    def _matrices(self) -> list[int]:
-        """Return the loads that differ between rows and between columns."""
-        rows, column = self._product.rows, self._product.columns[-1]
-        loads = self._analysis.load_offsets.items()
-        return [n for n, offset in loads if n != self._total and coefficient(offset, column) and any(coefficient(offset, r) for r in rows)]
-
-    def _define_prefetch(self, module: Module) -> None:
-        """Define the function that prefetches what is read at a place."""
-        numbers = *self._inputs, *self._outputs
-        indices = Value("i32", "%number"), Value("i32", "%row"), Value("i32", "%column")
-        parameters = [*[Value(GLOBAL, f"%x{k}") for k in numbers], *indices]
-        g = Function(module, self._PREFETCH, parameters, "internal void", "alwaysinline nounwind")
-        scope = self._scope(g, {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in numbers}, indices)
-        for n in self._matrices():
-            address = g.cast("ptrtoint", scope.pointer(("load", n)), "i64")
-            g.do(f'call void asm sideeffect "prefetch.L2 [$0];", "l"({address})')
-        g.finish()
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Call the epilogue's function."""
