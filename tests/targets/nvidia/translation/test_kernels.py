@@ -251,7 +251,9 @@ def test_atomics_of_storage_and_workgroups() -> None:
     cells = np.array([0, 0, 100, 0, 0xFF, 0, 1000, 0], np.uint32)
     signed = np.array([0, -100], np.int32)
     run(source, (2, 1, 1), [cells, signed])
-    assert cells.tolist() == [2 * 2016, 126, 5, 0xFFFFFFFF, 0xF0, 0, 1000 - 128, 63]
+    *others, last = cells.tolist()
+    assert others == [2 * 2016, 126, 5, 0xFFFFFFFF, 0xF0, 0, 1000 - 128]
+    assert last < 64  # invocations exchange in any order
     assert signed.tolist() == [-63, 0]
 
 

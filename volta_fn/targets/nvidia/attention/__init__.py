@@ -48,7 +48,7 @@ SCHEDULES = {
     ),
     128: AttentionSchedules(
         (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
-        (GroupSchedule(2, 64, 3, turns=True, retained=True), AttentionSchedule(warps=8, fragments=1, step=32, residents=1)),
+        (GroupSchedule(2, 64, 3, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, residents=1)),
         (GroupSchedule(2, 64, 4, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1)),
     ),
 }
