@@ -401,7 +401,10 @@ class _GroupByKeys(GroupKernel):
             f.synchronise_warp()
 
     def _end_of_masked(self) -> Value:
-        """Return the first tile whose queries see all keys of the warp group, which they see from then on; the end, if heads share keys."""
+        """Return the first tile whose queries see all keys of the warp group.
+
+        They do from then on, unless heads share keys: then it is the end.
+        """
         f, tile = self.f, self.schedule.tile
         if self.a.shared > 1:
             return self.count

@@ -336,11 +336,11 @@ class GroupKernel(FragmentKernel, ABC):
         return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
 
     def over_tiles(self, middle: Value | None, masked_first: bool, begin: Sequence[Value], body: TileBody) -> list[Value]:
-        """Append the loop over all tiles, at least one: ``body(number, state, is_masked)``.
+        """Append the loop over all tiles, of which there is one at least.
 
-        With rows in registers there are two loops, of tiles before and from `middle` on; masks are needed in one of them, which may be the
-        first. For ptxas 13.0 changes registers that products under way still read if there is a branch before these have ended. Otherwise,
-        or if `middle` is None, `is_masked` is None: then the body has to find out.
+        The body is ``body(number, state, is_masked)``. With rows in registers there are two loops, of tiles before and from `middle` on;
+        masks are needed in one of them, which may be the first. For ptxas 13.0 changes registers that products under way still read if
+        there is a branch before these have ended. Otherwise, or if `middle` is None, `is_masked` is None: then the body has to find out.
         """
         f = self.f
         if middle is None or not self.schedule.retained:

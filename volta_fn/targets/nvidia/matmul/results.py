@@ -89,7 +89,10 @@ class Results(ABC):
 
 
 class _Elementwise(Results):
-    """Results that a function of `lanes` sums of consecutive columns stores, in some lines that are `lanes` rows apart."""
+    """Results that a function of `lanes` sums of consecutive columns stores.
+
+    It has the sums of some lines, which are `lanes` rows apart.
+    """
 
     #: 4, or 1.
     lanes: int
@@ -101,7 +104,10 @@ class _Elementwise(Results):
 
     @abstractmethod
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
-        """Store the results of a vector of sums, or of one sum, for each line; `row` is that of the first."""
+        """Store the results of a vector of sums, or of one sum, for each line.
+
+        `row` is the first line's.
+        """
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
         """Store what is staged.
@@ -243,7 +249,10 @@ _SMALL = 0.0625
 
 
 def _tanh(f: Function, x: Value) -> Value:
-    """Emit tanh of float32 numbers for results of eight digits, by instructions that approximate exponentials and reciprocals."""
+    """Emit tanh of float32 numbers for results of eight digits.
+
+    Exponentials and reciprocals are those of instructions that approximate them.
+    """
     type_, lanes = x.type, lanes_of(x.type)
     suffix = "f32" if lanes == 1 else f"v{lanes}f32"
 

@@ -678,7 +678,10 @@ class Instructions:
         return self.let(type_, f"{instruction} {value} to {type_.llvm}")
 
     def _truncated(self, scalar: Scalar, x: Value) -> Value:
-        """Return a float as an integer, toward zero, within the range of its type; NaN gives 0."""
+        """Return a float as an integer, toward zero, within the range of its type.
+
+        NaN gives 0.
+        """
         if element_of(x.type).bits == 16:
             x = self.convert(F32, x)
         names = {32: {"int": "i", "uint": "ui"}, 64: {"int": "ll", "uint": "ull"}}[scalar.bits]
