@@ -125,9 +125,10 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
         "by_queries": [
             GroupSchedule(2, 64, 4),
             GroupSchedule(2, 64, 4, turns=True),
-            GroupSchedule(2, 128, 3),
+            GroupSchedule(2, 64, 4, retained=True),
+            GroupSchedule(2, 128, 3, retained=True),
             GroupSchedule(3, 64, 4),
-            GroupSchedule(1, 64, 3, residents=2),
+            GroupSchedule(1, 64, 3, retained=True, residents=2),
             AttentionSchedule(step=32),
         ],
         "by_keys": [
@@ -135,6 +136,7 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(2, 64, 4),
             GroupSchedule(2, 64, 4, turns=True),
             GroupSchedule(1, 64, 3, residents=2),
+            GroupSchedule(1, 64, 3, retained=True, residents=2),
             AttentionSchedule(step=16, retained=False),
         ],
     },
@@ -150,6 +152,7 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
         "by_queries": [
             GroupSchedule(2, 64, 3),
             GroupSchedule(2, 64, 3, turns=True),
+            GroupSchedule(2, 64, 3, turns=True, retained=True),
             GroupSchedule(3, 64, 2),
             AttentionSchedule(fragments=1, tile=32, step=32),
         ],

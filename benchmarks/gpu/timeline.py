@@ -1,7 +1,8 @@
 """When a step's kernels run: `python -m benchmarks.gpu.timeline WORKLOAD`.
 
-A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. Kernels have
-no names, so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in µs on each GPU.
+A training step is traced by CUPTI, through PyTorch's profiler, on one GPU and by data parallelism on several of one process. volta_fn's
+kernels have no names of their own, so a line has the grid, threads, registers and shared bytes of one, with its beginning and duration in
+µs on each GPU. With `--torch` it is PyTorch's compiled step, on one GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import volta_fn as vf
 from benchmarks.gpu.collectives import Gpus, training_call
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
+from benchmarks.workloads.case import contestant
 
 
 class Launch(NamedTuple):
@@ -53,8 +55,8 @@ def traced(call: Callable[[], Any], steps: int) -> list[Launch]:
     return sorted(launches, key=lambda launch: launch.start)
 
 
-def report(launches: list[Launch], steps: int, lines: int) -> None:
-    """Print the last step of each GPU, and sums by the kernels' shapes."""
+def report(launches: list[Launch], steps: int, lines: int, kinds: int) -> None:
+    """Print the last step of each GPU, and sums by the kernels' names and shapes."""
     for device in sorted({launch.device for launch in launches}):
         rows = [launch for launch in launches if launch.device == device]
         rows = rows[len(rows) - len(rows) // steps :]
@@ -68,9 +70,19 @@ def report(launches: list[Launch], steps: int, lines: int) -> None:
             print(f"  {row.start - begin:8.1f} {row.duration:8.1f}  {row.shape} {row.name[:40]}")
         sums: dict[str, list[float]] = {}
         for row in rows:
-            sums.setdefault(row.shape, []).append(row.duration)
-        for shape, durations in sorted(sums.items(), key=lambda item: -sum(item[1]))[:12]:
-            print(f"  sum {sum(durations):8.1f} of {len(durations):3d}  {shape}")
+            sums.setdefault(f"{row.shape} {row.name[:100]}", []).append(row.duration)
+        for kind, durations in sorted(sums.items(), key=lambda item: -sum(item[1]))[:kinds]:
+            print(f"  sum {sum(durations):8.1f} of {len(durations):3d}  {kind}")
+
+
+def torch_call(workload: str) -> Callable[[], Any]:
+    """Return PyTorch's compiled step."""
+    peer = contestant("torch", named(workload).case())
+
+    def call() -> None:
+        peer.wait(peer.call())
+
+    return call
 
 
 def main() -> int:
@@ -79,16 +91,25 @@ def main() -> int:
     parser.add_argument("workload", nargs="?", default="gpu train/gpt medium@bfloat16")
     parser.add_argument("-n", "--gpus", type=int, default=2)
     parser.add_argument("--lines", type=int, default=400)
+    parser.add_argument("--kinds", type=int, default=12, help="how many sums to print (default %(default)s)")
+    parser.add_argument("--torch", action="store_true", help="PyTorch's step")
     options = parser.parse_args()
     use_gpu()
+    if options.torch:
+        trace("PyTorch", torch_call(options.workload), options)
+        return 0
     examples = named(options.workload).size["batch"]
     for count in sorted({1, options.gpus}):
-        call = training_call(options.workload, Gpus(count, range(count)), examples)
-        for _ in range(12):
-            vf.block_until_ready(call())
-        print(f"{options.workload} on {count} GPUs", flush=True)
-        report(traced(call, 3), 3, options.lines)
+        trace(f"{count} GPUs", training_call(options.workload, Gpus(count, range(count)), examples), options)
     return 0
+
+
+def trace(title: str, call: Callable[[], Any], options: argparse.Namespace) -> None:
+    """Warm up, trace, and print."""
+    for _ in range(12):
+        vf.block_until_ready(call())
+    print(f"{options.workload}: {title}", flush=True)
+    report(traced(call, 3), 3, options.lines, options.kinds)
 
 
 if __name__ == "__main__":

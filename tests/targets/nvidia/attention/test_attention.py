@@ -150,6 +150,7 @@ GROUPS = GroupSchedule(2, 64)
         pytest.param(Case("", queries=140, keys=100, causal=True), GroupSchedule(1, 128, residents=2), id="one group"),
         pytest.param(Case("", queries=140, keys=230, causal=True), GroupSchedule(2, 64, turns=True), id="turns"),
         pytest.param(Case("", queries=70, keys=50), GroupSchedule(2, 64, turns=True), id="turns, one tile"),
+        pytest.param(Case("", queries=140, keys=100, width=128), GroupSchedule(2, 64, retained=True), id="rows in registers"),
     ],
 )
 def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
@@ -196,6 +197,7 @@ def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> 
         pytest.param(Case("", queries=80, keys=70, causal=True, scale=1.5e-38), GroupSchedule(2, 64), id="the least scale"),
         pytest.param(Case("", queries=70, keys=150, width=128, causal=True), GroupSchedule(2, 64, turns=True), id="wide, turns"),
         pytest.param(Case("", queries=150, keys=20, causal=True), GroupSchedule(3, 32), id="three groups"),
+        pytest.param(Case("", queries=140, keys=100, width=128, causal=True), GroupSchedule(2, 64, retained=True), id="rows in registers"),
     ],
 )
 def test_gradients_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:

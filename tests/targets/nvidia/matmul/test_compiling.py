@@ -59,7 +59,7 @@ def test_kernels_with_an_epilogue(device: TargetCapabilities, schedule: AnySched
         assert instruction in code
     assert ".local" not in code
     assert "call" not in code  # the epilogue is inlined
-    assert "ld.global.nc.v4.b16" in code or "ld.global.nc.v4.u16" in code
+    assert "ld.global.nc.v2.b32" in code
     assert "st.global.v2.b32" in code
 
 

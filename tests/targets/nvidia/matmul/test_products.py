@@ -98,6 +98,19 @@ def test_epilogues(device: TargetCapabilities, schedule: AnySchedule) -> None:
     check(computed(layer, *arrays, device=device, schedule=schedule), layer, *arrays)
 
 
+def test_tanh_of_bfloat16_is_that_of_float64_rounded() -> None:
+    """The product with ones on the diagonal has the numbers of the left operand."""
+    rng = np.random.default_rng(0)
+    x = (rng.choice([-1, 1], 4096) * 2.0 ** rng.uniform(-20, 7, 4096)).reshape(64, 64).astype(ml_dtypes.bfloat16)
+    identity = np.eye(64).astype(ml_dtypes.bfloat16)
+    x[0, :6] = 0, -0.0, 1e38, -1e38, 0.0625, 100
+    actual = computed(lambda x, w: vnp.tanh(x @ w), x, identity, device=HOPPER, schedule=GROUPS)
+    expected = np.tanh(x.astype(np.float64)).astype(ml_dtypes.bfloat16)
+    distance = np.abs(actual.view(np.int16).astype(np.int32) - expected.view(np.int16))
+    assert distance[expected != 0].max() <= 1
+    assert (distance[expected != 0] == 0).mean() > 0.99
+
+
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)
 def test_results_that_are_not_aligned(device: TargetCapabilities, schedule: AnySchedule) -> None:
     def product(x: Any, y: Any) -> Any:

@@ -156,10 +156,23 @@ def _support() -> str:
     for number, name in enumerate(_REGISTERS):
         load = f"%value = load volatile i32, ptr getelementptr (i32, ptr @host.registers, i32 {number})"
         parts.append(f"define i32 @host.register.{name}() noinline {{\n  {load}\n  ret i32 %value\n}}")
-    parts += [_unary(name, intrinsic, float_, integer) for name, (intrinsic, integer, float_) in _CONVERSIONS.items()]
+    parts += [_conversion(name, intrinsic, float_, integer) for name, (intrinsic, integer, float_) in _CONVERSIONS.items()]
     functions = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos"}
     parts += [_unary(f"{name}.approx.f", f"{function}.f32", "float", "float") for name, function in functions.items()]
     return "\n".join(parts)
+
+
+def _conversion(name: str, intrinsic: str, float_: str, integer: str) -> str:
+    """Return a conversion as PTX has it: NaN sets the highest bit, unless both types have 32 bits."""
+    of_nan = 0 if (float_, integer) == ("float", "i32") else 1 << (int(integer[1:]) - 1)
+    return f"""
+declare {integer} @llvm.{intrinsic}({float_})
+define {integer} @host.{name}({float_} %x) {{
+  %number = call {integer} @llvm.{intrinsic}({float_} %x)
+  %is_nan = fcmp uno {float_} %x, 0.0
+  %result = select i1 %is_nan, {integer} {of_nan}, {integer} %number
+  ret {integer} %result
+}}"""
 
 
 def _on_host(text: str) -> tuple[str, list[str]]:

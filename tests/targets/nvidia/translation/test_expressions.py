@@ -392,7 +392,11 @@ def test_select_takes_what_the_condition_says(type_: str) -> None:
 )  # fmt: skip
 def test_approximate_functions(expression: str, reference: Callable[[np.ndarray], np.ndarray]) -> None:
     x = np.linspace(0.1, 3, 60, dtype=np.float32)
-    np.testing.assert_allclose(evaluate(expression, "f32", "f32", x), reference(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+    expected = reference(x.astype(np.float64))
+    # Near its pole, errors of tan are those of its argument times its slope; sines and cosines have 2⁻²⁰ on a card.
+    slope = 1 + expected**2 if expression == "tan(x)" else 0
+    error = np.abs(evaluate(expression, "f32", "f32", x) - expected)
+    assert (error <= 1e-5 * np.abs(expected) + 1e-6 * (1 + slope)).all()
 
 
 def test_float16_is_rounded_after_each_operation() -> None:

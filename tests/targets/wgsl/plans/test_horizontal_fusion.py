@@ -126,3 +126,15 @@ def test_few_workgroups_with_little_memory_run_beside_a_copy(groups: int, elemen
     copy = Run(shader, frozenset({0}), (range_of(slots.caller(), 1 << 20),), (4096, 1, 1))
     for runs in ([small, copy], [copy, small]):
         assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == dispatches
+
+
+@pytest.mark.parametrize(("groups", "dispatches"), [(80, 1), (384, 2)])
+def test_many_small_workgroups_do_not_run_beside_large_ones(groups: int, dispatches: int) -> None:
+    """Most invocations of such workgroups would be idle, and would leave no room for others."""
+    slots, builtins = Slots(), (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),)
+
+    def alone(invocations: int, groups: int) -> Run:
+        shader = ShaderModule((Binding("b0", "f32", written=True),), invocations, builtins, "")
+        return Run(shader, frozenset({0}), (range_of(slots.caller(), 64),), (groups, 1, 1))
+
+    assert len(fuse_horizontally([alone(256, 6), alone(64, groups)], slots, TargetCapabilities())) == dispatches

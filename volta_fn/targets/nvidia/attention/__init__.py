@@ -43,8 +43,8 @@ _LITTLE = AttentionSchedule(fragments=1)
 SCHEDULES = {
     64: AttentionSchedules(
         (GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
-        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(step=32), _LITTLE),
-        (GroupSchedule(2, 64, 4), GroupSchedule(1, 64, 3, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (GroupSchedule(1, 64, 3, retained=True, residents=2), AttentionSchedule(step=32), _LITTLE),
+        (GroupSchedule(1, 64, 3, retained=True, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
     ),
     128: AttentionSchedules(
         (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),

@@ -30,6 +30,7 @@ from volta_fn.targets.nvidia.attention.tiles import (
 )
 from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import UNIT
+from volta_fn.targets.nvidia.matrix_units import ROWS
 from volta_fn.targets.wgsl.routine import Dispatch
 
 # Statistics of queries.
@@ -302,7 +303,7 @@ class _GroupByQueries(GroupKernel):
         query = f.plus(self.first, self.first_row)
         pairs = [row_pair(f, a, 4, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2)]
 
-        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+        def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, *sums = state
             self.pipelines[0].wait(stage, parity)
             self.pipelines[1].wait(stage, parity)
@@ -310,7 +311,9 @@ class _GroupByQueries(GroupKernel):
             logits = self.begin_products(queries, keys, stage)
             slopes = self.begin_products(cotangents, values, stage)
             self.end_turn()
-            weights = masked(self, a, self.nested(self.await_products(logits, 1)), query, f.times(tile_number, tile))
+            weights = self.nested(self.await_products(logits, 1))
+            if is_masked is not False:
+                weights = masked(self, a, weights, query, f.times(tile_number, tile), branches=is_masked is None)
             for columns in weights[0]:
                 columns[:] = [f.exp2(f.fma(x, self.factor, pairs[k // 2][0])) for k, x in enumerate(columns)]
             results = self.nested(self.await_products(slopes))
@@ -323,9 +326,16 @@ class _GroupByQueries(GroupKernel):
 
         self.begin_turns()
         begin = [i32(0), i32(0), *self.flat(self.zeros(self.width))]
-        state = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
+        state = self.over_tiles(self._first_masked(), False, begin, multiply_tile)[2:]
         sums = self.nested([f.fmul(x, f32(a.scale)) for x in state])
         self.store(queries.rows, self.results, 5, self.head, self.first, sums)
+
+    def _first_masked(self) -> Value | None:
+        """Return the first tile with keys that some query of the warp group does not see."""
+        f, a, tile = self.f, self.a, self.schedule.tile
+        ends = [f.quotient(f.plus(self.first, f.times(self.group, ROWS), i32(1)), tile)] if a.causal else []
+        ends += [i32(a.keys // tile)] if a.keys % tile else []
+        return f.umin(*ends) if len(ends) == 2 else ends[0] if ends else None
 
 
 def group_key_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
@@ -355,7 +365,7 @@ class _GroupByKeys(GroupKernel):
         (keys, values), (queries, cotangents) = self.row_arrays, self.column_arrays
         key = f.plus(self.first, self.first_row)
 
-        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+        def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, *sums = state
             to_k, to_v = sums[: len(sums) // 2], sums[len(sums) // 2 :]
             self.pipelines[0].wait(stage, parity)
@@ -366,7 +376,9 @@ class _GroupByKeys(GroupKernel):
             self.end_turn()
             pairs = column_pairs(self, f.plus(f.times(stage, self.extra_bytes), i32(self.extra)), tile)
             _, query = self.block.position(tile_number)
-            weights = masked_by_keys(self, a, self.nested(self.await_products(logits, 1)), key, query)
+            weights = self.nested(self.await_products(logits, 1))
+            if is_masked is not False:
+                weights = masked_by_keys(self, a, weights, key, query, branches=is_masked is None)
             for columns, pair in zip(weights[0], pairs, strict=True):
                 columns[:] = [f.exp2(f.fma(x, self.factor, pair[k % 2][0])) for k, x in enumerate(columns)]
             to_v = self.begin_adding(to_v, self.fragments(weights), cotangents, stage)
@@ -381,9 +393,20 @@ class _GroupByKeys(GroupKernel):
 
         self.begin_turns()
         begin = [i32(0), i32(0), *2 * self.flat(self.zeros(self.width))]
-        sums = f.repeat(i32(0), self.count, i32(1), begin, multiply_tile)[2:]
+        sums = self.over_tiles(self._end_of_masked() if a.causal else None, True, begin, multiply_tile)[2:]
         half = len(sums) // 2
         to_k = [f.fmul(x, f32(a.scale)) for x in sums[:half]]
         for array, binding, gradient in ((keys, 5, to_k), (values, 6, sums[half:])):
             self.store(array.rows, self.results, binding, self.head, self.first, self.nested(gradient))
             f.synchronise_warp()
+
+    def _end_of_masked(self) -> Value:
+        """Return the first tile whose queries see all keys of the warp group.
+
+        They do from then on, unless heads share keys: then it is the end.
+        """
+        f, tile = self.f, self.schedule.tile
+        if self.a.shared > 1:
+            return self.count
+        last = f.plus(self.first, f.times(self.group, ROWS), i32(ROWS - 1))
+        return f.minus(f.quotient(f.plus(last, i32(tile - 1)), tile), self.block.first_tile)

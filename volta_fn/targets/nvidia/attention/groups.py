@@ -10,7 +10,7 @@ kernels compute.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +18,17 @@ from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, FragmentKernel, Fragments, WarpTile, exponent_factor
 from volta_fn.targets.nvidia.kernel import KernelFunction, KernelHeader, TensorMap, i32, kernel_dispatch
-from volta_fn.targets.nvidia.matmul.problem import ROW
-from volta_fn.targets.nvidia.matrix_units import BARRIER, ROWS, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
+from volta_fn.targets.nvidia.matmul.problem import ROW, UNIT
+from volta_fn.targets.nvidia.matrix_units import (
+    BARRIER,
+    ROWS,
+    GroupProduct,
+    GroupStep,
+    SharedMatrix,
+    TilePipeline,
+    await_products,
+    fragment_addresses,
+)
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Features of a box, and terms of one `wgmma`.
@@ -27,6 +36,9 @@ _BOX, _TERMS = 64, 16
 
 #: The most axes of a tensor map besides features and rows.
 _HEAD_AXES = 3
+
+#: The body of a loop over tiles, of the number of a tile, the state, and whether its keys may be hidden from some queries.
+TileBody = Callable[[Value, list[Value], bool | None], list[Value]]
 
 #: Registers by warp groups that multiply and blocks of a multiprocessor: no more together than 128, 168 and 128 for each thread.
 _REGISTERS = {(1, 2): (40, 208), (2, 1): (24, 240), (3, 1): (32, 160)}
@@ -45,6 +57,8 @@ class GroupSchedule:
     stages: int = 2
     #: Whether warp groups begin products one after another, so that one multiplies while another computes weights.
     turns: bool = False
+    #: Whether a block's rows stay in registers, so that products read the tile alone from shared memory.
+    retained: bool = False
     #: Blocks that a multiprocessor has room for.
     residents: int = 1
 
@@ -196,6 +210,8 @@ class GroupKernel(FragmentKernel, ABC):
         #: The number of the thread's warp group among those that multiply.
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
         f.wait_for_barrier(self._begun, i32(0))
+        #: The left operands of the products of each array of rows, by its binding.
+        self._left = {array.binding: self._terms_of_rows(array) for array in self.row_arrays}
         self.compute()
         f.do("br label %end")
         f.label("end")
@@ -288,12 +304,20 @@ class GroupKernel(FragmentKernel, ABC):
         The tile's rows are columns of the result.
         """
         f = self.f
-        rows = f.plus(self.base, i32(left.offset), f.times(self.group, ROWS * ROW))
-        sides = []
-        for array, address in ((left, rows), (right, self._tile(right, stage))):
-            descriptor = f.descriptor(address, 16)
-            sides.append([SharedMatrix(descriptor, further) for further in self._terms(array)])
-        return GroupProduct(self.dtype, right.tile).begin(f, [GroupStep(*pair) for pair in zip(*sides, strict=True)])
+        descriptor = f.descriptor(self._tile(right, stage), 16)
+        terms = [SharedMatrix(descriptor, further) for further in self._terms(right)]
+        steps = [GroupStep(*operands) for operands in zip(self._left[left.binding], terms, strict=True)]
+        return GroupProduct(self.dtype, right.tile).begin(f, steps)
+
+    def _terms_of_rows(self, array: GroupArray) -> Sequence[SharedMatrix | Sequence[Value]]:
+        """Return the group's rows of an array as left operands of each `wgmma`."""
+        f = self.f
+        if not self.schedule.retained:
+            descriptor = f.descriptor(f.plus(self.base, i32(array.offset), f.times(self.group, ROWS * ROW)), 16)
+            return [SharedMatrix(descriptor, further) for further in self._terms(array)]
+        places = fragment_addresses(f, ROW, self.first_row, i32(0), ROW // UNIT, crossed=False)
+        boxes = [array.offset + box * array.tile * ROW for box in range(self.width // _BOX)]
+        return [f.load_matrices(f.shared(f.plus(place, i32(box))), transposed=False) for box in boxes for place in places]
 
     def _terms(self, array: GroupArray) -> list[int]:
         """Return where the terms of each `wgmma` begin in a tile, in units of 16 bytes."""
@@ -310,6 +334,26 @@ class GroupKernel(FragmentKernel, ABC):
         terms = [SharedMatrix(descriptor, (_TERMS * k * ROW) >> 4) for k in range(len(fragments))]
         steps = [GroupStep(*operands) for operands in zip(fragments, terms, strict=True)]
         return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
+
+    def over_tiles(self, middle: Value | None, masked_first: bool, begin: Sequence[Value], body: TileBody) -> list[Value]:
+        """Append the loop over all tiles, of which there is one at least.
+
+        The body is ``body(number, state, is_masked)``. With rows in registers there are two loops, of tiles before and from `middle` on;
+        masks are needed in one of them, which may be the first. For ptxas 13.0 changes registers that products under way still read if
+        there is a branch before these have ended. Otherwise, or if `middle` is None, `is_masked` is None: then the body has to find out.
+        """
+        f = self.f
+        if middle is None or not self.schedule.retained:
+            return f.repeat(i32(0), self.count, i32(1), begin, lambda number, state: body(number, state, None))
+        first, second = i32(0), f.umin(middle, self.count)
+
+        def part(start: Value, end: Value, is_masked: bool, state: Sequence[Value]) -> list[Value]:
+            def loop() -> list[Value]:
+                return f.repeat(start, end, i32(1), state, lambda number, state: body(number, state, is_masked))
+
+            return f.branch(f.below(start, end), loop, lambda: state)
+
+        return part(second, self.count, not masked_first, part(first, second, masked_first, begin))
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
         """Wait for products, as `matrix_units.await_products` does."""

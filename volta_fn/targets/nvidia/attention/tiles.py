@@ -410,10 +410,11 @@ def key_tiles(f: KernelFunction, a: Attention, first: Value, rows: int, tile: in
     return f.umin(count, f.quotient(f.plus(first, i32(rows + tile - 1)), tile))
 
 
-def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value) -> Sums:
+def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key: Value, *, branches: bool = True) -> Sums:
     """Replace values where a query does not see a key by minus infinity.
 
-    None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on.
+    None sees those beyond the last key. Rows are queries from `query` on, columns are keys from `key` on. With `branches` that is left out
+    where all are seen.
     """
     f, step = kernel.f, kernel.warp_tile.step
     is_ragged = a.keys % kernel.warp_tile.tile != 0
@@ -439,7 +440,7 @@ def masked(kernel: FragmentKernel, a: Attention, values: Sums, query: Value, key
                     result.append(f.select(f.compare("icmp slt", i32(8 * n + k % 2), ends[k // 2]), x, MINUS_INFINITY))
         return result
 
-    return kernel.nested(f.branch(condition, mask, lambda: kernel.flat(values)))
+    return kernel.nested(f.branch(condition, mask, lambda: kernel.flat(values)) if branches else mask())
 
 
 # Kernels whose blocks have keys of one head of K and V.
@@ -456,15 +457,15 @@ class KeyBlock:
     def __init__(self, f: KernelFunction, a: Attention, rows: int, tile: int) -> None:
         self.f, self.a, self.tile = f, a, tile
         position, group = f.divided(f.special("ctaid.x"), a.groups)  # the first keys are seen by most queries
-        #: The first key, and the first of the heads that share it.
+        #: The first key, and the first of the heads that share it; the first tile of each head.
         self.first, self.head = f.times(position, rows), f.times(group, a.shared)
         tiles = -(-a.queries // tile)
-        self._first_tile, self._each = i32(0), i32(tiles)
+        self.first_tile, self._each = i32(0), i32(tiles)
         #: The number of tiles of all heads.
         self.count = i32(a.shared * tiles)
         if a.causal:
-            self._first_tile = f.umin(f.quotient(self.first, tile), i32(tiles - 1))
-            self._each = f.minus(i32(tiles), self._first_tile)
+            self.first_tile = f.umin(f.quotient(self.first, tile), i32(tiles - 1))
+            self._each = f.minus(i32(tiles), self.first_tile)
             self.count = f.times(self._each, a.shared)
 
     def position(self, tile_number: Value) -> tuple[Value, Value]:
@@ -474,13 +475,13 @@ class KeyBlock:
             further = f.binary("udiv", tile_number, self._each)
             tile_number = f.minus(tile_number, f.binary("mul", further, self._each))
             head = f.plus(head, further)
-        return head, f.times(f.plus(self._first_tile, tile_number), self.tile)
+        return head, f.times(f.plus(self.first_tile, tile_number), self.tile)
 
 
-def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Value, query: Value) -> Sums:
+def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Value, query: Value, *, branches: bool = True) -> Sums:
     """Replace values where a query does not see a key by minus infinity.
 
-    Rows are keys from `key` on, columns are queries from `query` on.
+    Rows are keys from `key` on, columns are queries from `query` on; for `branches` see `masked`.
     """
     f = kernel.f
     if not a.causal:
@@ -497,4 +498,6 @@ def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Valu
         return result
 
     last_key = f.plus(key, i32(kernel.warp_tile.warp_rows - 1))
+    if not branches:
+        return kernel.nested(mask())
     return kernel.nested(f.branch(f.compare("icmp ugt", last_key, query), mask, lambda: kernel.flat(values)))

@@ -7,6 +7,7 @@ shared memory, in rows of 128 bytes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +17,11 @@ import numpy as np
 from volta_fn.compiler.contractions import Contraction, ResultMap, Walk
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Load, PendingStores
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.loops.emit_values import Key, LoopNest, VectorAxis, VectorScope
 from volta_fn.targets.cpu.scalars import Number, apply, store
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, element
-from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, i32
+from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, f32, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW, AnySchedule, MatrixProduct
 
 _FLOAT32 = np.dtype(np.float32)
@@ -28,8 +29,8 @@ _FLOAT32 = np.dtype(np.float32)
 #: Rows of sums that a warp has at a time.
 _ROWS = 16
 
-#: Columns that a lane computes at once.
-LANES = 4
+#: Columns that a lane computes at once, and the lines in which it does: what these wait for comes together.
+LANES, LINES = 4, 2
 
 
 class Results(ABC):
@@ -88,14 +89,25 @@ class Results(ABC):
 
 
 class _Elementwise(Results):
-    """Results that a function of `lanes` sums of consecutive columns stores."""
+    """Results that a function of `lanes` sums of consecutive columns stores.
+
+    It has the sums of some lines, which are `lanes` rows apart.
+    """
 
     #: 4, or 1.
     lanes: int
 
+    @property
+    def lines(self) -> int:
+        """How many lines are stored at once: one where a line may not exist."""
+        return 1 if self._overhangs[0] else LINES
+
     @abstractmethod
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
-        """Store the results of a vector of sums, or of one sum."""
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
+        """Store the results of a vector of sums, or of one sum, for each line.
+
+        `row` is the first line's.
+        """
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
         """Store what is staged.
@@ -106,16 +118,18 @@ class _Elementwise(Results):
         unit, element = f.divided(place, LANES // self.lanes)
         x = f.plus(column, f.times(place, self.lanes))
 
-        def turn(k: Value, _: list[Value]) -> list[Value]:
-            line = f.plus(f.times(k, self.lanes), first)
+        def staged(line: Value) -> Value:
             at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+            return f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
+
+        def turn(start: Value, _: list[Value]) -> list[Value]:
+            line = f.plus(start, first)
             y = f.plus(row, line)
             with f.only_if(self.inside(f, y, x)):
-                sums = f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
-                self.put(f, number, y, x, sums)
+                self.put(f, number, y, x, [staged(f.plus(line, i32(k * self.lanes))) for k in range(self.lines)])
             return []
 
-        f.repeat(i32(0), i32(_ROWS // self.lanes), i32(1), [], turn)
+        f.repeat(i32(0), i32(_ROWS), i32(self.lines * self.lanes), [], turn)
 
 
 class Stored(_Elementwise):
@@ -129,12 +143,12 @@ class Stored(_Elementwise):
         self.lanes = LANES if target.fours else 1
         self._target, self._binding = target, binding
 
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Convert and store sums."""
         dtype = self._target.dtype
-        if dtype.itemsize == 2:
-            sums = f.rounded(sums, dtype)
-        f.store(sums, _place(f, self._binding, self._target, number, row, column), dtype.itemsize * self.lanes)
+        for k, numbers in enumerate(sums):
+            place = _place(f, self._binding, self._target, number, f.plus(row, i32(k * self.lanes)), column)
+            f.store(f.rounded(numbers, dtype) if dtype.itemsize == 2 else numbers, place, dtype.itemsize * self.lanes)
 
 
 def partial_sums(product: MatrixProduct, tile: AnySchedule, binding: int) -> Stored:
@@ -211,13 +225,59 @@ class Rounded(Results):
 # Epilogues: a kernel's operations on the sums, in registers.
 
 
+#: Operations on bfloat16 that are one instruction for two numbers. Rounded once, their results are those of float32 rounded again: with
+#: more than twice as many digits, the first rounding does not matter (Figueroa 1995).
+_NARROW = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
+
+
 def operation(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """Emit an elementwise operation, which rounds to bfloat16 by an instruction."""
+    """Emit an elementwise operation, which rounds to bfloat16 by an instruction.
+
+    Numbers of bfloat16 are float32 here; LLVM leaves out conversions between operations on narrow ones.
+    """
     if dtype != BFLOAT16 or op in ("select_n", "bitcast_convert_type") or operands[0].dtype.kind in "iub":
         return apply(f, op, operands, dtype, params)
-    wide = apply(f, op, operands, _FLOAT32, params)
-    narrow = f.cast("fptrunc", wide.value, vector_of("bfloat", wide.lanes))
-    return Number(BFLOAT16, (f.cast("fpext", narrow, wide.value.type),))
+    if op in _NARROW:
+        return _widened(f, f.binary(_NARROW[op], *[_narrowed(f, x) for x in operands]))
+    if op == "tanh":
+        return _widened(f, _narrowed(f, Number(_FLOAT32, (_tanh(f, operands[0].value),))))
+    return _widened(f, _narrowed(f, apply(f, op, operands, _FLOAT32, params)))
+
+
+#: Below this a polynomial of the fifth degree has the relative error 2⁻²⁸; from there on 1 - 2 / (1 + exp(2x)) has 2⁻¹⁸.
+_SMALL = 0.0625
+
+
+def _tanh(f: Function, x: Value) -> Value:
+    """Emit tanh of float32 numbers for results of eight digits.
+
+    Exponentials and reciprocals are those of instructions that approximate them.
+    """
+    type_, lanes = x.type, lanes_of(x.type)
+    suffix = "f32" if lanes == 1 else f"v{lanes}f32"
+
+    def number(value: float) -> Value:
+        return f.splat(f32(value), lanes)
+
+    def fma(a: Value, b: Value, c: Value) -> Value:
+        return f.intrinsic(f"llvm.fma.{suffix}", type_, a, b, c)
+
+    exponential = f.intrinsic(f"llvm.exp2.{suffix}", type_, f.binary("fmul", x, number(2 * math.log2(math.e))))
+    reciprocal = f.binary("fdiv afn arcp", number(1.0), f.binary("fadd", exponential, number(1.0)))
+    square = f.binary("fmul", x, x)
+    small = fma(f.binary("fmul", square, x), fma(square, number(2 / 15), number(-1 / 3)), x)
+    is_small = f.compare("fcmp olt", f.intrinsic(f"llvm.fabs.{suffix}", type_, x), number(_SMALL))
+    return f.select(is_small, small, fma(reciprocal, number(-2.0), number(1.0)))
+
+
+def _narrowed(f: Function, number: Number) -> Value:
+    """Emit numbers of float32 rounded to bfloat16."""
+    return f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
+
+
+def _widened(f: Function, narrow: Value) -> Number:
+    """Emit narrow numbers as they are computed with."""
+    return Number(BFLOAT16, (f.cast("fpext", narrow, vector_of("float", lanes_of(narrow.type))),))
 
 
 def put(f: Function, number: Number, pointer: Value) -> None:
@@ -225,8 +285,7 @@ def put(f: Function, number: Number, pointer: Value) -> None:
     if number.dtype != BFLOAT16:
         store(f, number, pointer)
         return
-    narrow = f.cast("fptrunc", number.value, vector_of("bfloat", number.lanes))
-    f.store(f.cast("bitcast", narrow, vector_of("i16", number.lanes)), pointer, 2)
+    f.store(f.cast("bitcast", _narrowed(f, number), vector_of("i16", number.lanes)), pointer, 2)
 
 
 class EpilogueScope(VectorScope):
@@ -240,6 +299,15 @@ class EpilogueScope(VectorScope):
         is_vector = self.is_vector(self.analysis.depends[node_number])
         operands = [self.spread(i) if is_vector else self.value(i) for i in node.operands]
         return operation(self.nest.f, node.op, operands, node.dtype, dict(node.params))
+
+    def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:
+        axis = self.vector_axis
+        step = 1 if lanes == 1 or axis is None else coefficient(self.nest.analysis.load_offsets[node_number], axis.axis)
+        if node.dtype != BFLOAT16 or node.mask or step != 1:
+            return super()._loaded(node_number, node, lanes)
+        f = self.nest.f
+        words = f.load(vector_of("i16", lanes), self.pointer(("load", node_number)), 2)
+        return _widened(f, f.cast("bitcast", words, vector_of("bfloat", lanes)))
 
     def store(self, index: int) -> None:
         """Emit a store."""
@@ -292,12 +360,19 @@ class Epilogue(_Elementwise):
         return stores and loads and not any(axis in condition.value.axes for condition in conditions)
 
     def _define(self, module: Module) -> None:
-        """Define the function of an element, or of a vector."""
+        """Define the function of an element, or of a vector, of each line."""
         pointers = [Value(f"{GLOBAL} noalias align 16", f"%x{k}") for k in (*self._inputs, *self._outputs)]
-        indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
-        sums = Value(vector_of(self.type, self.lanes), "%sums")
-        g = Function(module, self._NAME, [*pointers, *indices, sums], "internal void", "alwaysinline nounwind")
+        number, row, column = indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
+        sums = [Value(vector_of(self.type, self.lanes), f"%sums{k}") for k in range(self.lines)]
+        g = Function(module, self._NAME, [*pointers, *indices, *sums], "internal void", "alwaysinline nounwind")
         memory = {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in (*self._inputs, *self._outputs)}
+        for k, numbers in enumerate(sums):
+            line = g.let("i32", f"add {row}, {k * self.lanes}") if k else row
+            self._store_line(g, memory, (number, line, column), numbers)
+        g.finish()
+
+    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Value) -> None:
+        """Emit the results of a line."""
         product, analysis = self._product, self._analysis
         sizes, axes = analysis.kernel.sizes, dict[int, Value]()
         for names, index in zip((product.batch, product.rows, product.columns), indices, strict=True):
@@ -306,14 +381,13 @@ class Epilogue(_Elementwise):
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
         scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
         scope.values[self._total] = Number(self._dtype, (sums,))
-        for number in range(len(self._outputs)):
-            scope.store(number)
-        g.finish()
+        for output in range(len(self._outputs)):
+            scope.store(output)
 
-    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Value) -> None:
+    def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Call the epilogue's function."""
         f.module.define(self._NAME, lambda: self._define(f.module))
-        f.run(self._NAME, *[f.bindings[k] for k in (*self._inputs, *self._outputs)], number, row, column, sums)
+        f.run(self._NAME, *[f.bindings[k] for k in (*self._inputs, *self._outputs)], number, row, column, *sums)
 
 
 def _digits(g: Function, index: Value, sizes: Sequence[int]) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
@@ -50,6 +51,10 @@ from volta_fn.targets.nvidia.translation.values import (
     memory_type,
     zero,
 )
+
+#: Workgroups of more invocations than this, and of at most twice as many, have so few registers that a multiprocessor has room for two: one
+#: computes while the other waits at a barrier. Larger ones have as few anyhow.
+_LARGE = 256
 
 # Statements.
 
@@ -269,7 +274,8 @@ class _Module:
         outlined = _outlined(kernel, bodies)
         functions = [self._definition(name, body, "noinline" if name in outlined else "alwaysinline") for name, body in bodies.items()]
         common = "nounwind convergent" if any(body.is_convergent for body in (kernel, *bodies.values())) else "nounwind"
-        launch = f'"nvvm.reqntid"="{",".join(map(str, self._threads))}" "nvvm.minctasm"="1"'
+        residents = 2 if _LARGE < math.prod(self._threads) <= 2 * _LARGE else 1
+        launch = f'"nvvm.reqntid"="{",".join(map(str, self._threads))}" "nvvm.minctasm"="{residents}"'
         attributes = [f"attributes #0 = {{ {common} {launch} }}", f"attributes #1 = {{ {common} }}"]
         parameters = f"define ptx_kernel void @main({', '.join(self._kernel_parameters())}) #0"
         lines = ['target triple = "nvptx64-nvidia-cuda"', *self._names.intrinsics.values(), *self._memory, *functions]

@@ -678,12 +678,18 @@ class Instructions:
         return self.let(type_, f"{instruction} {value} to {type_.llvm}")
 
     def _truncated(self, scalar: Scalar, x: Value) -> Value:
-        """Return a float as an integer, toward zero, within the range of its type."""
+        """Return a float as an integer, toward zero, within the range of its type.
+
+        NaN gives 0.
+        """
         if element_of(x.type).bits == 16:
             x = self.convert(F32, x)
         names = {32: {"int": "i", "uint": "ui"}, 64: {"int": "ll", "uint": "ull"}}[scalar.bits]
         source = "d" if element_of(x.type).bits == 64 else "f"
-        return self.intrinsic(scalar, f"llvm.nvvm.{source}2{names[scalar.kind]}.rz", x)
+        result = self.intrinsic(scalar, f"llvm.nvvm.{source}2{names[scalar.kind]}.rz", x)
+        if source == "f" and scalar.bits == 32:
+            return result
+        return self.select(self.binary("==", x, x), result, constant(scalar, 0))  # the instruction sets the highest bit
 
     def bitcast(self, type_: Type, value: Value) -> Value:
         """Return the value of a type that has the same bits."""

@@ -319,6 +319,10 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 #: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
 _UNDERUSED, _FULL = 600, 1600
 
+#: The most invocations of a fused dispatch that are idle because their shader has fewer in a workgroup than another one: they occupy room
+#: in which others could wait for memory. (Sums of 384 workgroups of 64 invocations took 20 µs with six workgroups of 256, and 7 alone.)
+_IDLE = 1 << 14
+
 #: Limits of a fused dispatch: different shaders, their characters (the second limit is that of deferred products), and buffers; and how
 #: many dispatches one may move across.
 _SHADERS = 8
@@ -446,7 +450,8 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     different = {*shaders}
     if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_DEFERRED_CHARACTERS if deferred else most_characters):
         return False
-    if not fused_size(shaders):
+    size = fused_size(shaders)
+    if not size or sum(r.groups[0] * (size - r.shader.invocations) for r in runs) > _IDLE:
         return False
     # Deferred ones fill a GPU: with more memory per workgroup than one of them needs, fewer workgroups would be resident.
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
