@@ -286,6 +286,9 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 _DEVICE_BUCKET = 1 << 22
 
 
+HIDES = False
+
+
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
@@ -298,6 +301,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
         return closed
     closed = _with_early_sums(closed, frozenset([reduce_scatter_p]))
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
+    first_reads = _first_reads(closed)
     narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
     positions: dict[Atom, Atom] = {}
@@ -311,7 +315,9 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
             total = eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])
             for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
                 outs = [total.outvars[i] for i in operands]
-                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
+                done = min([first_reads.get(v, len(closed.eqns)) for v in outs])
+                hidden = HIDES and _is_long(closed.eqns[start:done])
+                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs]), "hidden": hidden}
                 part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
                 starts.setdefault(start, []).append(part)
             replaced.add(number)

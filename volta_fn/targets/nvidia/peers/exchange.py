@@ -99,8 +99,8 @@ def divided(words: int, most: int, fewest: int, most_blocks: int) -> Division:
 class PeerFunction(KernelFunction):
     """A kernel under construction that exchanges words in a group of `size` processes."""
 
-    def __init__(self, bindings: int, size: int, threads: int, unroll: int) -> None:
-        super().__init__(0, bindings + 1, threads)
+    def __init__(self, bindings: int, size: int, threads: int, unroll: int, registers: int | None = None) -> None:
+        super().__init__(0, bindings + 1, threads, registers=registers)
         self.size, self._unroll = size, unroll
         #: Bytes of a slot where every process has one.
         self.slot_bytes = CAPACITY // size // WORD * WORD

@@ -143,14 +143,19 @@ class PeerSchedule(NamedTuple):
     #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
     #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
     whole: int = 1 << 18
+    #: The most registers of a thread; None leaves them to the compiler.
+    registers: int | None = None
 
     def blocks_for(self, size: int) -> int:
         """Return the most blocks for an array of so many bytes."""
         return self.most_blocks if size >= self.many else self.blocks
 
 
-#: The schedule of all collectives.
+#: The schedule of collectives that something waits for.
 SCHEDULE = PeerSchedule()
+#: That of sums beside other kernels. A block of one warp with few registers has room on a multiprocessor beside a block of a product by
+#: `wgmma`, whose three warp groups leave it 1024 registers.
+BESIDE = PeerSchedule(threads=32, blocks=BLOCKS, unroll=2, registers=32)
 
 
 def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
@@ -236,7 +241,7 @@ def reduction(
     are combined in the order of the processes.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
+    f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll, schedule.registers)
     numbers = Numbers(f, dtype, WORD, compression, source)
     arrays = _Arrays(f, sizes, numbers)
     # Two processes send each other as much in either way.
@@ -417,7 +422,7 @@ def moved(
     Rows of `row_bytes` arrive as rows of the result. An array of one row is sent to all.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll, schedule.registers)
     word_size = _word_of(row_bytes, source.behind, target.behind)
     size = f.slot_bytes
     division = _divided_rows(f, row_bytes, word_size, schedule)
@@ -464,7 +469,7 @@ def scattered_sum(
 ) -> Dispatch:
     """Return the dispatch that sums arrays, of whose sum each process keeps its row."""
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll, schedule.registers)
     word_size = _word_of(row_bytes, source.behind)
     numbers = Numbers(f, dtype, word_size)
     size = f.slot_bytes
@@ -512,7 +517,7 @@ def permuted(
     Others get zeros.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll, schedule.registers)
     word_size = _word_of(row_bytes)
     type_ = word_type(word_size)
     division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks_for(row_bytes))
@@ -608,7 +613,8 @@ def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> 
     for bucket in _buckets(avals, dtypes):
         buffers = [*bucket, *[len(avals) + number for number in bucket]]
         source, dtype = avals[bucket[0]].dtype, dtypes[bucket[0]]
-        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source))
+        schedule = BESIDE if params.get("hidden") else SCHEDULE
+        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source, schedule))
     return Routine(tuple(dispatches))
 
 
