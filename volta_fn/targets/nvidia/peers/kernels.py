@@ -613,7 +613,7 @@ def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> 
     for bucket in _buckets(avals, dtypes):
         buffers = [*bucket, *[len(avals) + number for number in bucket]]
         source, dtype = avals[bucket[0]].dtype, dtypes[bucket[0]]
-        schedule = BESIDE if params.get("hidden") else SCHEDULE
+        schedule = BESIDE if params.get("overlaps") else SCHEDULE
         dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source, schedule))
     return Routine(tuple(dispatches))
 
