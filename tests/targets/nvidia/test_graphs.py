@@ -103,3 +103,13 @@ def test_shared_operands_are_compared_once() -> None:
     start = time.perf_counter()
     dependences(dispatches)
     assert time.perf_counter() - start < 5
+
+
+def test_what_collectives_wait_for_begins_first() -> None:
+    """Of a gradient, its sum, an update by that, and another update: the first two."""
+    parameters = stream.Parameters(b"\0" * 8)
+    nodes = [stream.KernelNode(number, (1, 1, 1), (1, 1, 1), 0, parameters) for number in range(4)]
+    edges = [[], [0], [1], [0]]
+    assert [node.priority for node in stream.with_priorities(nodes, edges, [False, True, False, False])] == [-1, -1, 0, 0]
+    for collectives, others in (([False] * 4, edges), ([True] * 2, edges[:2])):
+        assert [node.priority for node in stream.with_priorities(nodes[: len(others)], others, collectives)] == [0] * len(others)

@@ -299,7 +299,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 _DEVICE_BUCKET = 1 << 22
 #: The operations of products for each byte of operands beside which devices sum slowly, in room that products leave: those of an H200, of
 #: 500 TFLOP/s in bfloat16 and 70 GB/s of such sums.
-_OPERATIONS_BESIDE = 1 << 60
+_OPERATIONS_BESIDE = 4000
 
 
 class _Bucket(NamedTuple):

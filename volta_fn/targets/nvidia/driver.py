@@ -46,6 +46,7 @@ from volta_fn.targets.nvidia.stream import (
     instantiate,
     parameters_of,
     peers_of,
+    with_priorities,
 )
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
@@ -182,34 +183,6 @@ _MAP_ALIGNMENT = 64
 def _launched(steps: Sequence[AnyStep]) -> list[AnyStep]:
     """Return the steps without dispatches of no workgroups, which the driver refuses."""
     return [step for step in steps if isinstance(step, Repeat) or 0 not in step.workgroups]
-
-
-def _experiment(steps, nodes, edges):
-    import os
-
-    how, order = os.environ.get("MULTI_PRIORITY", ""), os.environ.get("MULTI_ORDER", "")
-    if os.environ.get("MULTI_LOG"):
-        print("graph", len(nodes), "nodes", flush=True)
-    heights = [1] * len(nodes)
-    reaches = [isinstance(step, Step) and bool(step.bind_group.peers) for step in steps]
-    for number in reversed(range(len(nodes))):
-        for before in edges[number]:
-            heights[before] = max(heights[before], heights[number] + 1)
-            reaches[before] |= reaches[number]
-    if how:
-        levels = {
-            "two": [-(height > 1) for height in heights],
-            "six": [-min(height - 1, 5) for height in heights],
-            "peers": [-int(flag) for flag in reaches],
-            "sums": [-int(isinstance(step, Step) and bool(step.bind_group.peers)) for step in steps],
-        }[how]
-        nodes = tuple(n._replace(priority=p) if isinstance(n, KernelNode) else n for n, p in zip(nodes, levels, strict=True))
-    if order:
-        places = sorted(range(len(nodes)), key=lambda number: heights[number] == 1 if order == "sinks" else -heights[number])
-        inverse = {old: new for new, old in enumerate(places)}
-        edges = [[inverse[before] for before in edges[old]] for old in places]
-        nodes = tuple(nodes[old] for old in places)
-    return nodes, edges
 
 
 class NvidiaDriver:
@@ -440,7 +413,7 @@ class NvidiaDriver:
         steps = _launched(steps)
         nodes = self._nodes(steps)
         edges = dependences([accesses_of(step) for step in steps])
-        nodes, edges = _experiment(steps, nodes, edges)
+        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in steps])
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()

@@ -348,6 +348,11 @@ class KernelFunction(Function):
         """
         self.run_intrinsic("llvm.nvvm.cp.async.cg.shared.global.16.s", self.shared(target), source, size)
 
+    def copy_word(self, target: Value, source: Value, size: int) -> None:
+        """Begin to copy a word of 4, 8 or 16 bytes to shared memory, at an offset there."""
+        kind = "cg" if size == 16 else "ca"
+        self.run_intrinsic(f"llvm.nvvm.cp.async.{kind}.shared.global.{size}", self.shared(target), source)
+
     def commit_copies(self) -> None:
         """End a group of this thread's copies."""
         self.run_intrinsic("llvm.nvvm.cp.async.commit.group")

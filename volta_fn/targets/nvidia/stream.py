@@ -321,6 +321,23 @@ class LoopNode(NamedTuple):
 Node = KernelNode | LoopNode
 
 
+#: A priority above that of other nodes.
+_HIGH = -1
+
+
+def with_priorities(nodes: Sequence[Node], edges: Sequence[Sequence[int]], collectives: Sequence[bool]) -> tuple[Node, ...]:
+    """Let kernels begin early that collectives are, or wait for, so that what waits for no collective is left to run beside these."""
+    leads = [*collectives]
+    for number in reversed(range(len(nodes))):
+        for predecessor in edges[number]:
+            leads[predecessor] |= leads[number]
+    if all(leads):
+        return tuple(nodes)
+    priorities = [_HIGH if each else 0 for each in leads]
+    pairs = zip(nodes, priorities, strict=True)
+    return tuple([node._replace(priority=priority) if isinstance(node, KernelNode) else node for node, priority in pairs])
+
+
 class ConditionKernel(NamedTuple):
     """The kernel that sets the condition of a conditional node.
 
