@@ -31,8 +31,8 @@ WIDE, BESIDE = kernels.SCHEDULE, kernels.BESIDE
 for text in sys.argv[2:]:
     o = dict(part.split("=") for part in text.split(",") if part != "base")
     began = time.perf_counter()
-    dce._DEVICE_BUCKET = int(o.pop("bucket", 4)) << 20
-    dce._OPERATIONS_BESIDE = int(o.pop("over", 4000))
+    dce._DEVICE_BUCKET = int(o.pop("bucket", 16)) << 20
+    dce._OPERATIONS_BESIDE = int(o.pop("over", 1 << 60))
     kernels.BESIDE = BESIDE._replace(**{k[1:]: int(v) for k, v in o.items() if k[0] == "b"})
     kernels.SCHEDULE = WIDE._replace(**{k[1:]: int(v) for k, v in o.items() if k[0] == "w"})
     try:

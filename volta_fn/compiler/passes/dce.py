@@ -296,10 +296,10 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 #: Bytes from which on arrays are summed by a kernel of their own where devices sum them among each other.
-_DEVICE_BUCKET = 1 << 22
+_DEVICE_BUCKET = 1 << 24
 #: The operations of products for each byte of operands beside which devices sum slowly, in room that products leave: those of an H200, of
 #: 500 TFLOP/s in bfloat16 and 70 GB/s of such sums.
-_OPERATIONS_BESIDE = 4000
+_OPERATIONS_BESIDE = 1 << 60
 
 
 class _Bucket(NamedTuple):
