@@ -388,7 +388,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lengths", nargs="+", type=int, default=[*LENGTHS])
     parser.add_argument("--workloads", nargs="+", default=["gpu train/gpt small@bfloat16", "gpu train/gpt medium@bfloat16"])
     parser.add_argument("--shares", action="store_true", help="let each process reduce a share of every array, also of two processes")
-    parser.add_argument("--beside", action="store_true", help="take the kernels of sums that run beside products")
     for name in ("blocks", "threads", "unroll"):
         parser.add_argument(f"--{name}", type=int, help=f"{name} of the kernels, to try others")
     options, words = parser.parse_args(arguments), [*(sys.argv[1:] if arguments is None else arguments)]
@@ -405,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {name: getattr(options, name) for name in ("blocks", "threads", "unroll") if getattr(options, name)}
     if options.blocks:
         chosen["most_blocks"] = options.blocks
-    kernels.SCHEDULE = (kernels.BESIDE if options.beside else kernels.SCHEDULE)._replace(**chosen)
+    kernels.SCHEDULE = kernels.SCHEDULE._replace(**chosen)
     if options.shares:
         kernels._reduce_whole = kernels._reduce_shares
     modes = options.modes or ["check", "speed", "train"]

@@ -64,10 +64,11 @@ def by_jax(workload: Workload, n: int) -> tuple[float, list[float]]:
     count = len(whole.inputs) - 1
     mapped = jax.shard_map(step, mesh=mesh, in_specs=(spec(), *[spec("i")] * count), out_specs=spec(), check_vma=False)
     program = jax.jit(mapped, donate_argnums=0)
-    state, *data = [
-        map_arrays(lambda x, place=place: jax.device_put(x, jax.sharding.NamedSharding(mesh, place)), values)
-        for values, place in zip(whole.inputs, (spec(), *[spec("i")] * count), strict=True)
-    ]
+
+    def put(values: Any, place: Any) -> Any:
+        return map_arrays(lambda x: jax.device_put(x, jax.sharding.NamedSharding(mesh, place)), values)
+
+    state, data = put(whole.inputs[0], spec()), [put(x, spec("i")) for x in whole.inputs[1:]]
     loss: Any = None
 
     def call() -> Any:
@@ -91,7 +92,7 @@ def by_torch(workload: Workload, n: int, rank: int) -> tuple[float, list[float]]
     rows = [x[rank * examples : (rank + 1) * examples] for x in data]
     batch = [torch.tensor(x, dtype=torch.int64 if x.dtype == np.int32 else None, device="cuda") for x in rows]
 
-    class Loss(torch.nn.Module):  # type: ignore[name-defined, misc]
+    class Loss(torch.nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.weights = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.tensor(x, device="cuda")) for name, x in params.items()})

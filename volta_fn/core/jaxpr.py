@@ -6,7 +6,6 @@ The check is the executable specification that every transform and pass obeys.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from operator import is_
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -312,26 +311,6 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
         elif isinstance(value, tuple):
             programs += [v for v in value if isinstance(v, ClosedJaxpr)]
     return programs
-
-
-def operations_of(eqn: Equation) -> int:
-    """Count the operations of an equation, those of its programs included."""
-    name, params = eqn.primitive.name, eqn.params
-    inside = [sum(map(operations_of, sub.eqns)) for sub in sub_jaxprs(params)]
-    if name == "cond":
-        return max(inside, default=0)
-    if inside:
-        return sum(inside) * int(params.get("length", 1))
-    size = sum(v.aval.size for v in eqn.outvars)
-    if name == "dot_general":
-        return 2 * size * math.prod(eqn.invars[0].aval.shape[a] for a in params["dimension_numbers"][0][0])
-    if name == "conv_general_dilated":
-        kernel = eqn.invars[1].aval
-        features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-        return 2 * size * kernel.size // max(features, 1)
-    if eqn.primitive.reduction is not None:
-        return eqn.invars[0].aval.size
-    return size if eqn.primitive.arity else 0
 
 
 def has_effects(eqn: Equation) -> bool:

@@ -26,8 +26,9 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import block_until_ready, device_put
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, operations_of, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, sub_jaxprs
 from volta_fn.jit import jit
+from volta_fn.jit.compile import operations_of
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 

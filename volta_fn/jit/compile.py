@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import warnings
 import weakref
@@ -19,7 +20,7 @@ from volta_fn.core.arrays.array import DELETED, Array, ArraySpec, ConcreteArray,
 from volta_fn.core.arrays.memory import Donations, pair_by_path, usable
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, Executable, current_default_device
-from volta_fn.core.jaxpr import ClosedJaxpr, operations_of
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, leaf_structure, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, current_trace, read_mesh
 from volta_fn.jit.eager import PIPELINE, as_buffer
@@ -149,7 +150,31 @@ def cost_of(program: ClosedJaxpr) -> dict[str, float]:
     A loop of unknown length counts as one iteration, and of the branches of a conditional the most expensive one counts.
     """
     moved = sum(a.nbytes for a in [*program.in_avals, *program.out_avals])
-    return {"flops": float(sum(map(operations_of, program.eqns))), "bytes accessed": float(moved)}
+    return {"flops": float(_operations(program)), "bytes accessed": float(moved)}
+
+
+def _operations(program: ClosedJaxpr) -> int:
+    return sum(map(operations_of, program.eqns))
+
+
+def operations_of(eqn: Equation) -> int:
+    """Count the operations of an equation, those of its programs included."""
+    name, params = eqn.primitive.name, eqn.params
+    inside = [_operations(sub) for sub in sub_jaxprs(params)]
+    if name == "cond":
+        return max(inside, default=0)
+    if inside:
+        return sum(inside) * int(params.get("length", 1))
+    size = sum(v.aval.size for v in eqn.outvars)
+    if name == "dot_general":
+        return 2 * size * math.prod(eqn.invars[0].aval.shape[a] for a in params["dimension_numbers"][0][0])
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
+        return 2 * size * kernel.size // max(features, 1)
+    if eqn.primitive.reduction is not None:
+        return eqn.invars[0].aval.size
+    return size if eqn.primitive.arity else 0
 
 
 # Compiled programs, as functions of arrays.

@@ -18,9 +18,9 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.arrays import html
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, operations_of, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.jit.compile import cost_of
+from volta_fn.jit.compile import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.primitives.control_flow.loops import cond_p

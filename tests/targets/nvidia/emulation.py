@@ -231,10 +231,9 @@ class Emulator:
             return block.warp_meetings[warp].meet(lane, [], lambda _: {})
         if "barrier.cta" in code:
             return block.block_meeting.meet(thread, [], lambda _: {})
-        if "cp.async.c" in code and "shared.global" in code:
-            size = int(code.removesuffix(".s").rpartition(".")[2])
-            ctypes.memset(a[0], 0, size)
-            ctypes.memmove(a[0], a[1], a[2] if code.endswith(".s") else size)
+        if "cp.async.cg" in code:
+            ctypes.memset(a[0], 0, 16)
+            ctypes.memmove(a[0], a[1], a[2])
             return []
         if "ldmatrix" in code:
             return block.warp_meetings[warp].meet(lane, a, lambda given: _ldmatrix(given, ".trans" in code))

@@ -5,7 +5,6 @@ Overlapping are sums between processes with computation.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,19 +15,7 @@ from volta_fn import dtypes
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import (
-    Atom,
-    ClosedJaxpr,
-    Equation,
-    Literal,
-    Var,
-    dce_jaxpr,
-    operations_of,
-    process_axes,
-    program_cache,
-    reads_of,
-    sub_jaxprs,
-)
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, process_axes, program_cache, reads_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
@@ -297,28 +284,6 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 #: Bytes from which on arrays are summed by a kernel of their own where devices sum them among each other.
 _DEVICE_BUCKET = 1 << 24
-#: The operations of products for each byte of operands beside which devices sum slowly, in room that products leave: those of an H200, of
-#: 500 TFLOP/s in bfloat16 and 70 GB/s of such sums.
-_OPERATIONS_BESIDE = 1 << 60
-
-
-class _Bucket(NamedTuple):
-    """Operands of a sum that devices compute among each other, and the number of the equation before which they are computed."""
-
-    total: Equation
-    operands: list[int]
-    start: int
-
-    def equation(self, overlaps: bool) -> Equation:
-        """Return the sum of these operands."""
-        ins, outs = [[atoms[i] for i in self.operands] for atoms in (self.total.invars, self.total.outvars)]
-        params = {**self.total.params, "dtypes": tuple([v.aval.dtype for v in outs]), "overlaps": overlaps}
-        return Equation(psum_bucket_p, ins, outs, params, self.total.position)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the operands."""
-        return sum([self.total.invars[i].aval.nbytes for i in self.operands])
 
 
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
@@ -334,7 +299,7 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
     closed = _with_early_sums(closed, frozenset([reduce_scatter_p]))
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
-    buckets: list[_Bucket] = []
+    starts: dict[int, list[Equation]] = {}
     positions: dict[Atom, Atom] = {}
     replaced: set[int] = set()
     for number, eqn in enumerate(closed.eqns):
@@ -344,33 +309,20 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
             replaced.add(number)
         elif eqn.primitive is psum_p and sums(eqn):
             total = eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])
-            buckets += [_Bucket(total, *group) for group in arranged_operands(total, definitions, _DEVICE_BUCKET)]
+            for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
+                outs = [total.outvars[i] for i in operands]
+                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
+                part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
+                starts.setdefault(start, []).append(part)
             replaced.add(number)
     if not replaced:
         return closed
-    starts: dict[int, list[Equation]] = {}
-    for bucket, overlaps in zip(buckets, _overlaps(closed, buckets), strict=True):
-        starts.setdefault(bucket.start, []).append(bucket.equation(overlaps))
     eqns: list[Equation] = []
     for number in range(len(closed.eqns) + 1):
         eqns += starts.get(number, [])
         eqns += [] if number in replaced else closed.eqns[number : number + 1]
     outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
     return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
-
-
-def _overlaps(closed: ClosedJaxpr, buckets: Sequence[_Bucket]) -> list[bool]:
-    """Return for each sum whether products that do not wait for it take as long as it and later sums take beside them."""
-    first_reads = _first_reads(closed)
-    #: The operations before each equation, most of them of products.
-    before = [0, *itertools.accumulate(map(operations_of, closed.eqns))]
-    results, remaining = [False] * len(buckets), 0
-    for number in sorted(range(len(buckets)), key=lambda number: -buckets[number].start):
-        bucket = buckets[number]
-        read = min([first_reads.get(bucket.total.outvars[i], len(closed.eqns)) for i in bucket.operands])
-        results[number] = before[max(read, bucket.start)] - before[bucket.start] >= _OPERATIONS_BESIDE * (remaining + bucket.bytes) > 0
-        remaining += bucket.bytes * results[number]
-    return results
 
 
 def _widens(eqn: Equation) -> bool:

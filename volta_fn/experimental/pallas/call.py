@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, operations_of, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.refs import Ref, bound, discharged, new_ref, read_all, write_all
 from volta_fn.core.staging import function_name, trace_to_jaxpr
 from volta_fn.core.trace import StepAxis, bound_axis
@@ -37,6 +37,7 @@ from volta_fn.experimental.pallas.specs import (
     no_block_spec,
     uninitialized,
 )
+from volta_fn.jit.compile import operations_of
 from volta_fn.jit.function import jit
 from volta_fn.primitives.array_operations.ref_views import Slice
 from volta_fn.primitives.control_flow.loops import fori_loop

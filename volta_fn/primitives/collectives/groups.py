@@ -122,7 +122,7 @@ def psum(
     return outs
 
 
-def psum_bucket(*arrays: np.ndarray, dtypes: Sequence[np.dtype], overlaps: bool, **params: Any) -> Sequence[np.ndarray]:
+def psum_bucket(*arrays: np.ndarray, dtypes: Sequence[np.dtype], **params: Any) -> Sequence[np.ndarray]:
     """Sum each array over processes, as an array of one of the dtypes."""
     return psum(*[array.astype(dtype, copy=False) for array, dtype in zip(arrays, dtypes, strict=True)], **params)
 

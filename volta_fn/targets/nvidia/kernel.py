@@ -84,15 +84,15 @@ class KernelFunction(Function):
     Its parameters are pointers to tensor maps, a pointer per binding, and one to the grid of a conditional dispatch.
     """
 
-    def __init__(self, maps: int, bindings: int, threads: int, blocks: int = 1, registers: int | None = None) -> None:
+    def __init__(self, maps: int, bindings: int, threads: int, blocks: int = 1) -> None:
         self.maps = [Value("ptr", f"%map{number}") for number in range(maps)]
         self.bindings = [Value(GLOBAL, f"%binding{number}") for number in range(bindings)]
         grid = Value(GLOBAL, "%grid")
         parameters = [Value('ptr byval([128 x i8]) align 64 "nvvm.grid_constant"', each.name) for each in self.maps]
         parameters += [Value(f"{GLOBAL} noalias align 16", each.name) for each in self.bindings]
         super().__init__(Module(), "main", [*parameters, grid], "ptx_kernel void", "#0")
-        #: Threads of a block, the blocks that a multiprocessor shall have room for, and the most registers of a thread.
-        self.threads, self.blocks, self.registers = threads, blocks, registers
+        #: Threads of a block, and the blocks that a multiprocessor shall have room for.
+        self.threads, self.blocks = threads, blocks
         self.module.declare(_SHARED_MEMORY, f"{_SHARED_MEMORY} = external addrspace(3) global [0 x i8], align 1024")
         self._leave_if_empty(grid)
         self.thread = self.special("tid.x")
@@ -113,8 +113,7 @@ class KernelFunction(Function):
     def text(self) -> str:
         """Return the finished module."""
         self.finish()
-        limit = f'"nvvm.minctasm"="{self.blocks}"' if self.registers is None else f'"nvvm.maxnreg"="{self.registers}"'
-        attributes = f'nounwind "nvvm.maxntid"="{self.threads}" {limit}'
+        attributes = f'nounwind "nvvm.maxntid"="{self.threads}" "nvvm.minctasm"="{self.blocks}"'
         return f'target triple = "nvptx64-nvidia-cuda"\n{self.module}\nattributes #0 = {{ {attributes} }}\n'
 
     # indices
@@ -347,11 +346,6 @@ class KernelFunction(Function):
         `target` is an offset there. Bytes from `size` on become zeros.
         """
         self.run_intrinsic("llvm.nvvm.cp.async.cg.shared.global.16.s", self.shared(target), source, size)
-
-    def copy_word(self, target: Value, source: Value, size: int) -> None:
-        """Begin to copy a word of 4, 8 or 16 bytes to shared memory, at an offset there."""
-        kind = "cg" if size == 16 else "ca"
-        self.run_intrinsic(f"llvm.nvvm.cp.async.{kind}.shared.global.{size}", self.shared(target), source)
 
     def commit_copies(self) -> None:
         """End a group of this thread's copies."""

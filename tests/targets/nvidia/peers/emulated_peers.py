@@ -16,8 +16,6 @@ from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Few threads and words, so that blocks have several exchanges of several rounds.
 SCHEDULE = kernels.PeerSchedule(threads=32, unroll=2, whole=256, blocks=2, most_blocks=3, many=2048)
-#: One whose words go through shared memory, of which a thread has three to twelve under way.
-STAGED = SCHEDULE._replace(registers=32, shared=3 << 10)
 _TIMEOUT = 60.0
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.targets.nvidia.peers.emulated_peers import SCHEDULE, STAGED, Group, small  # noqa: F401 - a fixture
+from tests.targets.nvidia.peers.emulated_peers import SCHEDULE, Group, small  # noqa: F401 - a fixture
 from volta_fn.targets.nvidia.peers import kernels, memory
 from volta_fn.targets.nvidia.peers.kernels import Rows
 
@@ -16,9 +16,6 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [
     *map(np.dtype, "float16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 complex64 complex128 bool".split()), BFLOAT16,
 ]  # fmt: skip
-
-
-both = pytest.mark.parametrize("schedule", [SCHEDULE, STAGED], ids=["registers", "shared memory"])
 
 
 def drawn(dtype: np.dtype, *shape: int, seed: int = 0) -> np.ndarray:
@@ -59,11 +56,10 @@ def padded(array: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8), np.full(32, 0x5A, np.uint8)])
 
 
-@both
 @pytest.mark.parametrize(
     ("dtype", "size"), [*[(dtype, 2) for dtype in DTYPES], *[(np.dtype(np.float32), size) for size in (1, 3)], (BFLOAT16, 3)], ids=str
 )
-def test_reductions(dtype: np.dtype, size: int, schedule: kernels.PeerSchedule) -> None:
+def test_reductions(dtype: np.dtype, size: int) -> None:
     steps: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {
         "sum": total, "max": lambda parts: np.max(parts, 0), "min": lambda parts: np.min(parts, 0),
     }  # fmt: skip
@@ -73,22 +69,21 @@ def test_reductions(dtype: np.dtype, size: int, schedule: kernels.PeerSchedule) 
             continue
         for count in (5, 900 // dtype.itemsize):
             parts = [drawn(dtype, count, seed=rank) for rank in range(size)]
-            dispatch = kernels.reduction(step, dtype, [parts[0].nbytes], (0, 1), tuple(range(size)), schedule=schedule)
+            dispatch = kernels.reduction(step, dtype, [parts[0].nbytes], (0, 1), tuple(range(size)), schedule=SCHEDULE)
             outs = [[guarded(dtype, count)] for _ in range(size)]
             group.run(dispatch, [[padded(part)] for part in parts], outs)
             for (out,) in outs:
                 checked(out, expected(parts))
 
 
-@both
 @pytest.mark.parametrize("size", [2, 4])
-def test_many_exchanges_of_several_arrays(size: int, schedule: kernels.PeerSchedule) -> None:
+def test_many_exchanges_of_several_arrays(size: int) -> None:
     """Kernels of both kinds follow each other on the same memory, and counters wrap around."""
     group, dtype = Group(size, before=2**32 - 5), np.dtype(np.float32)
     for sizes in ([3000], [1, 7, 2500, 4, 9], [3], [5000]):
         parts = [[drawn(dtype, count, seed=rank + count) for count in sizes] for rank in range(size)]
         numbers = tuple(range(2 * len(sizes)))
-        dispatch = kernels.reduction("sum", dtype, [4 * count for count in sizes], numbers, tuple(range(size)), schedule=schedule)
+        dispatch = kernels.reduction("sum", dtype, [4 * count for count in sizes], numbers, tuple(range(size)), schedule=SCHEDULE)
         outs = [[guarded(dtype, count) for count in sizes] for _ in range(size)]
         group.run(dispatch, [[padded(part) for part in mine] for mine in parts], outs)
         for rank in range(size):
@@ -96,12 +91,11 @@ def test_many_exchanges_of_several_arrays(size: int, schedule: kernels.PeerSched
                 checked(outs[rank][k], total([mine[k] for mine in parts]))
 
 
-@both
 @pytest.mark.parametrize(("size", "count"), [(2, 40), (3, 1000)])
-def test_a_sum_that_travels_as_bfloat16(size: int, count: int, schedule: kernels.PeerSchedule) -> None:
+def test_a_sum_that_travels_as_bfloat16(size: int, count: int) -> None:
     dtype = np.dtype(np.float32)
     parts = [drawn(dtype, count, seed=rank) for rank in range(size)]
-    dispatch = kernels.reduction("sum", dtype, [4 * count], (0, 1), tuple(range(size)), BFLOAT16, schedule=schedule)
+    dispatch = kernels.reduction("sum", dtype, [4 * count], (0, 1), tuple(range(size)), BFLOAT16, schedule=SCHEDULE)
     outs = [[guarded(dtype, count)] for _ in range(size)]
     Group(size).run(dispatch, [[padded(part)] for part in parts], outs)
     expected = total([part.astype(BFLOAT16).astype(dtype) for part in parts]).astype(BFLOAT16).astype(dtype)
@@ -109,18 +103,15 @@ def test_a_sum_that_travels_as_bfloat16(size: int, count: int, schedule: kernels
         checked(out, expected)
 
 
-@both
 @pytest.mark.parametrize("source", [BFLOAT16, np.dtype(np.float16)], ids=str)
 @pytest.mark.parametrize(("size", "counts"), [(2, [40, 3]), (3, [1000]), (4, [5, 2001, 1])])
-def test_a_sum_of_numbers_that_are_converted_behind_the_way(
-    source: np.dtype, size: int, counts: list[int], schedule: kernels.PeerSchedule
-) -> None:
+def test_a_sum_of_numbers_that_are_converted_behind_the_way(source: np.dtype, size: int, counts: list[int]) -> None:
     dtype, ranks, group = np.dtype(np.float32), tuple(range(size)), Group(size)
     parts = [[drawn(source, count, seed=rank + count) for count in counts] for rank in ranks]
     numbers = tuple(range(2 * len(counts)))
     for compression in (None, BFLOAT16):
         sizes = [4 * count for count in counts]
-        dispatch = kernels.reduction("sum", dtype, sizes, numbers, ranks, compression, source, schedule=schedule)
+        dispatch = kernels.reduction("sum", dtype, sizes, numbers, ranks, compression, source, schedule=SCHEDULE)
         outs = [[guarded(dtype, count) for count in counts] for _ in ranks]
         group.run(dispatch, [[padded(part) for part in mine] for mine in parts], outs)
         for k in range(len(counts)):

@@ -45,19 +45,6 @@ def exchanges(plan: ProgramPlan) -> list[Run]:
     return [run for run, header in headers if header is not None and header.peers == (0, 1)]
 
 
-@pytest.mark.parametrize(("rows", "threads"), [(32768, [32, 512]), (64, [512, 512])])
-def test_sums_beside_many_products_have_a_warp_in_each_block(rows: int, threads: list[int]) -> None:
-    """The sum of the later layer's gradient, of which the earlier layer's does not read."""
-
-    def step(a: Any, b: Any, x: Any) -> Any:
-        grads = vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(x @ p[0]) @ p[1])))((a, b))
-        return [g[None] for g in lax.psum(grads, "i")]
-
-    runs_between = exchanges(planned(step, (1024, 1024), (1024, 1024), (rows, 1024)))
-    assert [header_of(run.source).threads for run in runs_between] == threads
-    assert ['"nvvm.maxnreg"="32"' in run.source for run in runs_between] == [count == 32 for count in threads]
-
-
 @pytest.mark.parametrize(
     "function",
     [

@@ -39,13 +39,6 @@ from volta_fn.targets.nvidia.peers.memory import (
 #: Bytes of the largest word.
 WORD = 16
 
-#: The most words that a thread copies to shared memory before it stores the first, and the bytes of the least.
-_MOST_STAGES, _LEAST_COPY = 16, 4
-
-#: What emits the pointers to what is read for a word, by its number, and what stores the word, from that.
-Sources = Callable[[Value], Sequence[Value]]
-Store = Callable[[Value, Sequence[Value]], None]
-
 #: The kinds of words: those that processes leave for others, and results.
 POSTS, RESULTS = 0, 1
 
@@ -86,34 +79,6 @@ mov.b32 v, 0;
 }}"""
 
 
-def word_type(size: int) -> str:
-    """Return the type as which a word of so many bytes is loaded and stored."""
-    return "<4 x i32>" if size == 16 else f"i{8 * size}"
-
-
-class PeerSchedule(NamedTuple):
-    """How a collective's kernel runs."""
-
-    threads: int = 512
-    #: The most blocks, and those for `many` bytes or more. Fewer leave multiprocessors to kernels that run at the same time.
-    blocks: int = 64
-    most_blocks: int = BLOCKS
-    many: int = 1 << 26
-    #: Words that a thread loads before it stores the first.
-    unroll: int = 4
-    #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
-    #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
-    whole: int = 1 << 18
-    #: The most registers of a thread; None leaves them to the compiler.
-    registers: int | None = None
-    #: Bytes of shared memory through which words go, if there is room for two of each thread; 0: through registers.
-    shared: int = 0
-
-    def blocks_for(self, size: int) -> int:
-        """Return the most blocks for an array of so many bytes."""
-        return self.most_blocks if size >= self.many else self.blocks
-
-
 class Division(NamedTuple):
     """How words are divided among blocks and their exchanges."""
 
@@ -134,9 +99,9 @@ def divided(words: int, most: int, fewest: int, most_blocks: int) -> Division:
 class PeerFunction(KernelFunction):
     """A kernel under construction that exchanges words in a group of `size` processes."""
 
-    def __init__(self, bindings: int, size: int, schedule: PeerSchedule) -> None:
-        super().__init__(0, bindings + 1, schedule.threads, registers=schedule.registers)
-        self.size, self.schedule = size, schedule
+    def __init__(self, bindings: int, size: int, threads: int, unroll: int) -> None:
+        super().__init__(0, bindings + 1, threads)
+        self.size, self._unroll = size, unroll
         #: Bytes of a slot where every process has one.
         self.slot_bytes = CAPACITY // size // WORD * WORD
         self._table = self.bindings.pop()
@@ -222,68 +187,23 @@ class PeerFunction(KernelFunction):
 
     # loops
 
-    def words(self, count: Value, sizes: Sequence[int], sources: Sources, store: Store) -> None:
+    def words(self, count: Value, load: Callable[[Value], Sequence[Value]], store: Callable[[Value, Sequence[Value]], None]) -> None:
         """Append a loop of all threads over words.
 
-        Args:
-            count: how many there are.
-            sizes: the bytes of what is read for a word.
-            sources: emits the pointers to that, by the word's number.
-            store: stores the word of a number, from what was read.
+        Each loads several before it stores the first.
         """
-        is_staged = 2 * self.threads * sum(sizes) <= self.schedule.shared and min(sizes) >= _LEAST_COPY
-        with self.only_if(self.below(self.thread, count)):
-            (self._words_in_shared_memory if is_staged else self._words_in_registers)(count, sizes, sources, store)
-
-    def _words_in_registers(self, count: Value, sizes: Sequence[int], sources: Sources, store: Store) -> None:
-        """Append a loop in which a thread loads several words before it stores the first."""
-        step, last, unroll = self.threads, self.minus(count, i32(1)), self.schedule.unroll
-
-        def load(number: Value) -> list[Value]:
-            return [self.load(word_type(size), pointer, size) for size, pointer in zip(sizes, sources(number), strict=True)]
+        step, last = self.threads, self.minus(count, i32(1))
 
         def body(index: Value, _: list[Value]) -> list[Value]:
-            numbers = [self.plus(index, i32(k * step)) for k in range(unroll)]
+            numbers = [self.plus(index, i32(k * step)) for k in range(self._unroll)]
             values = [load(self.umin(number, last) if k else number) for k, number in enumerate(numbers)]
             for k, (number, value) in enumerate(zip(numbers, values, strict=True)):
                 with self.only_if(self.below(number, count) if k else None):
                     store(number, value)
             return []
 
-        self.repeat(self.thread, count, i32(unroll * step), [], body)
-
-    def _words_in_shared_memory(self, count: Value, sizes: Sequence[int], sources: Sources, store: Store) -> None:
-        """Append a loop in which a thread copies words to shared memory long before it stores them.
-
-        Each reads only what it has copied itself.
-        """
-        step, last, stage_bytes = self.threads, self.minus(count, i32(1)), self.threads * sum(sizes)
-        depth = min(self.schedule.shared // stage_bytes, _MOST_STAGES)
-        starts = [self.threads * sum(sizes[:k]) for k in range(len(sizes))]
-
-        def places(stage: Value) -> list[Value]:
-            return [self.plus(stage, self.times(self.thread, size), i32(start)) for size, start in zip(sizes, starts, strict=True)]
-
-        def copy(stage: Value, number: Value) -> None:
-            for place, size, pointer in zip(places(stage), sizes, sources(self.umin(number, last)), strict=True):
-                self.copy_word(place, pointer, size)
-            self.commit_copies()
-
-        def begin(stage: Value, _: list[Value]) -> list[Value]:
-            copy(self.times(stage, stage_bytes), self.plus(self.thread, self.times(stage, step)))
-            return []
-
-        def body(number: Value, state: list[Value]) -> list[Value]:
-            (stage,) = state
-            self.wait_for_copies(depth - 1)
-            store(number, [self.load(word_type(size), self.shared(place), size) for place, size in zip(places(stage), sizes, strict=True)])
-            copy(stage, self.plus(number, i32(depth * step)))
-            following = self.plus(stage, i32(stage_bytes))
-            return [self.select(self.equals(following, depth * stage_bytes), i32(0), following)]
-
-        self.repeat(i32(0), i32(depth), i32(1), [], begin)
-        self.repeat(self.thread, count, i32(step), [i32(0)], body)
-        self.wait_for_copies(0)
+        with self.only_if(self.below(self.thread, count)):
+            self.repeat(self.thread, count, i32(self._unroll * step), [], body)
 
     def exchanges(
         self, count: int, post: Callable[[Value], None], take: Callable[[Value], None], finish: Callable[[Value], None] | None = None

@@ -19,7 +19,7 @@ from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.llvm.text import Value, i64, vector_of
 from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, KernelHeader, i32, kernel_dispatch
-from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, PeerSchedule, divided, word_type
+from volta_fn.targets.nvidia.peers.exchange import POSTS, RESULTS, WORD, Division, PeerFunction, divided
 from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY, Peers
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
@@ -35,6 +35,11 @@ _STORED = {
 }  # fmt: skip
 
 _BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+
+def word_type(size: int) -> str:
+    """Return the type as which a word of so many bytes is loaded and stored."""
+    return "<4 x i32>" if size == 16 else f"i{8 * size}"
 
 
 def combines(step: str, dtype: np.dtype) -> bool:
@@ -125,16 +130,32 @@ class Numbers:
 _FEWEST = 1 << 13
 
 
-#: The schedule of collectives that something waits for.
+class PeerSchedule(NamedTuple):
+    """How a collective's kernel runs."""
+
+    threads: int = 512
+    #: The most blocks, and those for `many` bytes or more. Fewer leave multiprocessors to kernels that run at the same time.
+    blocks: int = 64
+    most_blocks: int = BLOCKS
+    many: int = 1 << 26
+    #: Words that a thread loads before it stores the first.
+    unroll: int = 4
+    #: The most bytes of an array that processes send whole, so that each reduces all of it. More are reduced in shares, of which each
+    #: process sends its own to all: this takes a second round, and less traffic if there are more than two processes.
+    whole: int = 1 << 18
+
+    def blocks_for(self, size: int) -> int:
+        """Return the most blocks for an array of so many bytes."""
+        return self.most_blocks if size >= self.many else self.blocks
+
+
+#: The schedule of all collectives.
 SCHEDULE = PeerSchedule()
-#: That of sums beside other kernels. A block of one warp with few registers has room on a multiprocessor beside a block of a product by
-#: `wgmma`, whose three warp groups leave it 1024 registers.
-BESIDE = PeerSchedule(threads=32, blocks=BLOCKS, registers=32, shared=1 << 13)
 
 
 def _dispatch(f: PeerFunction, ranks: tuple[int, ...], buffers: Sequence[int], results: int, division: Division) -> Dispatch:
     """Return the dispatch of a finished kernel, of whose buffers the last are results."""
-    return kernel_dispatch(KernelHeader(f.threads, f.schedule.shared, (), ranks), buffers, results, f.text(), division.blocks)
+    return kernel_dispatch(KernelHeader(f.threads, 0, (), ranks), buffers, results, f.text(), division.blocks)
 
 
 # Reductions of arrays.
@@ -163,7 +184,7 @@ class _Arrays:
         ]
 
     def source(self, word: Value) -> Value:
-        """Emit the pointer to a word that is combined; what is behind an array in its last word is undefined."""
+        """Emit the pointer to a word that is combined."""
         return self._pointer(self._sources, word, self._source_size)
 
     def _pointer(self, bases: Sequence[Value], word: Value, size: int) -> Value:
@@ -172,6 +193,10 @@ class _Arrays:
             base = f.select(f.below(word, end), other, base)
         offset = f.wide_times(word, size)
         return f.let(GLOBAL, f"inttoptr {f.binary('add', base, offset)} to {GLOBAL}")
+
+    def load(self, word: Value) -> Value:
+        """Emit a word; what is behind an array in its last word is undefined."""
+        return self.f.load(word_type(self._source_size), self.source(word), self._source_size)
 
     def store(self, word: Value, value: Value) -> None:
         """Emit a store of a word, or of the part of it that belongs to an array."""
@@ -211,7 +236,7 @@ def reduction(
     are combined in the order of the processes.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(len(buffers), len(ranks), schedule)
+    f = PeerFunction(len(buffers), len(ranks), schedule.threads, schedule.unroll)
     numbers = Numbers(f, dtype, WORD, compression, source)
     arrays = _Arrays(f, sizes, numbers)
     # Two processes send each other as much in either way.
@@ -229,32 +254,21 @@ def _part(f: PeerFunction, division: Division, exchange: Value, first: Value | N
     return begin, f.umin(remaining, i32(division.each if size is None else size))
 
 
-class _Parts:
-    """The words of all processes for one number, of which this process's is where its array is, and others are in slots."""
+def _parts(f: PeerFunction, numbers: Numbers, word: Value, mine: Value, slots: Sequence[Value]) -> list[Value]:
+    """Emit the numbers of all processes in a word, in their order.
 
-    def __init__(self, f: PeerFunction, numbers: Numbers, slots: Sequence[Value]) -> None:
-        self._f, self._numbers, self._slots = f, numbers, slots
-        self._is_mine = [f.equals(f.position, number) for number in range(len(slots))]
-        self._is_converted = numbers.wire != numbers.source
-        #: The bytes of what is read.
-        self.sizes = [numbers.source_size] * self._is_converted + [numbers.wire_size] * len(slots)
-
-    def pointers(self, word: Value, mine: Value) -> list[Value]:
-        """Emit the pointers to what is read, in the order of the processes, or after this process's array."""
-        f = self._f
-        offset = f.wide_times(word, self._numbers.wire_size)
-        pointers = [f.further(slot, offset) for slot in self._slots]
-        if self._is_converted:  # this process's own slot has old words, which are not used
-            return [mine, *pointers]
-        return [f.select(condition, mine, pointer) for condition, pointer in zip(self._is_mine, pointers, strict=True)]
-
-    def decoded(self, words: Sequence[Value]) -> list[Value]:
-        """Emit the numbers of all processes, in their order."""
-        f, numbers = self._f, self._numbers
-        if not self._is_converted:
-            return [numbers.decoded(word) for word in words]
-        sent = numbers.arrived(numbers.sent(words[0]))
-        return [f.select(condition, sent, numbers.arrived(word)) for condition, word in zip(self._is_mine, words[1:], strict=True)]
+    Those of this process are at the pointer `mine`, the others in slots.
+    """
+    offset = f.wide_times(word, numbers.wire_size)
+    pointers = [f.further(slot, offset) for slot in slots]
+    is_mine = [f.equals(f.position, number) for number in range(len(slots))]
+    if numbers.wire == numbers.source:
+        pointers = [f.select(condition, mine, pointer) for condition, pointer in zip(is_mine, pointers, strict=True)]
+        return [numbers.decoded(f.load(word_type(numbers.source_size), pointer, numbers.source_size)) for pointer in pointers]
+    sent = numbers.arrived(numbers.sent(f.load(word_type(numbers.source_size), mine, numbers.source_size)))
+    # This process's own slot has old words, which are not used.
+    arrived = [numbers.arrived(f.load(word_type(numbers.wire_size), pointer, numbers.wire_size)) for pointer in pointers]
+    return [f.select(condition, sent, part) for condition, part in zip(is_mine, arrived, strict=True)]
 
 
 def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
@@ -266,17 +280,20 @@ def _reduce_whole(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str,
     def post(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
         slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
-        _send_numbers(f, count, arrays, begin, numbers, slots)
+
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), slots, numbers.wire_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
-        parts = _Parts(f, numbers, f.received(exchange))
+        slots = f.received(exchange)
 
-        def store(word: Value, words: Sequence[Value]) -> None:
-            total = numbers.combined(step, parts.decoded(words))
-            arrays.store(f.plus(begin, word), numbers.arrived_result(numbers.sent_result(total)))
+        def load(word: Value) -> list[Value]:
+            return [numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))]
 
-        f.words(count, parts.sizes, lambda word: parts.pointers(word, arrays.source(f.plus(begin, word))), store)
+        def store(word: Value, total: Sequence[Value]) -> None:
+            arrays.store(f.plus(begin, word), numbers.arrived_result(numbers.sent_result(total[0])))
+
+        f.words(count, load, store)
 
     f.exchanges(division.exchanges, post, take)
     return division
@@ -288,23 +305,18 @@ def _store_to_all(f: PeerFunction, slots: Sequence[Value], word: Value, value: V
         f.store(value, f.further(slot, offset), size)
 
 
-def _send(f: PeerFunction, count: Value, source: Callable[[Value], Value], slots: Sequence[Value], size: int) -> None:
+def _send(f: PeerFunction, count: Value, load: Callable[[Value], Value], slots: Sequence[Value], size: int) -> None:
     """Append a loop that leaves words of `size` bytes in slots of other processes."""
-    f.words(count, [size], lambda word: [source(word)], lambda word, values: _store_to_all(f, slots, word, values[0], size))
-
-
-def _send_numbers(f: PeerFunction, count: Value, arrays: _Arrays, begin: Value, numbers: Numbers, slots: Sequence[Value]) -> None:
-    """Append a loop that leaves words of arrays, from one on, in slots of other processes."""
-
-    def store(word: Value, words: Sequence[Value]) -> None:
-        _store_to_all(f, slots, word, numbers.sent(words[0]), numbers.wire_size)
-
-    f.words(count, [numbers.source_size], lambda word: [arrays.source(f.plus(begin, word))], store)
+    f.words(count, lambda word: [load(word)], lambda word, value: _store_to_all(f, slots, word, value[0], size))
 
 
 def _fetch(f: PeerFunction, count: Value, slot: Value, store: Callable[[Value, Value], None], size: int) -> None:
     """Append a loop that stores the words of `size` bytes that have arrived in a slot."""
-    f.words(count, [size], lambda word: [f.word(slot, word, size)], lambda word, values: store(word, values[0]))
+
+    def load(word: Value) -> list[Value]:
+        return [f.load(word_type(size), f.word(slot, word, size), size)]
+
+    f.words(count, load, lambda word, value: store(word, value[0]))
 
 
 def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str, schedule: PeerSchedule) -> Division:
@@ -329,19 +341,22 @@ def _reduce_shares(f: PeerFunction, arrays: _Arrays, numbers: Numbers, step: str
     def send(exchange: Value, owner: Value) -> None:
         begin, count = part(exchange, owner)
         slot = f.slot(owner, f.position, exchange, POSTS, size)
-        _send_numbers(f, count, arrays, begin, numbers, [slot])
+        _send(f, count, lambda word: numbers.sent(arrays.load(f.plus(begin, word))), [slot], numbers.wire_size)
 
     def take(exchange: Value) -> None:
         begin, count = part(exchange, f.position)
-        parts = _Parts(f, numbers, f.received(exchange))
+        slots = f.received(exchange)
         targets = [f.slot(owner, f.position, exchange, RESULTS, size) for owner in others]
 
-        def store(word: Value, words: Sequence[Value]) -> None:
-            sent = numbers.sent_result(numbers.combined(step, parts.decoded(words)))
-            arrays.store(f.plus(begin, word), numbers.arrived_result(sent))
-            _store_to_all(f, targets, word, sent, numbers.result_size)
+        def load(word: Value) -> list[Value]:
+            total = numbers.combined(step, _parts(f, numbers, word, arrays.source(f.plus(begin, word)), slots))
+            return [numbers.sent_result(total)]
 
-        f.words(count, parts.sizes, lambda word: parts.pointers(word, arrays.source(f.plus(begin, word))), store)
+        def store(word: Value, sent: Sequence[Value]) -> None:
+            arrays.store(f.plus(begin, word), numbers.arrived_result(sent[0]))
+            _store_to_all(f, targets, word, sent[0], numbers.result_size)
+
+        f.words(count, load, store)
 
     def finish(exchange: Value) -> None:
         for owner in others:
@@ -378,9 +393,9 @@ class Rows(NamedTuple):
         words = f.binary("add", f.wide_times(before, self.rows * each), row_words)
         return f.binary("mul", f.binary("add", words, f.widened_index(rest)), i64(size))
 
-    def pointer(self, f: PeerFunction, array: Value, row: Value, word: Value, size: int) -> Value:
-        """Emit the pointer to a row's word of `size` bytes."""
-        return f.further(array, self.offset(f, row, word, size))
+    def load(self, f: PeerFunction, array: Value, row: Value, word: Value, size: int) -> Value:
+        """Emit a row's word of `size` bytes."""
+        return f.load(word_type(size), f.further(array, self.offset(f, row, word, size)), size)
 
 
 def _word_of(*sizes: int) -> int:
@@ -402,7 +417,7 @@ def moved(
     Rows of `row_bytes` arrive as rows of the result. An array of one row is sent to all.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind, target.behind)
     size = f.slot_bytes
     division = _divided_rows(f, row_bytes, word_size, schedule)
@@ -410,7 +425,7 @@ def moved(
     others = [f.other(distance) for distance in range(1, f.size)]
 
     def stored(row: Value, word: Value, value: Value) -> None:
-        f.store(value, target.pointer(f, result, row, word, word_size), word_size)
+        f.store(value, f.further(result, target.offset(f, row, word, word_size)), word_size)
 
     def post(exchange: Value) -> None:
         slots = [f.slot(owner, f.position, exchange, POSTS, size) for owner in others]
@@ -423,14 +438,13 @@ def moved(
     def send(exchange: Value, row: Value, slots: Sequence[Value]) -> None:
         begin, count = _part(f, division, exchange)
         if slots:
-            _send(f, count, lambda word: source.pointer(f, array, row, f.plus(begin, word), word_size), slots, word_size)
+            _send(f, count, lambda word: source.load(f, array, row, f.plus(begin, word), word_size), slots, word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
         f.words(
             count,
-            [word_size],
-            lambda word: [source.pointer(f, array, f.position, f.plus(begin, word), word_size)],
+            lambda word: [source.load(f, array, f.position, f.plus(begin, word), word_size)],
             lambda word, value: stored(f.position, f.plus(begin, word), value[0]),
         )
         for sender in others:
@@ -450,7 +464,7 @@ def scattered_sum(
 ) -> Dispatch:
     """Return the dispatch that sums arrays, of whose sum each process keeps its row."""
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes, source.behind)
     numbers = Numbers(f, dtype, word_size)
     size = f.slot_bytes
@@ -464,20 +478,20 @@ def scattered_sum(
     def send(exchange: Value, owner: Value) -> None:
         begin, count = _part(f, division, exchange)
         slot = f.slot(owner, f.position, exchange, POSTS, size)
-        _send(f, count, lambda word: source.pointer(f, array, owner, f.plus(begin, word), word_size), [slot], word_size)
+        _send(f, count, lambda word: source.load(f, array, owner, f.plus(begin, word), word_size), [slot], word_size)
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
-        parts = _Parts(f, numbers, f.received(exchange))
+        slots = f.received(exchange)
 
-        def pointers(word: Value) -> list[Value]:
-            return parts.pointers(word, source.pointer(f, array, f.position, f.plus(begin, word), word_size))
+        def load(word: Value) -> list[Value]:
+            mine = f.further(array, source.offset(f, f.position, f.plus(begin, word), word_size))
+            return [numbers.encoded(numbers.combined("sum", _parts(f, numbers, word, mine, slots)))]
 
-        def store(word: Value, words: Sequence[Value]) -> None:
-            total = numbers.encoded(numbers.combined("sum", parts.decoded(words)))
-            f.store(total, f.word(result, f.plus(begin, word), word_size), word_size)
+        def store(word: Value, value: Sequence[Value]) -> None:
+            f.store(value[0], f.word(result, f.plus(begin, word), word_size), word_size)
 
-        f.words(count, parts.sizes, pointers, store)
+        f.words(count, load, store)
 
     f.exchanges(division.exchanges, post, take)
     return _dispatch(f, ranks, buffers, 1, division)
@@ -498,8 +512,9 @@ def permuted(
     Others get zeros.
     """
     schedule = schedule or SCHEDULE
-    f = PeerFunction(2, len(ranks), schedule)
+    f = PeerFunction(2, len(ranks), schedule.threads, schedule.unroll)
     word_size = _word_of(row_bytes)
+    type_ = word_type(word_size)
     division = divided(row_bytes // word_size, CAPACITY // word_size, _FEWEST // word_size, schedule.blocks_for(row_bytes))
     array, result = f.bindings
     nobody = i32(f.size)
@@ -518,7 +533,11 @@ def permuted(
         begin, count = _part(f, division, exchange)
         with f.only_if(is_other(target)):
             slot = f.slot(target, i32(0), exchange, POSTS, 0)
-            _send(f, count, lambda word: at(array, f.plus(begin, word)), [slot], word_size)
+            f.words(
+                count,
+                lambda word: [f.load(type_, at(array, f.plus(begin, word)), word_size)],
+                lambda word, value: f.store(value[0], at(slot, word), word_size),
+            )
 
     def take(exchange: Value) -> None:
         begin, count = _part(f, division, exchange)
@@ -527,12 +546,12 @@ def permuted(
         begins = f.select(f.equals(source, f.size), Value("i1", "false"), f.compare("icmp eq", source, f.position))
         origin = f.select(begins, at(array, begin), slot)
         is_sent = f.compare("icmp ne", source, nobody)
-        zero = Value(word_type(word_size), "zeroinitializer")
-
-        def store(word: Value, value: Value) -> None:
-            f.store(f.select(is_sent, value, zero), at(result, f.plus(begin, word)), word_size)
-
-        _fetch(f, count, origin, store, word_size)
+        zero = Value(type_, "zeroinitializer")
+        f.words(
+            count,
+            lambda word: [f.select(is_sent, f.load(type_, at(origin, word), word_size), zero)],
+            lambda word, value: f.store(value[0], at(result, f.plus(begin, word)), word_size),
+        )
 
     f.exchanges(division.exchanges, post, take)
     return _dispatch(f, ranks, buffers, 1, division)
@@ -589,8 +608,7 @@ def _reduced(step: str, avals: Avals, params: dict[str, Any], shared: Peers) -> 
     for bucket in _buckets(avals, dtypes):
         buffers = [*bucket, *[len(avals) + number for number in bucket]]
         source, dtype = avals[bucket[0]].dtype, dtypes[bucket[0]]
-        schedule = BESIDE if params.get("overlaps") else SCHEDULE
-        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source, schedule))
+        dispatches.append(reduction(step, dtype, [sizes[i] for i in bucket], buffers, ranks, compression, source))
     return Routine(tuple(dispatches))
 
 
