@@ -303,9 +303,9 @@ def speed(gpus: Gpus, kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequen
 
 
 def training_program(workload: Workload, gpus: Gpus, examples: int) -> tuple[Callable[..., Any], Any, Sequence[Any]]:
-    """Return the training step of a process whose GPUs have a share of the examples, its state and its data.
+    """Return the training step of a process, its state and its data.
 
-    Its loss is that of the examples of all GPUs.
+    Its GPUs have a share of the examples. Its loss is that of the examples of all GPUs.
     """
     n = gpus.size
     local, whole = in_precision(workload, examples), in_precision(workload, n * examples)
@@ -323,7 +323,10 @@ def training_call(name: str, gpus: Gpus, examples: int) -> Call:
 
 
 def stepping(program: Callable[..., Any], state: Any, data: Sequence[Any]) -> Call:
-    """Return a call of a step from a state, which it donates, to a new state and the loss."""
+    """Return a call that makes a step, and keeps its state.
+
+    The step gives, from a state that it donates, a new one and the loss.
+    """
 
     def call() -> Any:
         nonlocal state
@@ -339,7 +342,7 @@ def averaging(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_value_and_grad(value_and_grad: Callable[..., Any]) -> Library:
-    """Return the library with another `value_and_grad`, by which a workload's step is differentiated."""
+    """Return the library with another `value_and_grad`."""
     return library("volta_fn")._replace(jax=SimpleNamespace(__name__="volta_fn", tree=vf.tree, value_and_grad=value_and_grad))
 
 

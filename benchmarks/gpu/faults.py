@@ -1,4 +1,4 @@
-"""A process of a training run that dies, or whose kernel fails: `python -m benchmarks.gpu.faults -n 2`.
+"""Failing processes of a training run: `python -m benchmarks.gpu.faults -n 2`.
 
 A GPT is trained by data parallelism, a process for each GPU, with a checkpoint every ten steps. In the middle the last process is killed,
 or runs a kernel that stores where no memory is. The others must end within `SOON` seconds, the launcher must name that process, and the
@@ -92,7 +92,7 @@ def faulty_kernel() -> str:
 
 
 class Run(NamedTuple):
-    """What a run of the launcher printed, and the seconds from a process's fault until all had ended."""
+    """The output of a run, and the seconds from a fault to the end of all."""
 
     output: str
     seconds: float
@@ -116,7 +116,7 @@ def run(words: Sequence[str], count: int, folder: Path, fault: str, runner: Sequ
 
 
 def bits(output: str, count: int) -> str:
-    """Return the losses and the hash that all processes have printed alike at their end."""
+    """Return the losses and the hash that all processes have printed alike."""
     ends = re.findall(r"losses (\[.*\] state \w+)", output)
     assert len(ends) == count and len(set(ends)) == 1, output
     return str(ends[0])
@@ -140,7 +140,7 @@ def check(words: Sequence[str], count: int, runner: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is the number of faults after which something was wrong."""
+    """Run the command line; the exit status counts wrong ends."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.faults", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-n", "--gpus", type=int, default=2)
     parser.add_argument("--workload", default="gpu train/gpt small@bfloat16")

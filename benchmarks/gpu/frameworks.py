@@ -1,4 +1,4 @@
-"""Data parallelism by JAX and PyTorch: `python -m benchmarks.gpu.frameworks jax -n 4`.
+"""Data parallelism by other frameworks: `python -m benchmarks.gpu.frameworks`.
 
 JAX has all GPUs in one process (`shard_map`, with NCCL); PyTorch has a process for each (`DistributedDataParallel` of a compiled module, in
 bfloat16 by autocast): `python -m torch.distributed.run --nproc-per-node 4 -m benchmarks.gpu.frameworks torch`. Examples, initial parameters

@@ -87,7 +87,10 @@ def of_rows(shapes: Any, n: int) -> Callable[..., Any]:
 
 
 def split_call(workload: Workload, gpus: Gpus, examples: int) -> Call:
-    """Return the step whose parameters and states are split (ZeRO-3, Rajbhandari et al. 2020; FSDP)."""
+    """Return the step whose parameters and states are split.
+
+    That is ZeRO-3 (Rajbhandari et al. 2020), or FSDP.
+    """
     n = gpus.size
     local, whole = (in_precision(workload, batch) for batch in (examples, n * examples))
     (params, moments), *data = whole.inputs
@@ -98,7 +101,7 @@ def split_call(workload: Workload, gpus: Gpus, examples: int) -> Call:
 
 
 def states_call(workload: Workload, gpus: Gpus, examples: int) -> Call:
-    """Return the step by Adam whose states are split (ZeRO-1), by `optim.shard_states`."""
+    """Return the step by Adam whose states are split (ZeRO-1)."""
     n = gpus.size
     local, whole = (in_precision(workload, batch) for batch in (examples, n * examples))
     (params, _), *data = whole.inputs
@@ -150,9 +153,9 @@ def _norm(w: dict[str, Any], name: str, x: Any) -> Any:
 
 
 def _block(w: dict[str, Any], x: Any, enter: Callable[[Any], Any] = _same, leave: Callable[[Any], Any] = _same) -> Any:
-    """Return a layer of the workload's GPT, of whose heads and hidden units `w` may have some.
+    """Return a layer of the workload's GPT.
 
-    `enter` is applied before the products with columns, `leave` after those with rows.
+    `w` may have some of its heads and hidden units. `enter` is applied before the products with columns, `leave` after those with rows.
     """
     width, _, heads, size = w["qkv"].shape
     products = vnp.split(enter(_norm(w, "before", x)) @ w["qkv"].reshape(width, -1), 3, -1)
@@ -193,7 +196,10 @@ def _with_moments(params: Any, specs: Any) -> tuple[Any, Any]:
 
 
 def tensor_call(workload: Workload, gpus: Gpus) -> Call:
-    """Return the step of a GPT whose products and vocabulary are split (Megatron, Shoeybi et al. 2019)."""
+    """Return the step of a GPT whose products and vocabulary are split.
+
+    The first product of a pair is split by columns, the second by rows (Megatron, Shoeybi et al. 2019).
+    """
     case, size = in_precision(workload, workload.size["batch"]), workload.size
     (params, _), *data = case.inputs
     columns = {"qkv": P(None, None, "i"), "up": P(None, "i"), "upb": P("i"), "out": P("i"), "down": P("i"), "head": P(None, "i")}
@@ -220,9 +226,9 @@ def tensor_call(workload: Workload, gpus: Gpus) -> Call:
 
 
 def _row_of(table: Any, numbers: Any, axis: int = 0) -> Any:
-    """Return rows of a table, or an element of each of its rows, where this GPU has them, and zeros elsewhere.
+    """Return rows of a table, or an element of each of its rows.
 
-    Each GPU has a share of the table along the axis.
+    Each GPU has a share of the table along the axis; what others have is zeros.
     """
     count = table.shape[axis]
     local = numbers - lax.axis_index("i") * count
@@ -233,7 +239,7 @@ def _row_of(table: Any, numbers: Any, axis: int = 0) -> Any:
 
 
 def pipeline_call(workload: Workload, gpus: Gpus, batches: int) -> Call:
-    """Return the step of a GPT each of whose GPUs has some layers (GPipe, Huang et al. 2019).
+    """Return the step of a GPT whose layers are split (GPipe, Huang et al. 2019).
 
     The examples are so many micro-batches, of whose results each GPU computes a share of the losses.
     """

@@ -326,7 +326,10 @@ _HIGH = -1
 
 
 def with_priorities(nodes: Sequence[Node], edges: Sequence[Sequence[int]], collectives: Sequence[bool]) -> tuple[Node, ...]:
-    """Let kernels begin early that collectives are, or wait for, so that what waits for no collective is left to run beside these."""
+    """Give priority to collectives and to the kernels that they wait for.
+
+    What no collective waits for is then left to run beside them.
+    """
     leads = [*collectives]
     for number in reversed(range(len(nodes))):
         for predecessor in edges[number]:
