@@ -110,6 +110,12 @@ def test_what_collectives_wait_for_begins_first() -> None:
     parameters = stream.Parameters(b"\0" * 8)
     nodes = [stream.KernelNode(number, (1, 1, 1), (1, 1, 1), 0, parameters) for number in range(4)]
     edges = [[], [0], [1], [0]]
-    assert [node.priority for node in stream.with_priorities(nodes, edges, [False, True, False, False])] == [-1, -1, 0, 0]
-    for collectives, others in (([False] * 4, edges), ([True] * 2, edges[:2])):
-        assert [node.priority for node in stream.with_priorities(nodes[: len(others)], others, collectives)] == [0] * len(others)
+
+    def urgent(collectives: list[bool]) -> list[stream.Node]:
+        count = len(collectives)
+        changed = stream.with_priorities(nodes[:count], edges[:count], collectives)
+        assert all(node == nodes[k] or node == nodes[k]._replace(priority=-1) for k, node in enumerate(changed))
+        return [nodes[k] for k, node in enumerate(changed) if node != nodes[k]]
+
+    assert urgent([False, True, False, False]) == nodes[:2]
+    assert urgent([False] * 4) == urgent([True] * 2) == []
