@@ -2,7 +2,8 @@
 
 It checks and times them on one machine: first with a process for each GPU, then with one process that has all of them (`--forms`).
 `check` compares every collective of every dtype with NumPy. `speed` times them beside NCCL (`torch.distributed`), by turns in the same
-processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. `train` trains a GPT by data
+processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. Chains of all-gathers, and of
+reduce-scatters, have a result each; "gather and scatter" is one of either, of which the next begins. `train` trains a GPT by data
 parallelism, on one GPU and on all, with as many examples for each, and compares losses with those of one GPU with all examples. Times of
 one process are beside those of NCCL with several.
 """
@@ -41,7 +42,7 @@ Call = Callable[[], Any]
 #: Bytes of the largest array of a process.
 SIZES = tuple(1 << bits for bits in (12, 16, 20, 22, 24, 26, 28, 30))
 MOVED_SIZES = tuple(1 << bits for bits in (16, 20, 24, 28, 30))
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ppermute")
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "gather and scatter", "all-to-all", "ppermute")
 SAMPLES = 7
 FORMS = ("processes", "one")
 
@@ -169,10 +170,11 @@ def ours(gpus: Gpus, kind: str, size: int, dtype: str, chain: int) -> Call:
         "all-reduce": lambda x: lax.psum(x, "i"),
         "all-gather": lambda x: lax.all_gather(x, "i", tiled=True),
         "reduce-scatter": lambda x: lax.psum_scatter(x, "i", tiled=True),
+        "gather and scatter": lambda x: lax.psum_scatter(lax.all_gather(x, "i", tiled=True), "i", tiled=True),
         "all-to-all": lambda x: lax.all_to_all(x, "i", 0, 0, tiled=True),
         "ppermute": lambda x: lax.ppermute(x, "i", ring),
     }
-    x = gpus.put(vnp.ones((len(gpus.positions), count // n if kind == "all-gather" else count), dtype), P("i"))
+    x = gpus.put(vnp.ones((len(gpus.positions), count // n if "gather" in kind else count), dtype), P("i"))
     if kind in ("all-gather", "reduce-scatter"):  # whose results have other shapes
         program = on_gpus(lambda x: [one[kind](x[0])[None] for _ in range(chain)], gpus)
     else:
@@ -203,10 +205,15 @@ def nccl(kind: str, size: int, dtype: str, chain: int) -> Call:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
+    def gather_and_scatter() -> None:
+        dist.all_gather_into_tensor(x, part)
+        dist.reduce_scatter_tensor(part, x)
+
     one: dict[str, Call] = {
         "all-reduce": lambda: dist.all_reduce(x),
         "all-gather": lambda: dist.all_gather_into_tensor(x, part),
         "reduce-scatter": lambda: dist.reduce_scatter_tensor(part, x),
+        "gather and scatter": gather_and_scatter,
         "all-to-all": lambda: dist.all_to_all_single(y, x),
         "ppermute": permute,
     }
@@ -260,7 +267,7 @@ def medians(calls: Sequence[Call], chain: int) -> list[float]:
 
 def bus(kind: str, size: int, n: int, seconds: float) -> float:
     """Return the bandwidth of a GPU's links in GB/s, as NCCL's tests define it."""
-    share = {"all-reduce": 2 * (n - 1) / n, "ppermute": 1.0}.get(kind, (n - 1) / n)
+    share = {"all-reduce": 2 * (n - 1) / n, "gather and scatter": 2 * (n - 1) / n, "ppermute": 1.0}.get(kind, (n - 1) / n)
     return share * size / seconds / 1e9
 
 
@@ -287,7 +294,7 @@ def speed(gpus: Gpus, kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequen
                 if first:
                     columns = [f"{s * 1e6:9.1f} {bus(kind, size, n, s):7.1f}" for s in results]
                     ratio = f"{results[0] / results[1]:6.2f}" if len(results) > 1 else ""
-                    print(f"{kind:15s} {dtype:9s} {size:>11d} {'  '.join(columns)} {ratio}", flush=True)
+                    print(f"{kind:18s} {dtype:9s} {size:>11d} {'  '.join(columns)} {ratio}", flush=True)
     if peer and first:
         file.write_text(json.dumps(others))
 
@@ -295,26 +302,31 @@ def speed(gpus: Gpus, kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequen
 # Training by data parallelism.
 
 
-def training_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
-    """Return the training step of a process whose GPUs have a share of the examples.
+def training_program(workload: Workload, gpus: Gpus, examples: int) -> tuple[Callable[..., Any], Any, Sequence[Any]]:
+    """Return the training step of a process, its state and its data.
 
-    Its loss is that of the examples of all GPUs.
+    Its GPUs have a share of the examples. Its loss is that of the examples of all GPUs.
     """
     n = gpus.size
-    workload = named(name)
     local, whole = in_precision(workload, examples), in_precision(workload, n * examples)
-    lib = library("volta_fn")
-
-    def averaged(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda params: lax.pmean(vf.value_and_grad(function)(params), "i") if n > 1 else vf.value_and_grad(function)(params)
-
-    step = local.functional(_with(lib, averaged))
+    step = local.functional(with_value_and_grad(averaging if n > 1 else vf.value_and_grad))
     begin, end = gpus.positions[0] * examples, (gpus.positions[-1] + 1) * examples
     data = gpus.put(map_arrays(lambda x: x[begin:end], whole.inputs[1:]), P("i"))
-    state = gpus.put(whole.inputs[0], P())
     if n > 1:
         step = vf.shard_map(step, mesh=gpus.mesh, in_specs=(P(), *[P("i")] * len(data)), out_specs=P())
-    program = vf.jit(step, donate_argnums=0)
+    return vf.jit(step, donate_argnums=0), gpus.put(whole.inputs[0], P()), data
+
+
+def training_call(name: str, gpus: Gpus, examples: int) -> Call:
+    """Return a call of a training step that keeps its state."""
+    return stepping(*training_program(named(name), gpus, examples))
+
+
+def stepping(program: Callable[..., Any], state: Any, data: Sequence[Any]) -> Call:
+    """Return a call that makes a step, and keeps its state.
+
+    The step gives, from a state that it donates, a new one and the loss.
+    """
 
     def call() -> Any:
         nonlocal state
@@ -324,8 +336,14 @@ def training_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
     return call
 
 
-def _with(lib: Library, averaged: Callable[..., Any]) -> Library:
-    return lib._replace(jax=SimpleNamespace(__name__="volta_fn", tree=vf.tree, value_and_grad=averaged))
+def averaging(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the mean over GPUs of a function's values and gradients."""
+    return lambda params: lax.pmean(vf.value_and_grad(function)(params), "i")
+
+
+def with_value_and_grad(value_and_grad: Callable[..., Any]) -> Library:
+    """Return the library with another `value_and_grad`."""
+    return library("volta_fn")._replace(jax=SimpleNamespace(__name__="volta_fn", tree=vf.tree, value_and_grad=value_and_grad))
 
 
 def in_precision(workload: Workload, batch: int) -> Case:

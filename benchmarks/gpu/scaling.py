@@ -1,9 +1,8 @@
-"""Training with split parameters: `python -m benchmarks.gpu.scaling`.
+"""Training on several GPUs of one process: `python -m benchmarks.gpu.scaling`.
 
-Parameters and states are split between the GPUs of one process. Each GPU has a row of every parameter and of its moments in float32; it
-gathers parameters in bfloat16 where they are used, and gets the sum of a row's gradients (ZeRO-3, Rajbhandari et al. 2020; FSDP).
-`workloads` trains those of `benchmarks.gpu.collectives` so, beside data parallelism and one GPU with all examples. `large` trains a GPT
-that no GPU has room for, layer by layer, and compares the memory that it takes with what `lower(…).memory()` foretells.
+`workloads` trains by data parallelism and by the ways of `benchmarks.gpu.parallel` beside one GPU: its losses are those of all. `large`
+trains a GPT that no GPU has room for, layer by layer, with rows of parameters and states (ZeRO-3), and compares the memory that it takes
+with what `lower(…).memory()` foretells.
 """
 
 from __future__ import annotations
@@ -14,80 +13,24 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from benchmarks.gpu.collectives import Gpus, host_steps, in_precision, training_call
+from benchmarks.gpu.collectives import Gpus, host_steps, training_call
+from benchmarks.gpu.parallel import gathered, groups_call, one_call, pipeline_call, split_call, states_call, tensor_call
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
-from benchmarks.workloads.case import library, map_arrays
+from benchmarks.workloads.case import library
 from benchmarks.workloads.training import adam
 from volta_fn import P, lax, nn, random, tree
 
 WORKLOADS = ("gpu train/gpt small@bfloat16", "gpu train/gpt medium@bfloat16")
-
-
-def rows_of(x: np.ndarray, count: int) -> np.ndarray:
-    """Return the elements of an array in rows, one for each GPU, padded with zeros."""
-    length = -(-x.size // count)
-    return np.pad(x.ravel(), (0, count * length - x.size)).reshape(count, length)
-
-
-def gathered(row: Any, shape: Sequence[int]) -> Any:
-    """Return the array in bfloat16 of which each GPU has a row."""
-    flat = lax.all_gather(row.ravel().astype("bfloat16"), "i", tiled=True)
-    return flat[: math.prod(shape)].reshape(shape)
-
-
-def of_rows(shapes: Any, n: int) -> Callable[..., Any]:
-    """Return `value_and_grad` of rows, for the mean over all GPUs."""
-
-    def value_and_grad(function: Callable[..., Any]) -> Callable[..., Any]:
-        whole = lambda rows: {name: gathered(row, shapes[name]) for name, row in rows.items()}
-
-        def call(rows: Any) -> Any:
-            value, grads = vf.value_and_grad(lambda rows: function(whole(rows)))(rows)
-            return lax.pmean(value, "i"), tree.map(lambda g: g / n, grads)
-
-        return call
-
-    return value_and_grad
-
-
-def split_call(name: str, gpus: Gpus, examples: int) -> Callable[[], Any]:
-    """Return the training step of a workload whose parameters and states are split."""
-    n, workload = gpus.size, named(name)
-    local, whole = (in_precision(workload, batch) for batch in (examples, n * examples))
-    (params, moments), *data = whole.inputs
-    lib = library("volta_fn")
-    shapes = {key: x.shape for key, x in params.items()}
-    step = local.functional(lib._replace(jax=_Jax(of_rows(shapes, n))))
-    rows = map_arrays(lambda x: rows_of(x, n) if x.ndim else x, (params, moments))
-    specs = map_arrays(lambda x: P("i") if x.ndim else P(), (params, moments))
-    state = tree.map(lambda x, spec: vf.device_put(x, vf.NamedSharding(gpus.mesh, spec)), rows, specs)
-    inputs = gpus.put(data, P("i"))
-    mapped = vf.shard_map(step, mesh=gpus.mesh, in_specs=(specs, *[P("i")] * len(data)), out_specs=(specs, P()), check_vma=False)
-    program = vf.jit(mapped, donate_argnums=0)
-
-    def call() -> Any:
-        nonlocal state
-        state, loss = program(state, *inputs)
-        return loss
-
-    return call
-
-
-class _Jax:
-    """What a workload needs of `vf` beside its own `value_and_grad`."""
-
-    __name__ = "volta_fn"
-    tree = vf.tree
-
-    def __init__(self, value_and_grad: Callable[..., Any]) -> None:
-        self.value_and_grad = value_and_grad
+#: Ways in which each GPU has as many examples as one alone, and those that split what one GPU computes.
+WEAK, STRONG = ("data", "split", "states"), ("tensor", "pipeline")
 
 
 def seconds_of(call: Callable[[], Any], steps: int) -> tuple[float, list[float]]:
@@ -106,26 +49,45 @@ def seconds_of(call: Callable[[], Any], steps: int) -> tuple[float, list[float]]
     return statistics.median(samples), losses
 
 
-def workloads(gpus: Gpus, names: Sequence[str]) -> None:
+def workloads(gpus: Gpus, names: Sequence[str], ways: Sequence[str]) -> None:
     """Train on one GPU and on all, and print times and losses."""
     for name in names:
-        _compare(name, gpus)
+        _compare(name, gpus, ways)
     print(f"steps on the host: {host_steps()}", flush=True)
 
 
-def _compare(name: str, gpus: Gpus) -> None:
-    n, one, examples = gpus.size, Gpus(1, (0,)), named(name).size["batch"]
+#: The layers of a pipeline's stage, and its micro-batches for each stage.
+_STAGE, _MICRO = 2, 4
+
+
+def _compare(name: str, gpus: Gpus, ways: Sequence[str]) -> None:
+    n, workload = gpus.size, named(name)
+    examples = workload.size["batch"]
     calls = {
-        "one": lambda: training_call(name, one, examples),
-        "data parallelism": lambda: training_call(name, gpus, examples),
-        "split": lambda: split_call(name, gpus, examples),
-        "one with all examples": lambda: training_call(name, one, n * examples),
+        "data": lambda: training_call(name, gpus, examples),
+        "split": lambda: split_call(workload, gpus, examples),
+        "states": lambda: states_call(workload, gpus, examples),
     }
-    times = {}
-    for label, make in calls.items():
-        times[label], losses = seconds_of(make(), 20)
-        ratio = n * times["one"] / times[label] if label in ("data parallelism", "split") else 1.0
-        print(f"{name} {label:22s} {times[label] * 1e3:8.3f} ms {ratio:6.3f}  {' '.join(f'{x:.6f}' for x in losses)}", flush=True)
+    weak = [way for way in ways if way in calls]
+    alone = _timed(f"{name} one", training_call(name, Gpus(1, (0,)), examples)) if weak or "tensor" in ways else 0.0
+    for way in weak:
+        _timed(f"{name} {way}", calls[way](), n * alone)
+    if weak:
+        _timed(f"{name} one, all groups", groups_call(workload, n, examples))
+    if "tensor" in ways:
+        _timed(f"{name} tensor", tensor_call(workload, gpus), alone)
+    if "pipeline" in ways:
+        longer = replace(workload, size=workload.size | {"layers": _STAGE * n, "batch": _MICRO * n * examples})
+        whole = _timed(f"{name} one, {_STAGE * n} layers", one_call(longer))
+        _timed(f"{name} pipeline", pipeline_call(longer, gpus, _MICRO * n), whole)
+
+
+def _timed(label: str, call: Callable[[], Any], work: float | None = None) -> float:
+    """Print and return the seconds of a step, and how many GPUs' work that is."""
+    seconds, losses = seconds_of(call, 20)
+    ratio = "" if work is None else f"{work / seconds:.3f}"
+    print(f"{label:50s} {seconds * 1e3:8.3f} ms {ratio:6s} {' '.join(f'{x:.6f}' for x in losses)}", flush=True)
+    return seconds
 
 
 # A model that no GPU has room for.
@@ -218,6 +180,7 @@ def main() -> int:
     parser.add_argument("modes", nargs="*", default=[], help="workloads, large (default: both)")
     parser.add_argument("-n", "--gpus", type=int, default=2)
     parser.add_argument("--workloads", nargs="+", default=[*WORKLOADS])
+    parser.add_argument("--ways", nargs="+", choices=[*WEAK, *STRONG], default=["data", "split"], help="how to split (default: data split)")
     for name, default in {"width": 5120, "layers": 40, "batch": 2, "tokens": 1024, "vocabulary": 32768, "steps": 6}.items():
         parser.add_argument(f"--{name}", type=int, default=default, help="of the large model (default %(default)s)")
     options = parser.parse_args()
@@ -225,7 +188,7 @@ def main() -> int:
     gpus = Gpus(options.gpus, range(options.gpus))
     modes = options.modes or ["workloads", "large"]
     if "workloads" in modes:
-        workloads(gpus, options.workloads)
+        workloads(gpus, options.workloads, options.ways)
     if "large" in modes:
         large(gpus, options.width, options.layers, options.batch, options.tokens, options.vocabulary, options.steps)
     return 0

@@ -33,14 +33,15 @@ class Launch(NamedTuple):
 
 
 def traced(call: Callable[[], Any], steps: int) -> list[Launch]:
-    """Return the kernels of so many steps, after as many that are not looked at."""
+    """Return the kernels of so many steps, which follow one another closely."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.init()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(steps):
-            vf.block_until_ready(call())
+            last = call()
+        vf.block_until_ready(last)  # only here, so that GPUs begin a step when they have ended the one before
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))

@@ -46,6 +46,9 @@ class Case:
         jax: whether JAX takes part.
         onnxruntime: gives, for the inputs as NumPy arrays, a function without arguments that does the same by onnxruntime; None where it
             takes no part.
+        loss: gives, for a library, the loss of a training step as a function of parameters and data; None where there is none.
+        torch_loss: that of PyTorch, a function of the module torch, parameters and data.
+        torch_optimizer: gives, for the module torch and a list of parameters, PyTorch's optimizer of a training step.
     """
 
     inputs: tuple[Any, ...]
@@ -60,6 +63,9 @@ class Case:
     dtype: str | None = None
     jax: bool = True
     onnxruntime: Callable[..., Callable[[], Any]] | None = None
+    loss: Callable[[Library], Callable[..., Any]] | None = None
+    torch_loss: Callable[..., Any] | None = None
+    torch_optimizer: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,17 @@ def training(
 
     tolerance = {"float32": 1e-3, "tensorfloat32": 1e-2, "bfloat16": 5e-2}[precision]
     in_precision = partial(training, params, batch, loss, torch_loss, optimizer)
-    return Case(((params, moments), *batch), functional, torch_work, stateful=True, tolerance=tolerance, in_precision=in_precision)
+    return Case(
+        ((params, moments), *batch),
+        functional,
+        torch_work,
+        stateful=True,
+        tolerance=tolerance,
+        in_precision=in_precision,
+        loss=lambda lib: partial(loss_in, lib),
+        torch_loss=torch_loss,
+        torch_optimizer=lambda torch, params: _torch_optimizer(torch, optimizer, params),
+    )
 
 
 def _with_wide_softmax(lib: Library) -> Library:

@@ -68,6 +68,8 @@ class FakeCuda:
         self.objects: dict[int, Any] = {}
         self.events: dict[int, tuple[bool, float]] = {}
         self.clock = 0.0
+        #: The priorities of graphs' kernels, by their handles.
+        self.priorities: dict[int, int] = {}
         #: The conditions of loops in graphs, by their handles, and the arrays of their graphs.
         self.conditions: dict[int, int] = {}
         self._bodies: list[Any] = []
@@ -406,6 +408,10 @@ class FakeCuda:
         flag, handle, changing, _ = words
         self.conditions[handle] = at(flag, ctypes.c_uint32).value != 0
         at(changing, ctypes.c_uint64).value += 1
+
+    def do_cuGraphKernelNodeSetAttribute(self, node: int, attribute: int, value: int) -> None:
+        assert attribute == 8, "the priority"
+        self.priorities[node] = at(value, ctypes.c_int).value
 
     def do_cuGraphInstantiateWithFlags(self, result: int, graph: int, flags: int) -> None:
         self._make(result, ("executable", list(self.objects[graph])))

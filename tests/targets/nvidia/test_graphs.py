@@ -103,3 +103,19 @@ def test_shared_operands_are_compared_once() -> None:
     start = time.perf_counter()
     dependences(dispatches)
     assert time.perf_counter() - start < 5
+
+
+def test_what_collectives_wait_for_begins_first() -> None:
+    """Of a gradient, its sum, an update by that, and another update: the first two."""
+    parameters = stream.Parameters(b"\0" * 8)
+    nodes = [stream.KernelNode(number, (1, 1, 1), (1, 1, 1), 0, parameters) for number in range(4)]
+    edges = [[], [0], [1], [0]]
+
+    def urgent(collectives: list[bool]) -> list[stream.Node]:
+        count = len(collectives)
+        changed = stream.with_priorities(nodes[:count], edges[:count], collectives)
+        assert all(node == nodes[k] or node == nodes[k]._replace(priority=-1) for k, node in enumerate(changed))
+        return [nodes[k] for k, node in enumerate(changed) if node != nodes[k]]
+
+    assert urgent([False, True, False, False]) == nodes[:2]
+    assert urgent([False] * 4) == urgent([True] * 2) == []

@@ -283,7 +283,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 #: Bytes from which on arrays are summed by a kernel of their own where devices sum them among each other.
-_DEVICE_BUCKET = 1 << 22
+_DEVICE_BUCKET = 1 << 24
 
 
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:

@@ -46,6 +46,7 @@ from volta_fn.targets.nvidia.stream import (
     instantiate,
     parameters_of,
     peers_of,
+    with_priorities,
 )
 from volta_fn.targets.nvidia.target import NvidiaTarget
 
@@ -412,6 +413,7 @@ class NvidiaDriver:
         steps = _launched(steps)
         nodes = self._nodes(steps)
         edges = dependences([accesses_of(step) for step in steps])
+        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in steps])
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()

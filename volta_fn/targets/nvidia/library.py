@@ -79,6 +79,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
     "cuGraphAddKernelNode_v2": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
+    "cuGraphKernelNodeSetAttribute": (_HANDLE, _INT, _HANDLE),
     "cuGraphConditionalHandleCreate": (_RESULT, _HANDLE, _HANDLE, _UNSIGNED, _UNSIGNED),
     "cuGraphAddNode": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
     "cuGraphDestroy": (_HANDLE,),

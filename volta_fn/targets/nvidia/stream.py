@@ -289,6 +289,8 @@ class ConditionalNodeParameters(ctypes.Structure):
     )
 
 
+#: The attribute of a kernel's priority, the flag of graphs whose nodes have priorities, and the bytes of an attribute.
+_PRIORITY, _USE_PRIORITIES, _ATTRIBUTE_BYTES = 8, 8, 64
 #: CUDA's numbers of conditional nodes, and of those that repeat a graph.
 _CONDITIONAL, _WHILE = 13, 1
 
@@ -302,6 +304,8 @@ class KernelNode(NamedTuple):
     shared_bytes: int
     #: The parameters, whose addresses the driver reads.
     parameters: Parameters
+    #: The lower it is, the earlier begin its blocks if those of several kernels may.
+    priority: int = 0
 
 
 class LoopNode(NamedTuple):
@@ -315,6 +319,26 @@ class LoopNode(NamedTuple):
 
 
 Node = KernelNode | LoopNode
+
+
+#: A priority above that of other nodes.
+_HIGH = -1
+
+
+def with_priorities(nodes: Sequence[Node], edges: Sequence[Sequence[int]], collectives: Sequence[bool]) -> tuple[Node, ...]:
+    """Give priority to collectives and to the kernels that they wait for.
+
+    What no collective waits for is then left to run beside them.
+    """
+    leads = [*collectives]
+    for number in reversed(range(len(nodes))):
+        for predecessor in edges[number]:
+            leads[predecessor] |= leads[number]
+    if all(leads):
+        return tuple(nodes)
+    priorities = [_HIGH if each else 0 for each in leads]
+    pairs = zip(nodes, priorities, strict=True)
+    return tuple([node._replace(priority=priority) if isinstance(node, KernelNode) else node for node, priority in pairs])
 
 
 class ConditionKernel(NamedTuple):
@@ -362,12 +386,16 @@ class _Builder:
         return handles
 
     def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
-        function, grid, threads, shared, parameters = kernel
+        function, grid, threads, shared, parameters, priority = kernel
         node = KernelNodeParameters(function, grid, threads, shared, parameters.address, None, None, None)
         result = ctypes.c_void_p()
         array = (ctypes.c_void_p * len(before))(*before) if before else None
         status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
         self._errors.check(status, "cuGraphAddKernelNode")
+        if priority:
+            attribute = ctypes.create_string_buffer(struct.pack("<i", priority), _ATTRIBUTE_BYTES)
+            status = self._functions.cuGraphKernelNodeSetAttribute(result, _PRIORITY, ctypes.addressof(attribute))
+            self._errors.check(status, "cuGraphKernelNodeSetAttribute")
         return result.value or 0
 
     def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
@@ -407,7 +435,8 @@ def instantiate(
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
     try:
         _Builder(loaded, errors, condition).add(graph.value or 0, nodes, edges)
-        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0), "cuGraphInstantiate")
+        flags = _USE_PRIORITIES if any(isinstance(node, KernelNode) and node.priority for node in nodes) else 0
+        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, flags), "cuGraphInstantiate")
     finally:
         loaded.cuGraphDestroy(graph)
     handle = executable.value or 0

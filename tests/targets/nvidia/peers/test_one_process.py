@@ -143,6 +143,17 @@ def test_a_sum_of_converted_numbers_is_that_of_float32(machine: Machine) -> None
     np.testing.assert_array_equal(np.asarray(program(values)), np.tile(total, (n, 1)))
 
 
+def test_kernels_that_a_sum_waits_for_have_priority(machine: Machine) -> None:
+    """On each GPU the sums and the kernel of their operand, but neither what reads the sum nor what has nothing to do with it."""
+    values = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    program = vf.jit(machine.by_rows(lambda x: (vnp.sort(lax.psum(vnp.cumsum(x, 1), "i"), 1), vnp.sort(x, 1))))
+    for _ in range(3):  # a program is recorded when it is called again
+        sums, others = program(values)
+    np.testing.assert_allclose(sums, np.tile(np.sort(np.cumsum(values, 1).sum(0)), (2, 1)), rtol=1e-5)
+    np.testing.assert_array_equal(others, np.sort(values, 1))
+    assert [*machine.fake.priorities.values()] == [-1] * 4
+
+
 #: Without large arrays, which take an emulated GPU a minute.
 LAWS = [law for law in itertools.product(law_cases.contexts(), law_cases.collectives(2)) if "large" not in law[1]]
 

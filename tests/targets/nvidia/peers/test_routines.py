@@ -79,9 +79,9 @@ def test_sums_begin_when_their_operands_are_computed() -> None:
     """Large arrays are summed one by one, the last one of the program first, and small ones together."""
 
     def gradients(w: Any, v: Any, b: Any) -> Any:
-        return lax.psum(vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(vnp.ones((8, 1200)) @ p[0]) @ p[1] + p[2])))((w, v, b)), "i")
+        return lax.psum(vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(vnp.ones((8, 2100)) @ p[0]) @ p[1] + p[2])))((w, v, b)), "i")
 
-    plan = planned(gradients, (1200, 1200), (1200, 1200), (1200,))
+    plan = planned(gradients, (2100, 2100), (2100, 2100), (2100,))
     assert not plan.on_host
     dispatches = exchanges(plan)
     assert len(dispatches) == 2
