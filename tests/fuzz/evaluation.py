@@ -295,6 +295,7 @@ class Evaluator:
         with np.errstate(all="ignore"):
             if before not in dtypes.INEXACT:
                 return wide(operand.astype(after))
+            operand = operand if after in dtypes.COMPLEX else operand.real
             result = operand.astype(_wide_dtype(after), copy=False)
         if dtypes.finfo(before).eps <= dtypes.finfo(after).eps and before != after:
             result = self._perturbed(result, np.abs(result) * _step(after), after)
