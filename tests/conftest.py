@@ -24,6 +24,7 @@ COMPILED = (
     "jit/test_function.py",
     "jit/test_fused.py",
     "numpy/test_large_indices.py",
+    "primitives/test_ragged.py",
     "test_random_programs.py",
     "test_threads.py",
 )

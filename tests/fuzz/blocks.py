@@ -42,6 +42,9 @@ class Draft(Protocol):
     def integers(self, shape: tuple[int, ...], low: int, high: int) -> str:
         """Return a new int32 input of numbers from `low` up to but without `high`."""
 
+    def array(self, shape: tuple[int, ...], dtype: str) -> str:
+        """Return a new input of a dtype: normal numbers, bools, or integers."""
+
     def emit(self, text: str, count: int = 1) -> Any:
         """Add a statement; return its variable, or its `count` variables."""
 

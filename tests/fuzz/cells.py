@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn
 
@@ -39,3 +40,34 @@ def gru(x: Any, h: Any, w: Any, u: Any, b: Any, reverse: bool = False) -> tuple[
         return hidden, hidden
 
     return lax.scan(step, h, x, reverse=reverse)
+
+
+@vf.custom_vjp
+def straight_through(x: Any) -> Any:
+    """Return signs, whose derivatives are those of a clipped identity."""
+    return jnp.where(x > 0, 1, -1).astype(x.dtype)
+
+
+straight_through.defvjp(lambda x: (straight_through(x), x), lambda x, g: (jnp.where(jnp.abs(x) < 1, g, 0),))
+
+
+@vf.custom_vjp
+def clipped(x: Any) -> Any:
+    """Return the argument, and clip cotangents to its largest element."""
+    return x
+
+
+clipped.defvjp(lambda x: (x, jnp.abs(x).max()), lambda most, g: (0.5 * jnp.clip(g, -most, most),))
+
+
+@vf.custom_jvp
+def safe_norm(x: Any) -> Any:
+    """Return the length of rows, whose slope at zero is zero."""
+    return jnp.sqrt((x * x).sum(-1))
+
+
+@safe_norm.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    norm = safe_norm(x)
+    return norm, (x * t).sum(-1) / jnp.maximum(norm, 1e-2)

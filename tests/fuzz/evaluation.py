@@ -34,7 +34,7 @@ _EXACT = frozenset(
     }
 )  # fmt: skip
 #: Primitives that add up products of their operands. Those in the second set round each partial sum to their own dtype.
-_SUMS = frozenset({"reduce_sum", "dot_general", "conv_general_dilated", "cumsum", "reduce_window_sum", "fft"})
+_SUMS = frozenset({"reduce_sum", "dot_general", "ragged_dot", "conv_general_dilated", "cumsum", "reduce_window_sum", "fft"})
 _SUMS_IN_PLACE = frozenset({"scatter_add", "select_and_scatter_add", "select_and_gather_add"})
 #: Primitives that multiply, or raise to a power: relative errors add up.
 _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "pow"})
@@ -295,6 +295,7 @@ class Evaluator:
         with np.errstate(all="ignore"):
             if before not in dtypes.INEXACT:
                 return wide(operand.astype(after))
+            operand = operand if after in dtypes.COMPLEX else operand.real
             result = operand.astype(_wide_dtype(after), copy=False)
         if dtypes.finfo(before).eps <= dtypes.finfo(after).eps and before != after:
             result = self._perturbed(result, np.abs(result) * _step(after), after)
@@ -317,7 +318,7 @@ class Evaluator:
             return np.maximum(error, 2.0 ** -eqn.params["mantissa_bits"] * np.abs(result))
         if name in _SUMS or name in _SUMS_IN_PLACE:
             accumulator = dtype if name in _SUMS_IN_PLACE else dtypes.accumulator(dtype)
-            terms = self._apply(eqn, [np.abs(x) if x.dtype.kind == "f" else x for x in operands])[0]
+            terms = self._sum_of_sizes(eqn, operands)
             if name == "conv_general_dilated":  # fast algorithms err relative to the largest sum of a neighbourhood
                 terms = np.broadcast_to(4 * np.max(terms, initial=0.0), terms.shape)
             return error + float(dtypes.finfo(accumulator).eps) * np.abs(terms)
@@ -328,6 +329,14 @@ class Evaluator:
             return error + float(dtypes.finfo(dtype).eps) * (1 + largest)
         return error
 
+    def _sum_of_sizes(self, eqn: Equation, operands: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the sums of the absolute values of what an equation adds up."""
+        if eqn.primitive.name == "fft":  # whose terms have phases
+            shape, axis = eqn.outvars[0].aval.shape, eqn.params["axis"]
+            count = shape[axis] if eqn.params["kind"] in ("IFFT", "IRFFT") else 1
+            return np.broadcast_to(np.abs(operands[0]).sum(axis, keepdims=True) / max(1, count), shape)
+        return self._apply(eqn, [np.abs(x).astype(x.dtype) if x.dtype.kind in "fc" else x for x in operands])[0]
+
     def _perturbed(self, result: np.ndarray, error: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if not self.scale or not result.size:
             return result
@@ -335,6 +344,8 @@ class Evaluator:
             if self.rounds:
                 error = error * (_step(np.dtype(np.float32)) / _step(dtype) if dtype.itemsize == 2 else 1.0)
             step = self._rng.uniform(0.5, 1.0, result.shape) * self._rng.choice((-self.scale, self.scale), result.shape)
+            if result.dtype.kind == "c":
+                step = step * np.exp(1j * self._rng.uniform(0.0, np.pi, result.shape))
             result = np.where(np.isfinite(result), result + step * np.where(np.isfinite(error), error, 0.0), result)
             return wide(result.astype(dtype)) if self.rounds else result
 

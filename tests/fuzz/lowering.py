@@ -1,10 +1,10 @@
 """Compile random programs as people write them, and compare with the same programs evaluated equation by equation in float64.
 
-`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`) with any subset of their intermediate values as
-results, transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops, `checkpoint`, mixed precision), and
-runs them as machine code and in NumPy; `--gpu` on a GPU. How far results may be off follows from the program (`evaluation.py`). What
-differs is made small and printed; what was once wrong is in `lowering.txt`, one program a block, which `--entry FILE` runs. A program is
-one way to transform one draft; its targets count once.
+`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`, `array_blocks.py`) with any subset of their
+intermediate values as results, transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops, `checkpoint`,
+mixed precision), and runs them as machine code and in NumPy; `--gpu` on a GPU. How far results may be off follows from the program
+(`evaluation.py`). What differs is made small and printed; what was once wrong is in `lowering.txt`, one program a block, which
+`--entry FILE` runs. A program is one way to transform one draft; its targets count once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz import blocks, cells, lowered
+from tests.fuzz import cells, lowered
+from tests.fuzz.array_blocks import ARRAY_BLOCKS
+from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.evaluation import Reference, slope_difference
 from tests.fuzz.programs import MARGINS, on_target
 from volta_fn import dtypes, lax, nn
@@ -34,8 +36,8 @@ from volta_fn.errors import VoltaError
 from volta_fn.targets.cpu.runtime import program as cpu_programs
 
 _NAMES = re.compile(r"\b[xv]\d+\b")
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-_SIZE_WEIGHTS = (2, 2, 2, 2, 3, 2, 3, 2, 2, 3, 2, 2, 3, 2, 1, 2, 1, 0.5, 1, 0.5)
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 1000)
+_SIZE_WEIGHTS = (2, 2, 2, 2, 3, 2, 3, 2, 2, 3, 2, 2, 3, 2, 1, 2, 1, 0.5, 1, 0.5, 0.2, 0.2, 0.1)
 #: The most elements of a value, and statements of a program.
 _LARGEST, _LONGEST = 30_000, 60
 #: Machine code whose results may take the memory of all arguments.
@@ -56,6 +58,7 @@ def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> np.ndarr
     return np.asarray(np.random.default_rng(seed).integers(low, max(high, low + 1), shape), np.int32)
 
 
+_BLOCKS = {**BLOCKS, **ARRAY_BLOCKS}
 _NAMESPACE = {"jax": vf, "jnp": jnp, "lax": lax, "nn": nn, "np": np, "cells": cells}
 _INPUTS = {"normal": normal, "integers": integers, "np": np}
 
@@ -343,6 +346,17 @@ class Draft:
         """Return a new int32 input of numbers from `low` up to but without `high`."""
         return self._input(f"integers({self.draw.randrange(10**6)}, {shape}, {low}, {high})", shape, np.int32)
 
+    def array(self, shape: tuple[int, ...], dtype: str) -> str:
+        """Return a new input of a dtype: normal numbers, bools, or integers."""
+        seed = self.draw.randrange(10**6)
+        if dtype == "bool":
+            text = f"integers({seed}, {shape}, 0, 2)"
+        elif np.dtype(dtype).kind in "iu":
+            text = f"integers({seed}, {shape}, {0 if dtype.startswith('u') else -9}, 60)"
+        else:
+            text = f"normal({seed}, {shape}, 1)"
+        return self._input(f"{text}.astype({dtype!r})", shape, np.dtype(dtype))
+
     def _input(self, text: str, shape: tuple[int, ...], dtype: Any) -> str:
         name = f"x{len(self._inputs)}"
         self._inputs[name] = text
@@ -376,7 +390,7 @@ class Draft:
         """Add a block, unless its values are refused or too large."""
         inputs, lines, values = dict(self._inputs), [*self._lines], dict(self._values)
         if self._block is None or self.draw.random() > 0.3:  # networks repeat their blocks
-            self._block = self.draw.choices([*blocks.BLOCKS], [*blocks.BLOCKS.values()])[0]
+            self._block = self.draw.choices([*_BLOCKS], [*_BLOCKS.values()])[0]
         try:
             self._block(self)
         except (_TooLarge, VoltaError):
@@ -516,9 +530,12 @@ def _smaller(program: Program) -> Iterator[Program]:
         for target in targets:
             name = f"x{1 + max([int(other[1:]) for other in inputs], default=0)}"
             shape, dtype = types[target]
-            if dtype not in (np.float32, np.int32, np.bool_):
+            if dtype in dtypes.FLOATS:
+                inputs[name] = f"normal({number}, {shape})" + ("" if dtype == np.float32 else f".astype('{dtype}')")
+            elif dtype.kind in "iub":
+                inputs[name] = f"np.ones({shape}, np.{dtype})"
+            else:
                 break
-            inputs[name] = f"normal({number}, {shape})" if dtype == np.float32 else f"np.ones({shape}, np.{dtype})"
             renamed[target] = name
         else:
             if set(targets).intersection(program.results):

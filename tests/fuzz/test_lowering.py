@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz import lowered, lowering
+from tests.fuzz.array_blocks import ARRAY_BLOCKS
 from tests.fuzz.evaluation import Difference, Reference
 from tests.stress.amount import rounds
 from volta_fn import nn
@@ -45,6 +47,22 @@ def test_programs_agree_with_float64(part: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_was_once_wrong_is_right(block: str, target: str) -> None:
     assert lowering.Case(lowering.Program.parse(block)).fault(target) is None
+
+
+@pytest.mark.parametrize("block", ARRAY_BLOCKS, ids=lambda block: block.__name__)
+def test_every_block_is_drawn_and_right(block: Callable[[Any], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "_BLOCKS", {block: 1})
+    program = next(p for p in lowering.drawn(0, 4, 9) if len(p.lines) > 0)
+    assert lowering.Case(replace(program, way="plain", names=())).fault("native") is None
+
+
+def test_fourier_transforms_are_as_exact_as_their_terms() -> None:
+    x = lowering.normal(0, (3, 40))
+    low_pass = lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * (jnp.arange(21) < 9), 40)
+    assert difference(low_pass, low_pass, x) is None
+    assert difference(low_pass, lambda x: low_pass(x).at[1, 3].add(1e-4), x) is not None
+    turned = vf.grad(lambda x: jnp.real(jnp.fft.rfft(x) * jnp.exp(1j * x[:, :21])).sum())  # converts complex cotangents to real ones
+    assert difference(turned, turned, x) is None
 
 
 def test_programs_are_read_as_they_are_written() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.ragged import expanded
@@ -72,6 +73,43 @@ def test_gradients_of_many_rows(sizes):
         expected_w[group] = x[start:end].T @ ct[start:end]
     np.testing.assert_allclose(to_x, expected_x, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(to_w, expected_w, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "rows, matrices, preferred",
+    [
+        ("bfloat16", "bfloat16", "float32"),
+        ("float16", "float16", "float32"),
+        ("bfloat16", "float32", None),
+        ("float32", "bfloat16", None),
+        ("float16", "bfloat16", None),
+    ],
+)
+def test_gradients_of_narrow_operands_in_wide_sums(rows, matrices, preferred):
+    """Cotangents are wider than the operand that a gradient belongs to."""
+    x, w, ct = (RNG.integers(-3, 4, shape).astype(np.float32) for shape in ((19, 5), (3, 5, 6), (19, 6)))
+    sizes = np.int32([4, 0, 13])
+    group = np.repeat(np.arange(3), sizes)
+
+    def gradient(x, w):
+        x, w = x.astype(rows), w.astype(matrices)
+        result, pull = vf.vjp(lambda x, w: lax.ragged_dot(x, w, sizes, preferred_element_type=preferred), x, w)
+        assert result.dtype == np.float32
+        return pull(ct)
+
+    for to_x, to_w in (gradient(jnp.asarray(x), jnp.asarray(w)), vf.jit(gradient)(x, w)):
+        assert (str(to_x.dtype), str(to_w.dtype)) == (rows, matrices)
+        expected_x, expected_w = np.zeros((19, 5)), np.zeros((3, 5, 6))
+        expected_x[:17] = np.einsum("mn,mkn->mk", ct[:17], w[group])
+        np.add.at(expected_w, group, x[:17, :, None] * ct[:17, None])
+        np.testing.assert_array_equal(np.asarray(to_x.astype(np.float32)), expected_x.astype(to_x.dtype).astype(np.float32))
+        np.testing.assert_array_equal(np.asarray(to_w.astype(np.float32)), expected_w.astype(to_w.dtype).astype(np.float32))
+
+
+def test_sums_are_no_narrower_than_their_operands():
+    x, w = jnp.ones((4, 5), jnp.bfloat16), jnp.ones((2, 5, 6), jnp.float32)
+    with pytest.raises(DTypeError, match="preferred_element_type=bfloat16"):
+        lax.ragged_dot(x, w, np.int32([3, 1]), preferred_element_type=jnp.bfloat16)
 
 
 def test_rows_meet_only_their_groups_matrix():

@@ -233,7 +233,7 @@ def _abstract(x: ShapedArray, y: ShapedArray, sizes: ShapedArray, *, kind: str, 
             shape = (m, y.shape[1 if kind == TRANSPOSED_ROWS else 2])
     if not shape:
         raise ShapeError(f"ragged_dot: rows {x}, {y} and sizes {sizes} of groups do not fit together")
-    return ShapedArray(shape, dtype)
+    return ShapedArray(shape, product_dtype("ragged_dot", x, y, dtype))
 
 
 def _evaluate(x: np.ndarray, y: np.ndarray, sizes: np.ndarray, *, kind: str, rounds: bool, dtype: np.dtype) -> np.ndarray:
@@ -268,8 +268,9 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tu
 
 def _transpose(ct: Array, x: Any, y: Any, sizes: Array, *, kind: str, rounds: bool, dtype: np.dtype) -> list[Any]:
     def product(left: Array, right: Array, kind: str, like: Any) -> Array:
-        out: Array = bind(ragged_dot_p, left, right, sizes, kind=kind, rounds=rounds, dtype=like.dtype)
-        return out
+        wide = dtypes.promote_types(left.dtype, right.dtype)
+        out: Array = bind(ragged_dot_p, left, right, sizes, kind=kind, rounds=rounds, dtype=wide)
+        return out if wide == like.dtype else convert_element_type(out, like.dtype)
 
     if type(x) is Linear:
         if kind == SUMS:
