@@ -79,7 +79,7 @@ def sources(wheel: Path) -> Iterator[ast.Module]:
 
 
 def used(module: ast.Module) -> Iterator[str]:
-    """Yield the names of JAX that a module imports, the attributes of those, and the keywords that it passes to them."""
+    """Yield the names of JAX that a module uses, and keywords that it passes."""
     origins: dict[str, str] = {}
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
@@ -126,9 +126,10 @@ def _origin(node: ast.AST, origins: Mapping[str, str]) -> str:
 
 
 def resolves(name: str, root: str = "jax", named: bool = False) -> bool:
-    """Return True if a name exists in JAX or jaxlib, or in what stands for them: `root`, and `root` with "lib".
+    """Return True if a name exists in JAX, or in what stands for it, `root`.
 
-    With `named`, a keyword must be a parameter's name, and is not one of any that a function takes.
+    What stands for jaxlib is `root` with "lib". With `named`, a keyword must be a parameter's name, and not one of any that a function
+    takes.
     """
     path, _, keyword = name.partition("(")
     package, *names = path.split(".")
@@ -150,7 +151,7 @@ def resolves(name: str, root: str = "jax", named: bool = False) -> bool:
 
 
 def accepts(function: Any, keyword: str, named: bool = False) -> bool:
-    """Return True if a function takes a keyword (as a named parameter), as far as its signature tells."""
+    """Return True if a function takes a keyword, as its signature tells."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -162,7 +163,7 @@ def accepts(function: Any, keyword: str, named: bool = False) -> bool:
 
 
 def make_object(expression: str, jax: ModuleType) -> Any:
-    """Return the object of an expression of `OBJECTS`, in JAX or in what stands for it."""
+    """Return the object of an expression of `OBJECTS`."""
 
     def traced(transform: Any) -> Any:
         tracers: list[Any] = []
@@ -191,7 +192,7 @@ def has(value: Any, attribute: str) -> bool:
 
 
 def collect(wheels: Iterable[Path]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the names of JAX that wheels use, and the attributes of objects, that JAX has."""
+    """Return the names and the attributes of objects that JAX has."""
     modules = [module for wheel in wheels for module in sources(wheel)]
     names = {name for module in modules for name in used(module)}
     read = {name for module in modules for name in attributes(module) if not name.startswith("__")}
@@ -206,7 +207,7 @@ def collect(wheels: Iterable[Path]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def _is_told_apart(name: str, attribute: str) -> bool:
-    """Return False for an attribute that is read of arrays most often, by which nothing follows about other objects."""
+    """Return False for an attribute that is mostly read of arrays."""
     return name == "array" or not hasattr(np.ndarray, attribute)
 
 

@@ -1,4 +1,4 @@
-"""Foreign functions: compiled functions with XLA's C interface, called on the host.
+"""Foreign functions with XLA's C interface, called on the host.
 
 A *target* is a function in machine code, written against the headers of `jaxlib` (`xla/ffi/api/ffi.h`). A program calls it as it calls
 Python by `pure_callback`: with row-major buffers of its operands and results in the memory of the host, whichever device runs the rest.
@@ -13,10 +13,10 @@ import ctypes
 import functools
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_size_t, c_void_p
-from importlib.machinery import PathFinder
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ _STAGES = ("instantiate", "prepare", "initialize", "execute")
 
 
 def _structure(name: str, /, **fields: Any) -> type[Any]:
-    """Return a structure of the interface, whose fields follow the size and the extensions."""
+    """Return a structure, whose fields follow the size and extensions."""
     return type(name, (Structure,), {"_fields_": [("struct_size", c_size_t), ("extension_start", c_void_p), *fields.items()]})
 
 
@@ -227,7 +227,10 @@ class _Frame:
         return self._keep((kind * len(values))(*values))
 
     def _operands(self, operands: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> Any:
-        """Describe buffers, each an array in the order of its memory with the shape that it has by its axes."""
+        """Describe buffers.
+
+        Each is an array in the order of its memory, and the shape by its axes.
+        """
         buffers = [
             self._keep(
                 _Buffer(
@@ -319,7 +322,7 @@ def register_ffi_type(name: str, type_registration: Mapping[str, Any], platform:
 
 
 def register_ffi_type_id(name: str, obj: Any, platform: str = "cpu") -> None:
-    """Raise `UnsupportedError`, as JAX raises an error: `register_ffi_type` has replaced it."""
+    """Raise `UnsupportedError`: `register_ffi_type` has replaced it."""
     raise UnsupportedError("register_ffi_type_id has been replaced by register_ffi_type(name, {'type_id': …})")
 
 
@@ -336,17 +339,21 @@ def pycapsule(funcptr: Any) -> Any:
 
 def include_dir() -> str:
     """Return the folder of the headers, which are in the package jaxlib."""
-    spec = PathFinder.find_spec("jaxlib")
-    if spec is None or not spec.submodule_search_locations:
+    folders = (os.path.join(folder, "jaxlib", "include") for folder in sys.path)
+    path = next(filter(os.path.isdir, folders), None)
+    if path is None:
         raise UnsupportedError("ffi.include_dir: the headers of XLA's interface are in the package jaxlib, which is not installed")
-    return os.path.join(next(iter(spec.submodule_search_locations)), "include")
+    return path
 
 
 # Calls.
 
 
 class _Call:
-    """A call of a target on NumPy's arrays. The stage "instantiate" runs once, before the first of the others."""
+    """A call of a target on NumPy's arrays.
+
+    The stage "instantiate" runs once, before the first of the others.
+    """
 
     def __init__(
         self, name: str, ranks: Sequence[int], results: Sequence[Any], orders: tuple[Any, Any], aliases: Mapping[int, int], attributes: Any
@@ -392,7 +399,10 @@ class _Call:
 
 
 def _full_order(order: Sequence[int] | None, rank: int) -> list[int]:
-    """Return the axes from the outermost one in memory on; leading axes that an order does not tell about come first."""
+    """Return the axes from the outermost one in memory on.
+
+    Leading axes that an order does not tell about come first.
+    """
     more = rank - (rank if order is None else len(order))
     return [*range(more), *(more + k for k in (range(rank) if order is None else order))]
 
@@ -425,7 +435,7 @@ def ffi_call(
     custom_call_api_version: int = 4,
     legacy_backend_config: str | None = None,
 ) -> Callable[..., Any]:
-    """Return a function of arrays that calls a registered target; its keywords are attributes.
+    """Return a function that calls a target; its keywords are attributes.
 
     Args:
         target_name: the name of `register_ffi_target`, which may follow later.

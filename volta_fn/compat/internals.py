@@ -61,17 +61,17 @@ def promote_dtypes_inexact(*args: Any) -> list[Array]:
 
 
 def promote_args(fun_name: str, *args: Any) -> list[Array]:
-    """Return arrays converted to the dtype that they promote to; errors name a function."""
+    """Return arrays in the dtype that they promote to."""
     return promote(fun_name, *args)
 
 
 def promote_args_inexact(fun_name: str, *args: Any) -> list[Array]:
-    """Return arrays converted to the inexact dtype that they promote to; errors name a function."""
+    """Return arrays in the inexact dtype that they promote to."""
     return promote_inexact(fun_name, *args)
 
 
 def _const(example: Any, val: Any) -> Any:
-    """Return a number in the dtype of an example; for a Python number, one of its type.
+    """Return a number of the dtype, or of Python's type, of an example.
 
     >>> _const(jnp.float16(1), 2).dtype
     dtype('float16')

@@ -83,7 +83,7 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
 
 
 def _check_inputs(A: Callable[[Array], Array], X: Array) -> None:
-    """Raise `ShapeError` or `DTypeError` unless LOBPCG may begin with `X`, and `A` multiplies such vectors."""
+    """Raise unless LOBPCG may begin with `X`, and `A` multiplies such vectors."""
     if X.ndim != 2 or not 0 < 5 * X.shape[1] < X.shape[0]:
         raise ShapeError(f"lobpcg_standard: X must have the shape (n, k) with 0 < 5 k < n, got {X.shape}")
     if not vnp.issubdtype(X.dtype, np.inexact):
@@ -101,7 +101,7 @@ def _mm(a: Array, b: Array, precision: Any = lax.Precision.HIGHEST) -> Array:
 
 
 def _eigh_ascending(A: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues of a Hermitian matrix, the largest first, and the eigenvectors."""
+    """Return eigenvalues, the largest first, and eigenvectors."""
     values, vectors = vnp.linalg.eigh(A)
     return values[::-1], vectors[:, ::-1]
 
