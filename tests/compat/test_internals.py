@@ -15,7 +15,7 @@ from jax._src.scipy import signal
 import volta_fn as vf
 from volta_fn import numpy as vnp
 from volta_fn.compat import internals
-from volta_fn.errors import ShapeError
+from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.numpy import grids
 from volta_fn.sharding import make_mesh
 
@@ -181,3 +181,12 @@ def test_functions_are_wrapped_with_formats() -> None:
         named = wraps(original, "d_{fun}", "{fun} {times} times: {doc}", times=3)(lambda x: x)
         assert (named.__name__, named.__doc__) == ("d_original", "original 3 times: Return x.")
         assert wraps(functools.partial(original), docstr="{doc}")(lambda x: x)(3) == 3
+
+
+def test_helpers_of_lax_and_of_promotion() -> None:
+    assert internals._const(np.float16(1), 2).dtype == np.float16 and internals._const(vnp.ones(2, "int8"), 2).dtype == np.int8
+    assert type(internals._const(1.0, 2)) is float and type(internals._const(1, 2)) is int
+    assert [x.dtype.name for x in internals.promote_args("f", np.int8(1), np.float32(2))] == ["float32"] * 2
+    assert [x.dtype.name for x in internals.promote_args_inexact("f", 1, 2)] == ["float32"] * 2
+    with pytest.raises(ArgumentTypeError, match="^f: argument 1"):
+        internals.promote_args("f", "text")

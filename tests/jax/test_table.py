@@ -6,7 +6,8 @@ import pytest
 
 import volta_fn.jax as ours
 from tests.jax.programs import output_of
-from volta_fn.jax.namespace import Entry, read_imported, read_table
+from tools.jax_surface import NEWER, read
+from volta_fn.jax.namespace import Entry, read_imported, read_refused, read_table
 from volta_fn.lazy_imports import load
 
 TABLE = read_table()
@@ -28,6 +29,11 @@ def test_the_names_of_an_entry_exist(path: str) -> None:
     ]
     assert not missing
     assert path.partition(".")[0] in ("jax", "jaxlib") and (path.count(".") == 0 or path.rpartition(".")[0] in TABLE)
+
+
+def test_each_module_of_jax_has_an_entry() -> None:
+    # `import jax.x` finds no module without one, though `volta_fn.jax.x` may be an attribute.
+    assert not [path for path in {**read(), **read(NEWER.read_text())} if path not in TABLE and path not in read_refused()]
 
 
 def test_names_come_from_the_first_home_that_has_them() -> None:

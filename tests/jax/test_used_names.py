@@ -1,4 +1,4 @@
-"""The names of JAX that released libraries use are here, as `tools/jax_uses.py` collected them from 315 wheels."""
+"""What released libraries use of JAX is here, as `tools/jax_uses.py` collected it from 383 wheels (keywords and attributes from 68)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 
 import pytest
 
-from tools.jax_uses import USED, resolves, used
+import volta_fn.jax
+from tools.jax_uses import OBJECTS, USED, accepts, attributes, has, make_object, read_attributes, resolves, used
 
 NAMES = USED.read_text().split()
 
@@ -23,10 +24,54 @@ jax.extend.mlir.ir.FunctionType.get jax.extend.mlir.ir.StringAttr.get jax.extend
 jax.profiler.ProfileData.from_serialized_xspace
 """
 
+#: Attributes that JAX's objects have by the same name as others of which libraries read them, and parts of JAX's own classes.
+ABSENT_ATTRIBUTES = {
+    "array": "clone format platform",
+    "key": "addressable_data addressable_shards aval ptp",
+    "mesh": "update",
+    "struct": "format",
+    "aval": "_or at broadcast normalize ptp shard",
+    "custom_jvp": "_fun",
+    "custom_vjp": "_fun",
+    "derivative": "fun jaxpr",
+    "compiled": "_call",
+    "jaxpr": "debug_info",
+    "open jaxpr": "debug_info",
+    "variable": "pretty_print",
+    "literal": "pretty_print",
+    "primitive": "def_abstract_eval def_impl",
+    "call primitive": "def_abstract_eval def_impl",
+    "tree": "node_data",
+    "tracer": "_or addressable_shards broadcast delete devices normalize parent shard update val",
+    "mapped": "_or addressable_shards broadcast delete devices normalize shard update val",
+    "differentiated": "_or addressable_shards broadcast delete devices normalize shard update",
+    "ufunc": "_func",
+    "ref": "format sharding",
+    "sparse": "_info",
+}
+
 
 def test_used_names_are_here() -> None:
-    assert len(NAMES) > 1900
+    assert len(NAMES) > 2500
     assert [name for name in NAMES if not resolves(name, "volta_fn.jax")] == sorted(ABSENT.split())
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_used_attributes_are_here(name: str) -> None:
+    value = make_object(OBJECTS[name], volta_fn.jax)
+    read = read_attributes()
+    assert [*read] == [*OBJECTS] and sum(map(len, read.values())) > 200
+    assert [attribute for attribute in read[name] if not has(value, attribute)] == ABSENT_ATTRIBUTES.get(name, "").split()
+
+
+def test_keywords_are_parameters() -> None:
+    def function(x: int, /, y: int, *, z: int, **rest: int) -> None: ...
+
+    assert [accepts(function, name) for name in ("x", "y", "z", "other")] == [True] * 4
+    assert [accepts(function, name, named=True) for name in ("x", "y", "z", "other")] == [False, True, True, False]
+    assert resolves("jax.jit(static_argnums)", "volta_fn.jax") and not resolves("jax.grad(static_argnums)", "volta_fn.jax")
+    assert resolves("jaxlib.mlir.ir", "volta_fn.jax") and not resolves("jaxlib.mlir.nonsense", "volta_fn.jax")
+    assert attributes(ast.parse("a.b.c(d.e)")) == {"b", "c", "e"}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +81,10 @@ def test_used_names_are_here() -> None:
         ("import jax.lax\njax.lax.scan", {"jax.lax", "jax.lax.scan"}),
         ("from jax._src import core as c\nc.Jaxpr; d.e", {"jax._src.core", "jax._src.core.Jaxpr"}),
         ("from numpy import jax\njax.x", set()),
+        ("import jaxlib.mlir.ir as ir\nir.Type", {"jaxlib.mlir.ir", "jaxlib.mlir.ir.Type"}),
+        ("import jax\nlax = jax.lax\nlax.scan", {"jax", "jax.lax", "jax.lax.scan"}),
+        ("from jax import vmap\nvmap(f, in_axes=0, **options)", {"jax.vmap", "jax.vmap(in_axes)"}),
+        ("import jax\njax.config.update('jax_x', 1)", {"jax", "jax.config", "jax.config.update", "jax.config.jax_x"}),
     ],
 )
 def test_uses_are_names_with_their_attributes(source: str, names: set[str]) -> None:

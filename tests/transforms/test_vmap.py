@@ -10,7 +10,16 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
-from volta_fn.errors import ArgumentError, ArgumentTypeError, LeakedTracerError, ShapeError, TracerBoolError, TreeError, VoltaError
+from volta_fn.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    LeakedTracerError,
+    ShapeError,
+    TracerBoolError,
+    TreeError,
+    UnsupportedError,
+    VoltaError,
+)
 
 A = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
 
@@ -70,6 +79,7 @@ def test_size_from_axis_size_alone() -> None:
         (lambda: vf.vmap(lambda p: p, ({"a": 0},))({"b": A}), TreeError, ""),
         (lambda: vf.vmap(lambda x: (x, x), 0, (0, 0, 0))(A), TreeError, ""),
         (lambda: vf.vmap("f"), ArgumentTypeError, "vmap transforms a function"),
+        (lambda: vf.vmap(lambda x: x, sum_match=True), UnsupportedError, "sum_match=True is not supported"),
         (lambda: vf.vmap(lambda x: x if x > 0 else -x)(A[0, 0]), TracerBoolError, "a value mapped by vmap, of which there are 4"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -59,9 +60,35 @@ def promote_dtypes_inexact(*args: Any) -> list[Array]:
     return promote_inexact("promote_dtypes_inexact", *args)
 
 
+def promote_args(fun_name: str, *args: Any) -> list[Array]:
+    """Return arrays in the dtype that they promote to."""
+    return promote(fun_name, *args)
+
+
+def promote_args_inexact(fun_name: str, *args: Any) -> list[Array]:
+    """Return arrays in the inexact dtype that they promote to."""
+    return promote_inexact(fun_name, *args)
+
+
+def _const(example: Any, val: Any) -> Any:
+    """Return a number of the dtype, or of Python's type, of an example.
+
+    >>> _const(jnp.float16(1), 2).dtype
+    dtype('float16')
+    """
+    return type(example)(val) if type(example) in (bool, int, float, complex) else np.array(val, _dtype(example))
+
+
 def promote_dtypes_complex(*args: Any) -> list[Array]:
     """Return arrays converted to the complex dtype that they promote to."""
     return [x.astype(to_complex_dtype(x.dtype)) for x in promote_dtypes_inexact(*args)]
+
+
+# The state of JAX's folder of compiled programs, which libraries reset. Programs on disk are found by what they are, so there is none.
+
+_cache = None
+_cache_checked = _cache_initialized = _cache_used = False
+_cache_initialized_mutex = threading.Lock()
 
 
 # The parts of `vectorize`.

@@ -10,21 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
 from volta_fn.core.arrays.array import as_value
-from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from volta_fn.primitives.callbacks import pure_callback
 from volta_fn.signatures import signature
 
-# Foreign functions of XLA: `UnsupportedError` where one would run.
-#
-# A function that calls some can be traced, and so looked at; its program raises when it runs.
+# Lowerings to calls of foreign functions, which `volta_fn.compat.foreign_functions` calls from programs.
 
 
 def _refuse(name: str) -> Any:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         raise UnsupportedError(
-            f"ffi.{name}: functions compiled for XLA cannot be called, as there is no XLA; "
-            "call host code by pure_callback, or write the function in volta_fn.numpy, which is compiled for every target"
+            f"ffi.{name}: programs are not lowered to calls of XLA's; call the foreign function by ffi.ffi_call, in a function that "
+            "mlir.lower_fun makes the primitive's lowering"
         )
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -32,32 +28,8 @@ def _refuse(name: str) -> Any:
     return refuse
 
 
-_refuse_call = _refuse("ffi_call")
-
-
-def ffi_call(target_name: str, result_shape_dtypes: Any, *, vmap_method: str | None = None, **options: Any) -> Callable[..., Any]:
-    """Return the function that would call a foreign function.
-
-    Traced, a call is part of the program, with results of the types in `result_shape_dtypes`, and `vmap` treats it as `pure_callback`
-    does. Raises `UnsupportedError` when the call would run.
-    """
-
-    def call(*args: Any, **attributes: Any) -> Any:
-        if current_trace() is EVAL:
-            _refuse_call()
-        return pure_callback(_refuse_call, result_shape_dtypes, *args, vmap_method=vmap_method)
-
-    return call
-
-
 ffi_lowering = _refuse("ffi_lowering")
 build_ffi_lowering_function = _refuse("build_ffi_lowering_function")
-include_dir = _refuse("include_dir")
-pycapsule = _refuse("pycapsule")
-register_ffi_target = _refuse("register_ffi_target")
-register_ffi_target_as_batch_partitionable = _refuse("register_ffi_target_as_batch_partitionable")
-register_ffi_type = _refuse("register_ffi_type")
-register_ffi_type_id = _refuse("register_ffi_type_id")
 
 
 # Attributes of operations for XLA, by JAX's name.

@@ -115,11 +115,22 @@ class Equation:
 
 
 class Jaxpr:
-    """An open program: constants and inputs, equations, outputs."""
+    """An open program: constants and inputs, equations, outputs.
+
+    Programs written for JAX give effects and names of arguments, too; here the equations have them.
+    """
 
     __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars")
 
-    def __init__(self, constvars: list[Var], invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> None:
+    def __init__(
+        self,
+        constvars: list[Var],
+        invars: list[Var],
+        outvars: list[Atom],
+        eqns: list[Equation],
+        effects: Any = None,
+        debug_info: Any = None,
+    ) -> None:
         self.constvars = constvars
         self.invars = invars
         self.outvars = outvars

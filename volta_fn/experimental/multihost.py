@@ -113,8 +113,19 @@ def create_device_mesh(
     return np.array(device_list, object).reshape(tuple(mesh_shape))
 
 
-def create_hybrid_device_mesh(mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int], devices: Sequence[Any] | None = None) -> np.ndarray:
-    """Return an array of devices whose shape is the product of two, axis by axis."""
+def create_hybrid_device_mesh(
+    mesh_shape: Sequence[int],
+    dcn_mesh_shape: Sequence[int],
+    devices: Sequence[Any] | None = None,
+    *,
+    process_is_granule: bool = False,
+    should_sort_granules_by_key: bool = True,
+    allow_split_physical_axes: bool = False,
+) -> np.ndarray:
+    """Return an array of devices whose shape is the product of two, axis by axis.
+
+    The options are about networks of TPUs, and change nothing here.
+    """
     return create_device_mesh([a * b for a, b in zip(mesh_shape, dcn_mesh_shape, strict=True)], devices)
 
 

@@ -368,8 +368,8 @@ class Finder(DistributionFinder):
         return iter([_Metadata(name) for name in self.packages if context.name in (None, name)])
 
 
-#: Finds JAX's modules below `volta_fn.jax`, and those of `jax` itself once installed.
-OWN = Finder({"volta_fn.jax": "jax"})
+#: Finds JAX's modules below `volta_fn.jax` and `volta_fn.jaxlib`, and those of `jax` itself once installed.
+OWN = Finder({"volta_fn.jax": "jax", "volta_fn.jaxlib": "jaxlib"})
 _FINDER = Finder(PACKAGES)
 
 

@@ -23,7 +23,7 @@ from volta_fn.core.staging import (
     wraps,
 )
 from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
-from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError, UnsupportedError
 from volta_fn.primitives.control_flow.bodies import AdaptedFunction
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
@@ -45,6 +45,7 @@ def vmap(
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
+    sum_match: bool = False,
 ) -> Callable[P, R]:
     """Make a function that maps `fun` over an axis of its arguments.
 
@@ -57,8 +58,10 @@ def vmap(
         axis_name: a name by which collectives (`lax.psum`, …) in `fun` refer to the axis.
         axis_size: the number of examples, needed only if nothing is mapped.
         spmd_axis_name: accepted for compatibility; a program runs on one device.
+        sum_match: must be False: results are not summed over the mapped axis.
 
     Raises:
+        UnsupportedError: `sum_match` is True.
         ShapeError: the mapped axes differ in size, or an argument lacks the axis.
         TreeError: in_axes or out_axes do not fit the arguments or results.
 
@@ -68,6 +71,8 @@ def vmap(
     Array([ 3., 12.], dtype=float32)
     """
     check_callable(fun, "vmap")
+    if sum_match:
+        raise UnsupportedError("vmap: sum_match=True is not supported; sum the results along the mapped axis, or use lax.psum inside")
     axes_in = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     if not isinstance(axes_in, (int, tuple, type(None))):
         raise ArgumentError(f"vmap: in_axes is one entry, or a tuple of one per argument, of integers and None, got {in_axes!r}")

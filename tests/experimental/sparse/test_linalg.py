@@ -37,6 +37,20 @@ def test_largest_eigenvalues(form: str, k: int) -> None:
     assert int(linalg.lobpcg_standard(operand, RNG.normal(size=(n, k)).astype(np.float32), m=2)[2]) == 2
 
 
+def test_steps_of_lobpcg() -> None:
+    matrix = RNG.normal(size=(8, 8)).astype(np.float32)
+    matrix = matrix + matrix.T
+    values, vectors = linalg._eigh_ascending(matrix)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(matrix)[::-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(linalg._mm(linalg._mm(vectors, vnp.diag(values)), vectors.T), matrix, atol=1e-4)
+    multiply, x = lambda v: matrix @ v, vnp.ones((8, 1))
+    assert linalg._check_inputs(multiply, x) is None
+    with pytest.raises(ShapeError, match="got a product of shape \\(7, 1\\)"):
+        linalg._check_inputs(lambda v: multiply(v)[1:], x)
+    with pytest.raises(DTypeError, match="one dtype, got complex64 and float32"):
+        linalg._check_inputs(lambda v: multiply(v) * 1j, x)
+
+
 @pytest.mark.parametrize("shape", [(6,), (6, 2)])
 def test_solutions_and_derivatives(shape: tuple[int, ...]) -> None:
     m, matrix = system()

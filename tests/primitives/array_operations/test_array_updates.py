@@ -115,6 +115,18 @@ def test_repeated_indices_accumulate_in_every_dtype():
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("method", ["set", "add", "multiply", "min", "max"])
+def test_an_array_without_elements_stays_as_it_is(method):
+    index = vf.numpy.array([0, 3])
+    for transform in (lambda f: f, vf.jit):
+        flat = transform(lambda x, v: getattr(x.at[index], method)(v, mode="drop"))
+        assert flat(vf.numpy.zeros(0, "int32"), 1).shape == (0,)
+        rows = transform(lambda x, v: getattr(x.at[:, index], method)(v, mode="drop"))
+        assert rows(vf.numpy.zeros((2, 0)), vf.numpy.ones((2, 2))).shape == (2, 0)
+    with pytest.raises(errors.BroadcastError):
+        vf.numpy.zeros(0).at[index].set(vf.numpy.ones(3), mode="drop")
+
+
 def test_the_last_of_several_values_stays():
     index, values = np.array([0, 2, 0, 0]), np.array([1.0, 2.0, 3.0, 4.0], "float32")
     for update in (lambda i: vf.device_put(np.zeros(3, "float32")).at[i].set(values),):

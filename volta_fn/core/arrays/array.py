@@ -247,6 +247,11 @@ class ConcreteArray(Array):
         view.flags.writeable = False
         return view
 
+    @property
+    def _value(self) -> np.ndarray:
+        """The elements as NumPy's, by the name of JAX's that libraries use."""
+        return self.host()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         values = self.host()
         converts = dtype is not None and np.dtype(dtype) != values.dtype

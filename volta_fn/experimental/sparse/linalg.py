@@ -44,14 +44,13 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
     Array([7.], dtype=float32)
     """
     x = vnp.asarray(X)
-    if x.ndim != 2 or not 0 < 5 * x.shape[1] < x.shape[0]:
-        raise ShapeError(f"lobpcg_standard: X must have the shape (n, k) with 0 < 5 k < n, got {x.shape}")
-    if not vnp.issubdtype(x.dtype, np.inexact):
-        raise DTypeError(f"lobpcg_standard: X must have floating-point numbers, got {x.dtype.name}")
-    n, k = x.shape
-    if not callable(A) and tuple(A.shape) != (n, n):
-        raise ShapeError(f"lobpcg_standard: A must have the shape {(n, n)} for an X of shape {x.shape}, got {tuple(A.shape)}")
+    if not callable(A) and x.ndim == 2 and tuple(A.shape) != (x.shape[0], x.shape[0]):
+        raise ShapeError(
+            f"lobpcg_standard: A must have the shape {(x.shape[0], x.shape[0])} for an X of shape {x.shape}, got {tuple(A.shape)}"
+        )
     multiply: Callable[[Array], Array] = A if callable(A) else lambda v: (vnp.asarray(A) if hasattr(A, "__array__") else A) @ v
+    _check_inputs(multiply, x)
+    n, k = x.shape
     limit = (dtypes.finfo(x.dtype).eps if tol is None else tol) * 10 * n
 
     def measure(x: Array) -> tuple[Array, Array, Array]:
@@ -63,7 +62,7 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
 
     def improve(basis: Array) -> tuple[Array, Array]:
         projected = basis.conj().T @ multiply(basis)
-        vectors = vnp.linalg.eigh((projected + projected.conj().T) / 2)[1][:, ::-1][:, :k]
+        vectors = _eigh_ascending((projected + projected.conj().T) / 2)[1][:, :k]
         return basis @ vectors, basis[:, k:] @ vectors[k:]
 
     def continues(state: Any) -> Array:
@@ -78,6 +77,33 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
     x, _ = improve(vnp.linalg.qr(x)[0])
     x, _, theta, _, _, i = lax.while_loop(continues, step, (x, vnp.zeros_like(x), *measure(x), 0))
     return theta, x, i
+
+
+# Steps of LOBPCG, by the names of JAX's, which libraries put together in other ways.
+
+
+def _check_inputs(A: Callable[[Array], Array], X: Array) -> None:
+    """Raise unless LOBPCG may begin with `X`, and `A` multiplies such vectors."""
+    if X.ndim != 2 or not 0 < 5 * X.shape[1] < X.shape[0]:
+        raise ShapeError(f"lobpcg_standard: X must have the shape (n, k) with 0 < 5 k < n, got {X.shape}")
+    if not vnp.issubdtype(X.dtype, np.inexact):
+        raise DTypeError(f"lobpcg_standard: X must have floating-point numbers, got {X.dtype.name}")
+    product = A(vnp.zeros((X.shape[0], 1), X.dtype))
+    if product.shape != (X.shape[0], 1):
+        raise ShapeError(f"lobpcg_standard: A must multiply vectors of shape {(X.shape[0], 1)}, got a product of shape {product.shape}")
+    if product.dtype != X.dtype:
+        raise DTypeError(f"lobpcg_standard: A and X must have one dtype, got {product.dtype.name} and {X.dtype.name}")
+
+
+def _mm(a: Array, b: Array, precision: Any = lax.Precision.HIGHEST) -> Array:
+    """Return a product of matrices, as precise as can be."""
+    return lax.dot(a, b, precision=precision)
+
+
+def _eigh_ascending(A: Array) -> tuple[Array, Array]:
+    """Return eigenvalues, the largest first, and eigenvectors."""
+    values, vectors = vnp.linalg.eigh(A)
+    return values[::-1], vectors[:, ::-1]
 
 
 def _unit_columns(x: Array) -> Array:

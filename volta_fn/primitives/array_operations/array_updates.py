@@ -204,7 +204,7 @@ class AtIndex:
         if not _fits(new.shape, windows.shape):
             raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
         new = rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.reversed_dims)
-        if not math.prod(windows.shape):
+        if not math.prod(windows.shape) or 0 in array.shape:  # nothing is indexed, or all indices are out of range
             return array
         if combine is scatter and _is_known_block(array, entries):
             starts, sizes = [0] * array.ndim, [1] * array.ndim
