@@ -270,9 +270,9 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 
 
 def vector_product_of(kernel: Kernel) -> Contraction | None:
-    """Return a kernel as a contraction without rows or without columns: a stack of matrices times vectors, or of dot products.
+    """Return a kernel as a contraction without rows or columns; None for other kernels.
 
-    None for other kernels.
+    It is a stack of matrices times vectors, or of dot products.
     """
     contraction = _contraction_of(kernel)
     return None if contraction is None or (contraction.rows and contraction.columns) else contraction

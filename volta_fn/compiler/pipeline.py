@@ -76,7 +76,7 @@ EXPANSIONS = (
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
     ProgramPass(
         "interior padding",
-        "Pad to a multiple of the distance of elements, and slice.",
+        "Pad between elements to whole steps, and slice.",
         expand_interior_padding,
         subjects=frozenset({pad_p}),
     ),

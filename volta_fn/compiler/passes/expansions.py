@@ -525,7 +525,7 @@ _INTERIOR_PADDING_RULES: Table = {}
 
 
 def expand_interior_padding(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Expand padding between elements to that of a multiple of their distance, and a slice."""
+    """Expand padding between elements to a result of whole steps, and a slice."""
     return rewrite(closed, _INTERIOR_PADDING_PRIMITIVES)
 
 
