@@ -270,7 +270,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 
 
 def vector_product_of(kernel: Kernel) -> Contraction | None:
-    """Return a kernel as a contraction without rows or columns; None for other kernels.
+    """Return a kernel as a contraction that lacks rows or columns, or None.
 
     It is a stack of matrices times vectors, or of dot products.
     """
