@@ -75,6 +75,13 @@ def test_negative_indices_are_outside_the_table(dtype):
     np.testing.assert_array_equal(np.asarray(gradient)[:, 0], np.arange(200) == 2)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_indices_of_every_dtype_number_the_vectors_of_a_quantized_table(dtype):
+    layer = nn.quantize(nn.Embedding.init(KEY, 200, 3), "int8")
+    for indices in (np.array([1, 0, 100], dtype), np.array([7], dtype)):
+        np.testing.assert_array_equal(np.asarray(vf.jit(layer)(indices)), np.asarray(layer(indices.astype(np.int32))))
+
+
 def test_initial_parameters_are_distributed_as_torchs():
     for layer, bound in ((nn.Linear.init(KEY, 400, 50), 1 / 20), (nn.Bilinear.init(KEY, 25, 40, 30), 1 / 5)):
         for leaf in vf.tree.leaves(layer):

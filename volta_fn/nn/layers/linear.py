@@ -10,7 +10,7 @@ from volta_fn import numpy as vnp
 from volta_fn import random
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.trace import is_concrete
-from volta_fn.dtypes import INTEGERS, accumulator, index_dtype, promote_types
+from volta_fn.dtypes import INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import identity, relu
 from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer, uniform_by_fan
@@ -18,6 +18,7 @@ from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantization.quantized_array import WeightArray
+from volta_fn.numpy.arguments import wide_index
 from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax
@@ -151,7 +152,7 @@ class Embedding(Module):
 
 def _without_negatives(indices: Array, size: int) -> Array:
     """Return indices of so many rows, those below 0 beyond the end."""
-    wide = indices.astype(promote_types(indices.dtype, index_dtype(size)))
+    wide = wide_index(indices, size)
     return vnp.where(wide < 0, size, wide)
 
 
