@@ -59,6 +59,13 @@ def test_updates_of_cholesky_factors():
     np.testing.assert_allclose(np.asarray(vf.grad(logdet)(w[0])), np.linalg.solve(square[0], w[0]), **TOLERANCE)
 
 
+def test_updates_of_complex_factors_are_of_transposes():
+    """Rᵀ R + w wᵀ, without conjugates: a complex array of real numbers has the real factor."""
+    factor, w = (np.triu(make(3, 3)) + 3 * np.eye(3)).astype(np.complex64), make(3, seed=1).astype(np.complex64)
+    got = np.asarray(linalg.cholesky_update(factor, w))
+    np.testing.assert_allclose(got.T @ got, factor.T @ factor + np.outer(w, w), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("size", [1e25, 1e-25, 0.0])
 def test_updates_of_cholesky_factors_whose_squares_are_out_of_range(size):
     factor, w = np.triu(make(3, 3)) + 3 * np.eye(3), make(3, seed=1)

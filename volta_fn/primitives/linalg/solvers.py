@@ -387,7 +387,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
         zero = as_value(np.zeros((), w.dtype))
         x, y = (reduce_sum(select(at_step, v, zero), (last,)) for v in (row, w))
         # Scaled, so that no square overflows or vanishes; of two zeros the row stays.
-        largest, one = stop_gradient(maximum(abs(x), abs(y))), as_value(np.ones((), w.dtype))
+        largest, one = to_dtype(stop_gradient(maximum(abs(x), abs(y))), w.dtype), as_value(np.ones((), w.dtype))
         vanishes = largest == zero
         scale = select(vanishes, one, largest)
         x, y = select(vanishes, one, x / scale), y / scale
