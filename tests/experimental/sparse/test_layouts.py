@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax.experimental.sparse
@@ -296,6 +297,27 @@ def test_narrow_indices_of_large_results(dtype: type) -> None:
     np.testing.assert_array_equal(wide.todense(), np.broadcast_to(rows[:100], (300, 100, 3)))
     dense = sparse.BCOO.fromdense(np.ones((2, 300), np.float32), n_dense=1, index_dtype=dtype)
     np.testing.assert_array_equal(sparse.bcoo_update_layout(dense, n_dense=0).todense(), np.ones((2, 300)))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: m.sum_duplicates(nse=3),
+        lambda m: m.sort_indices(),
+        lambda m: m.astype(np.int32),
+        lambda m: m + m,
+        lambda m: m * m,
+        lambda m: m.reshape(10, 30),
+        lambda m: m[50:290:2],
+        lambda m: sparse.bcoo_dynamic_slice(m, (50,), (200,)),
+        lambda m: sparse.bcoo_broadcast_in_dim(m, shape=(2, 300), broadcast_dimensions=(1,)),
+    ],
+)
+def test_indices_narrower_than_their_array(dtype: type, function: Callable[[sparse.BCOO], sparse.BCOO]) -> None:
+    data, positions = np.array([1, 2, 3], np.float32), np.array([[0], [60], [100]])
+    narrow, wide = (sparse.BCOO((data, positions.astype(t)), shape=(300,)) for t in (dtype, np.int32))
+    np.testing.assert_array_equal(function(narrow).todense(), function(wide).todense())
 
 
 @pytest.mark.parametrize(("dtype", "values"), [(np.int32, [2, 1, 0]), (np.bool_, [True, True, False]), (np.float16, [2, 1, 0])])

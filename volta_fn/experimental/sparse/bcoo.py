@@ -373,7 +373,7 @@ def rounds(source: np.dtype, target: np.dtype) -> bool:
 def outside(mat: BCOO) -> Any:
     """Return the index of padding: the sizes of the sparse dimensions."""
     make = vnp.array if is_symbolic(mat.sparse_shape) else np.array
-    return make(mat.sparse_shape, mat.indices.dtype)
+    return make(mat.sparse_shape, dtype_of_indices(mat.indices.dtype, mat.sparse_shape))
 
 
 def dtype_of_indices(dtype: np.dtype, sizes: Sequence[int]) -> np.dtype:

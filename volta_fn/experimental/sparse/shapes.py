@@ -230,12 +230,12 @@ def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensio
     each = math.prod(repeats)
     positions = np.indices(repeats).reshape(len(repeats), each)
     valid = ((indices >= 0) & (indices < outside(mat))).all(-1)[..., None]
+    dtype = dtype_of_indices(mat.indices.dtype, sparse_sizes)
     columns = []
     for j in range(n_sparse):
         column = positions[grows.index(j)] if j in grows else indices[..., sources[j]][..., None]
-        columns.append(vnp.where(valid, column, sparse_sizes[j]))
+        columns.append(vnp.where(valid, column.astype(dtype), sparse_sizes[j]))
     columns = [vnp.broadcast_to(c, (*batch_indices, mat.nse, each)) for c in columns]
-    dtype = dtype_of_indices(mat.indices.dtype, sparse_sizes)
     indices = stacked(columns, (*batch_indices, mat.nse, each), dtype).reshape(*batch_indices, mat.nse * each, n_sparse)
     dense = data.shape[n_batch + 1 :]
     wide = data.reshape(*batch_data, mat.nse, 1, *dense)
@@ -372,6 +372,7 @@ def bcoo_slice(mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequen
     spans = [slice(a, b, c) for a, b, c in zip(start_indices, limit_indices, steps, strict=True)]
     wide = mat if spans[:n] == [slice(0, s, 1) for s in mat.shape[:n]] else mat.broadcast_batches()
     data, indices = wide.data[(*spans[:n], slice(None), *spans[n + k :])], wide.indices[tuple(spans[:n])]
+    indices = indices.astype(dtype_of_indices(indices.dtype, [*limit_indices[n : n + k], *steps[n : n + k]]))
     start, stop, step = (np.array(x[n : n + k], indices.dtype) for x in (start_indices, limit_indices, steps))
     inside = ((indices >= start) & (indices < stop) & ((indices - start) % step == 0)).all(-1)
     moved = vnp.where(inside[..., None], (indices - start) // step, np.array(sizes[n : n + k], indices.dtype))
@@ -409,6 +410,7 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
             indices = vnp.take(indices, positions, axis)
     if not k:
         return bounded(BCOO((data, indices), shape=sizes))
+    indices = indices.astype(dtype_of_indices(indices.dtype, mat.sparse_shape))
     start = vnp.stack(starts[n : n + k]).astype(indices.dtype)
     block = np.array(sizes[n : n + k], indices.dtype)
     in_range = ((indices >= 0) & (indices < outside(mat))).all(-1)
