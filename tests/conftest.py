@@ -15,6 +15,7 @@ import pytest
 #: longer than computing a handful of numbers, and that machine code computes the same is what the CPU target's own tests are about.
 COMPILED = (
     "compiler/emission",
+    "compiler/passes/test_interior_padding.py",
     "targets/cpu",
     "runtime",
     "models",

@@ -72,3 +72,13 @@ def test_other_paddings_stay_as_they_are() -> None:
     x = np.ones((3, 4), np.float32)
     program = vf.jit(lambda x: lax.pad(x, np.float32(0), ((1, 2, 0), (0, 1, 1))))  # eight columns, a multiple of two
     assert "slice" not in program.lower(x).as_text("kernels")
+
+
+@pytest.mark.parametrize("device", TARGETS, ids=str)
+@pytest.mark.parametrize("dtype", ["int4", "float8_e4m3fn"])
+def test_numbers_that_no_kernel_moves_are_padded_by_one_step_of_the_host(device: Any, dtype: str) -> None:
+    x, config = np.asarray(jnp.asarray([1, 2, 3, 4], dtype)), ((0, 0, 1),)
+    with vf.default_device(device):
+        program = vf.jit(lambda x, value: lax.pad(x, value, config))
+        assert [step.primitive for step in program.lower(x, x[0]).host_steps()] == ["pad"]
+        np.testing.assert_array_equal(np.asarray(program(x, x[0])), padded(x, x[0], config))

@@ -533,7 +533,7 @@ def expand_interior_padding(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _padded_to_multiples(eqn: Equation, program: Rewriter) -> Atom | None:
     sizes, config = eqn.outvars[0].aval.shape, eqn.params["padding_config"]
     excess = [-n % (interior + 1) if n > interior + 1 else 0 for n, (_, _, interior) in zip(sizes, config, strict=True)]
-    if not any(excess) or 0 in sizes:
+    if not any(excess) or 0 in sizes or eqn.outvars[0].aval.dtype in dtypes.STORAGE:  # which kernels do not move
         return None
     longer = tuple([(low, high + extra, interior) for extra, (low, high, interior) in zip(excess, config, strict=True)])
     padded = program.emit(eqn, "pad", *eqn.invars, padding_config=longer)
