@@ -289,3 +289,11 @@ def test_an_array_tells_the_mesh_of_one_device_that_it_was_put_on() -> None:
     assert put.tolist() == [0, 1, 2, 3] and x.sharding == vf.sharding.SingleDeviceSharding(vf.devices("cpu")[0])
     assert (put + 1).tolist() == [1, 2, 3, 4]
     assert repr(mesh.axis_types) == "(Explicit,)"
+
+
+@pytest.mark.parametrize("spec", [P(), P(None), P("x")], ids=str)
+def test_specs_need_a_mesh(spec: P) -> None:
+    x = np.ones(4, np.float32)
+    for place in (lambda: vf.device_put(x, spec), lambda: vf.jit(lambda x: x + 1, in_shardings=spec)(x)):
+        with pytest.raises(ArgumentError, match="no mesh is set"):
+            place()

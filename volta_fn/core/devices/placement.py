@@ -398,9 +398,9 @@ def sharding_for(placement: Any) -> Sharding:
     placement = getattr(placement, "sharding", placement)
     if isinstance(placement, PartitionSpec):
         mesh = get_mesh()
-        if not mesh.axis_names and placement.names():
+        if not mesh.axis_names:
             raise ArgumentError(
-                f"{placement} names axes of a mesh, but none is set: NamedSharding(mesh, {placement}), or `with mesh:` around it"
+                f"{placement} is of a mesh's axes, but no mesh is set: NamedSharding(mesh, {placement}), or `with mesh:` around it"
             )
         return NamedSharding(mesh, placement)
     if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
