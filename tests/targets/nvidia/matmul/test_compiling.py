@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.targets.cpu.scalars.running import address_list, compiled
 from tests.targets.nvidia.planning import AMPERE, HOPPER, only_item, shaped
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.runtime.llvm.text import Function, Module, Value, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, vector_of
 from volta_fn.targets.cpu.scalars import Number, apply, supports
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.nvidia.matmul import OPERATIONS, ProductOptions, contraction
 from volta_fn.targets.nvidia.matmul.problem import AnySchedule, candidates
+from volta_fn.targets.nvidia.matmul.results import operation
 
 _COMPILE = """
 import sys
@@ -79,3 +81,29 @@ def test_every_operation_of_epilogues(tmp_path: Path) -> None:
         f.store(result.value, Value("ptr", "%result"), 4)
         f.finish()
     assert ptx(f'target triple = "nvptx64-nvidia-cuda"\n{module}', tmp_path, "sm_80").count(".visible .func") > 60
+
+
+def test_tanh_of_normal_bfloat16_with_its_sign() -> None:
+    """The CPU runs the same instructions, but for the approximations."""
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    x = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    # Not of subnormal numbers, which the CPU's conversion to bfloat16 flushes to zero.
+    x = np.append(x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)], np.float32("nan"))
+    module = Module()
+    f = Function(module, "run", [Value("ptr", "%buffers"), Value("i64", "%n")])
+    source, target = [f.load("ptr", f.at(f.parameters[0], "ptr", i64(k)), 8) for k in range(2)]
+
+    def turn(index: Value, _: list[Value]) -> list[Value]:
+        number = Number(bfloat16, (f.load("float", f.at(source, "float", index), 4),))
+        f.store(operation(f, "tanh", [number], bfloat16, {}).value, f.at(target, "float", index), 4)
+        return []
+
+    f.loop(i64(0), f.parameters[1], 1, [], turn)
+    f.finish()
+    result = np.zeros_like(x)
+    compiled(str(module))(address_list([x, result]), x.size)
+    assert np.isnan(result[-1])
+    actual, expected = result[:-1].astype(bfloat16), np.tanh(x[:-1].astype(np.float64)).astype(bfloat16)
+    distance = np.abs(actual.view(np.int16).astype(np.int32) - expected.view(np.int16))  # that of 0.0 and -0.0 is large
+    assert distance.max() <= 1
+    assert (distance == 0).mean() > 0.999

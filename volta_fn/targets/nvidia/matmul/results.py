@@ -249,7 +249,7 @@ _SMALL = 0.0625
 
 
 def _tanh(f: Function, x: Value) -> Value:
-    """Emit tanh of float32 numbers for results of eight digits.
+    """Emit tanh of float32 numbers for results that are rounded to bfloat16.
 
     Exponentials and reciprocals are those of instructions that approximate them.
     """
@@ -265,7 +265,7 @@ def _tanh(f: Function, x: Value) -> Value:
     exponential = f.intrinsic(f"llvm.exp2.{suffix}", type_, f.binary("fmul", x, number(2 * math.log2(math.e))))
     reciprocal = f.binary("fdiv afn arcp", number(1.0), f.binary("fadd", exponential, number(1.0)))
     square = f.binary("fmul", x, x)
-    small = fma(f.binary("fmul", square, x), fma(square, number(2 / 15), number(-1 / 3)), x)
+    small = f.binary("fmul", x, fma(square, fma(square, number(2 / 15), number(-1 / 3)), number(1.0)))  # -0.0 for -0.0
     is_small = f.compare("fcmp olt", f.intrinsic(f"llvm.fabs.{suffix}", type_, x), number(_SMALL))
     return f.select(is_small, small, fma(reciprocal, number(-2.0), number(1.0)))
 
