@@ -1,4 +1,4 @@
-"""Signatures of functions whose annotations may name nothing yet.
+"""Signatures of functions whose annotations may name what is not defined yet.
 
 From Python 3.14 on, annotations are evaluated when they are read (PEP 649). They may then name a class that is defined later, or that is
 imported for type checkers alone, and reading them as `inspect` does by default raises `NameError`. A name that is not defined stays a

@@ -416,7 +416,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     dim = axis_of("geomspace", axis, exponents.ndim)
     sign = lax.expand_dims(broadcast_to(sign, exponents.shape[:dim] + exponents.shape[dim + 1 :]), (dim,))
     result = lax.mul(sign, lax.exp2(exponents))
-    for value, at in ((high, num - 1), (low, 0)) if endpoint else ((low, 0),):  # are exact
+    for value, at in ((high, num - 1), (low, 0)) if endpoint else ((low, 0),):  # powers of logarithms are inexact
         ends = lax.expand_dims(broadcast_to(value, result.shape[:dim] + result.shape[dim + 1 :]), (dim,))
         is_end = lax.eq(lax.broadcasted_iota(np.int32, result.shape, dim), np.int32(at))
         result = lax.select(is_end, broadcast_to(ends, result.shape), result)

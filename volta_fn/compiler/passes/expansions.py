@@ -519,7 +519,7 @@ _OUTER_PRODUCT_PRIMITIVES = Rules(rules_of_table(_OUTER_PRODUCT_RULES))
 # Padding between elements, so that loops can count elements and padding apart.
 #
 # An index of a result whose elements are `step` apart is an affine one of (element, place after it) if the size is a multiple of `step`:
-# the result is made that long, and what is too much is never read.
+# the array is padded to such a size, and sliced. Kernels read the slice alone.
 
 _INTERIOR_PADDING_RULES: Table = {}
 

@@ -135,7 +135,7 @@ class Embedding(Module):
         size = weight.shape[0]
         message = f"Embedding: index {{}} is out of bounds for a table of {size} vectors, numbered from 0; replace numbers that stand for "
         check_indices(numbers, 0, size, f"{message}padding by padding_idx")
-        is_inside = is_concrete(numbers)  # has been checked
+        is_inside = is_concrete(numbers)  # known indices have been checked
         if isinstance(weight, WeightArray):
             return weight.take(numbers if is_inside else _without_negatives(numbers, size))
         if self.padding_idx is not None:

@@ -31,7 +31,7 @@ _LEAST_SPLIT = 64
 #: Bytes of a stack that caches hold, and the most numbers of a matrix of a stack that they do not hold.
 _NEAR, _SHORT_MATRIX = 1 << 20, 1 << 10
 
-#: Products of numbers, of each member of a stack, for which it is not worth to call an epilogue, or to convert numbers in groups.
+#: Multiplications in each member of a stack for which calling an epilogue, or converting numbers in groups, takes longer than the sums.
 _TINY = 64
 
 

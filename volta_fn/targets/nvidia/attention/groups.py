@@ -339,8 +339,8 @@ class GroupKernel(FragmentKernel, ABC):
         """Append the loop over all tiles, of which there is one at least.
 
         The body is ``body(number, state, is_masked)``. With rows in registers there are two loops, of tiles before and from `middle` on;
-        masks are needed in one of them, which may be the first. For ptxas 13.0 changes registers that products under way still read if
-        there is a branch before these have ended. Otherwise, or if `middle` is None, `is_masked` is None: then the body has to find out.
+        masks are needed in one of them, the first if `masked_first`. So no body branches before its products have ended, where ptxas 13.0
+        changes registers that they still read. Otherwise, or if `middle` is None, `is_masked` is None: then the body has to find out.
         """
         f = self.f
         if middle is None or not self.schedule.retained:
