@@ -371,3 +371,15 @@ def test_an_init_that_is_inherited_reads_the_globals_of_its_own_module() -> None
         pass
 
     assert Model().start == START
+
+
+@pytest.mark.parametrize("default", [0.5, nn.initializers.zeros])
+def test_a_field_named_init_is_no_function_that_draws_parameters(default: Any) -> None:
+    class Initialised(nn.Module):
+        weight: vf.Array
+        init: Any = nn.static(default=default)
+
+    with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument: 'weight'"):
+        Initialised()  # type: ignore[call-arg]
+    with pytest.raises(ArgumentTypeError, match="children of a module are arrays"):
+        Initialised(3)

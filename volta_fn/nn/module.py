@@ -20,7 +20,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -416,7 +416,7 @@ def _explained(initialise: Callable[..., None]) -> Callable[..., None]:
         try:
             initialise(self, *args, **kwargs)
         except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None or not hasattr(type(self), "init"):
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None or not _draws_parameters(type(self)):
                 raise
             raise ArgumentTypeError(
                 f"{type(self).__name__}(…) takes the parameters themselves; {_usage(type(self))} draws initial ones "
@@ -455,7 +455,7 @@ def _fill_in_defaults(module: Module) -> None:
 def _check_child(module: Module, name: str, value: Any) -> None:
     for leaf in tree.leaves(value):
         if not isinstance(leaf, _LEAVES):
-            if hasattr(type(module), "init"):
+            if _draws_parameters(type(module)):
                 raise ArgumentTypeError(
                     f"{type(module).__name__}(…) takes the parameters themselves, and its field {name!r} got {_name(leaf)}; "
                     f"{_usage(type(module))} draws initial ones"
@@ -465,6 +465,11 @@ def _check_child(module: Module, name: str, value: Any) -> None:
                 f"{type(leaf).__name__} {_name(leaf)}; declare a hyper-parameter as `{name}: ... = nn.static()`, wrap a function in "
                 "nn.Lambda, make a number an array with numpy.array"
             )
+
+
+def _draws_parameters(cls: type) -> bool:
+    """Return True if a class has a classmethod `init`, rather than a field of that name."""
+    return isinstance(getattr(cls, "init", None), MethodType)
 
 
 def _usage(cls: Any) -> str:
