@@ -55,6 +55,18 @@ def test_many_beams_find_the_best_of_all(stop: int | None, power: float) -> None
             np.testing.assert_allclose(float(beams.scores[row, rank]), score, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("pad", [-1, 6])
+def test_padding_that_is_no_token(pad: int) -> None:
+    """The first steps have fewer texts than beams; the model reads something for the others, too."""
+    model = model_of(0)
+    options: dict[str, Any] = {"num_beams": 12, "stop_tokens": (2,)}
+    beams, expected = (nn.beam_search(model, [[1, 2, 3], [5]], 3, pad_token=p, **options) for p in (pad, 0))
+    np.testing.assert_array_equal(beams.scores, expected.scores)
+    tokens = np.asarray(expected.tokens)
+    ended = np.cumsum(tokens == 2, -1) - (tokens == 2) > 0
+    np.testing.assert_array_equal(beams.tokens, np.where(ended, pad, tokens))
+
+
 def test_one_beam_is_greedy() -> None:
     model = model_of(1, 30)
     prompts = [[3, 1, 4], [5]]

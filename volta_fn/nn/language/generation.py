@@ -412,7 +412,7 @@ def beam_search(
     count = min((1 + max(len(stop), 1)) * num_beams, num_beams * vocabulary)
     for step in range(1, max_new_tokens + 1):
         totals, flat = (np.asarray(x) for x in _candidates(logits, vnp.asarray(scores), count))
-        parents, chosen = np.zeros((batch, num_beams), np.int32), np.full((batch, num_beams), pad, np.int32)
+        parents, chosen = (np.zeros((batch, num_beams), np.int32) for _ in range(2))  # beams without a text read any token
         for row in range(batch):
             if done[row]:
                 continue
