@@ -19,6 +19,7 @@ from volta_fn.nn.layers.arguments import broadcasts_to, check_features, check_si
 from volta_fn.nn.layers.containers import Dropout
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
+from volta_fn.primitives.array_operations.array_indexing import check_indices
 
 __all__ = [
     "KVCache",
@@ -149,7 +150,8 @@ class SinusoidalPositions(Module):
 class LearnedPositions(Module):
     """Adds a learnt vector for each position; `weight` is (max_length, features).
 
-    Known positions beyond the table raise; in compiled programs they give NaN, or raise with VOLTA_CHECK_INDICES=1.
+    Known positions outside the table, negative ones among them, raise; in compiled programs they give NaN, or raise with
+    VOLTA_CHECK_INDICES=1.
 
     >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
     >>> positions(vf.numpy.zeros((2, 5, 8))).shape
@@ -183,6 +185,9 @@ class LearnedPositions(Module):
         check_features("LearnedPositions", value, self.weight.shape[1])
         if positions is None and value.shape[-2] > self.weight.shape[0]:
             raise ShapeError(f"LearnedPositions: {value.shape[-2]} positions, but the table has {self.weight.shape[0]}")
+        size = self.weight.shape[0]
+        message = f"LearnedPositions: position {{}} is outside the table of {size}, numbered from 0; give those of padding any number in it"
+        check_indices(indices, 0, size, message)
         return value + Embedding(self.weight)(indices)
 
 

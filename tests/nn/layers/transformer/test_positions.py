@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 from tests.nn.torch_oracle import numbers
 from volta_fn import nn
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 
 
 @pytest.mark.wide
@@ -87,6 +87,9 @@ def test_bad_arguments():
         table(x[:, :4, :5])
     with pytest.raises(DTypeError):
         table(x, np.ones(5))
+    for position in (-1, 4):
+        with pytest.raises(OutOfBoundsError, match=f"LearnedPositions: position {position} is outside the table of 4"):
+            table(x[:, :1], np.array([position]))
     for layer in (table, nn.SinusoidalPositions()):
         with pytest.raises(ShapeError, match="positions must broadcast"):
             layer(x, np.arange(4))
