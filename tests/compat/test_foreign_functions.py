@@ -202,6 +202,29 @@ def test_results_that_come_later(is_error: bool) -> None:
     del handlers
 
 
+def test_memory_of_an_interrupted_wait_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    def execute(frame: Any) -> None:
+        future = module._Future(16, None, 0)
+        api_function(frame, 13, module._Future)(future)
+        frame.future = future.future
+        module._futures[future.future].is_available = Interrupted()
+        addresses.extend([array_of(out).ctypes.data for out in pointers(frame.rets.values, frame.rets.size)])
+
+    addresses: list[int] = []
+    handlers = registered("interrupted", execute=execute)
+    monkeypatch.setattr(module, "_futures", {})
+    call = module._Call("interrupted", [1], [vf.ShapeDtypeStruct((2,), "float32")], ([None], [None]), {}, {})
+    with pytest.raises(KeyboardInterrupt):
+        call(np.ones(2, np.float32))
+    (result,) = module._futures.values()
+    assert addresses[0] in [x.ctypes.data for x in result.frame._memory if isinstance(x, np.ndarray)]
+    del handlers
+
+
 def test_state_of_a_call_is_made_once() -> None:
     runs: list[str] = []
 

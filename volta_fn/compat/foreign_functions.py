@@ -89,6 +89,8 @@ class _Result:
     def __init__(self) -> None:
         self.is_available = threading.Event()
         self.error = 0
+        #: The call frame: a wait that is interrupted ends before the target does, which goes on to use this memory.
+        self.frame: Any = None
 
 
 def _new_error(message: str) -> int:
@@ -392,6 +394,7 @@ class _Call:
         arguments = _Frame(self.context, stage, inputs, outputs, self.attributes)
         handle = ctypes.CFUNCTYPE(c_void_p, c_void_p)(address)(ctypes.addressof(arguments.frame)) or 0
         if not handle and (future := arguments.frame.future):
+            _futures[future].frame = arguments
             _futures[future].is_available.wait()
             handle = _futures.pop(future).error
         if handle:
