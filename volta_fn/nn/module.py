@@ -468,7 +468,7 @@ def _check_child(module: Module, name: str, value: Any) -> None:
 
 
 def _draws_parameters(cls: type) -> bool:
-    """Return True if a class has a classmethod `init`, rather than a field of that name."""
+    """Return True if the `init` of a class is a classmethod, and no field."""
     return isinstance(getattr(cls, "init", None), MethodType)
 
 
