@@ -224,6 +224,10 @@ def test_padding_without_a_cache() -> None:
     positions = np.array([[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]])
     logits = np.asarray(MODEL(vnp.asarray(tokens), key_mask=vnp.asarray(mask), positions=vnp.asarray(positions)))
     np.testing.assert_allclose(logits[1, 2:], np.asarray(MODEL(vnp.asarray(tokens[1:, 2:])))[0], rtol=1e-4, atol=1e-5)
+    marked = vnp.asarray(np.where(mask, tokens, -1))  # what is masked may be no token
+    call = vf.jit(lambda tokens: MODEL(tokens, key_mask=vnp.asarray(mask), positions=vnp.asarray(positions)))
+    for result in (call(marked), MODEL(marked, key_mask=vnp.asarray(mask), positions=vnp.asarray(positions))):
+        np.testing.assert_allclose(np.asarray(result)[mask], logits[mask], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -375,6 +375,7 @@ class CausalLM(Module):
             real = as_value(key_mask)
             if real.dtype not in BOOL or real.shape != numbers.shape:
                 raise ShapeError(f"CausalLM: key_mask is bool of shape {numbers.shape}, got {real.aval}")
+            return vnp.where(real, numbers, 0)  # padding may have any number
         return numbers
 
     def _steps(self, tokens: Array, positions: Any, key_mask: Any, cache: CausalLMCache | None, count: Any) -> Callable[[int], Step]:
