@@ -251,13 +251,15 @@ def test_state_of_a_call_is_made_once() -> None:
 
 def test_what_cannot_be_called_is_told() -> None:
     struct = vf.ShapeDtypeStruct((), "float32")
-    with pytest.raises(CallbackError, match="nothing is not registered for the platform cpu"):
+    with pytest.raises(UnsupportedError, match="nothing is not registered for the platform cpu"):
         ffi.ffi_call("nothing", struct)(1.0)
+    with pytest.raises(CallbackError, match="nothing is not registered for the platform cpu"):
+        vf.jit(ffi.ffi_call("nothing", struct))(1.0)
     ffi.register_ffi_target("elsewhere", ffi.pycapsule(HANDLER(double)), platform="CUDA")
-    with pytest.raises(CallbackError, match="functions for cuda alone"):
+    with pytest.raises(UnsupportedError, match="functions for cuda alone"):
         ffi.ffi_call("elsewhere", struct)(1.0)
     ffi.register_ffi_target("old", ffi.pycapsule(HANDLER(double)), api_version=0)
-    with pytest.raises(CallbackError, match="interface of version 0"):
+    with pytest.raises(UnsupportedError, match="interface of version 0"):
         ffi.ffi_call("old", struct)(1.0)
     with pytest.raises(UnsupportedError, match="custom_call_api_version=4"):
         ffi.ffi_call("old", struct, custom_call_api_version=1)

@@ -32,5 +32,5 @@ def test_one_process_has_all_values() -> None:
 
 
 def test_refusals_name_a_remedy() -> None:
-    with pytest.raises(vf.errors.UnsupportedError, match="pure_callback"):
-        vf.ffi.ffi_call("cholesky", None)(1.0)
+    with pytest.raises(vf.errors.UnsupportedError, match="register_ffi_target"):
+        vf.ffi.ffi_call("no_such_target", vf.ShapeDtypeStruct((), "float32"))(1.0)

@@ -282,8 +282,9 @@ class Evaluator:
         if id(eqn) not in self._kernels:
             avals = tuple([ShapedArray(x.shape, x.dtype) for x in operands])
             params = eqn.params
-            if params.get("preferred_element_type") is not None and not in_own_dtype:
-                params = params | {"preferred_element_type": _wide_dtype(np.dtype(params["preferred_element_type"]))}
+            sums = "dtype" if eqn.primitive.name == "ragged_dot" else "preferred_element_type"
+            if params.get(sums) is not None and not in_own_dtype:
+                params = params | {sums: _wide_dtype(np.dtype(params[sums]))}
             self._kernels[id(eqn)] = (eqn, silenced(make_kernel(eqn.primitive, avals, params, PIPELINE)))
         results = self._kernels[id(eqn)][1](*operands)
         return [wide(result) for result in (results if eqn.primitive.multiple_results else (results,))]

@@ -47,7 +47,7 @@ def counted(function: Any) -> tuple[Any, list[Any]]:
 def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that matchers are generated once, for four structures at most."""
     generated: list[Any] = []
-    monkeypatch.setattr(cache, "matcher", lambda treedef, args: (generated.append(treedef), generate(treedef, args))[1])
+    monkeypatch.setattr(cache, "generate_match", lambda treedef, args: (generated.append(treedef), generate(treedef, args))[1])
     total = vf.jit(lambda leaves: sum(tree.leaves(leaves)))
     trees: list[Any] = [OrderedDict(a=jnp.ones(2), b=jnp.ones(2)), *[[jnp.ones(2)] * count for count in range(2, 8)]]
     for _ in range(4):

@@ -35,7 +35,7 @@ ON_HOST: dict[str, tuple[Target, str]] = {
         CPU,
         "bitcast_convert_type float32, conv_general_dilated complex64, conv_general_dilated float32, debug_callback complex64, "
         "debug_callback float32, dot_general complex64, fft complex64, fft float32, io_callback float32, kernel bool, "
-        "pad float32, pure_callback float32, reduce_prod complex64, reduce_sum complex64, svd float32",
+        "pure_callback float32, reduce_prod complex64, reduce_sum complex64, svd float32",
     ),
     "wgsl": (
         PLAIN,

@@ -23,6 +23,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import as_value, aval_of
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExecutionError, UnsupportedError
 from volta_fn.primitives.callbacks import io_callback, pure_callback
 
@@ -467,6 +468,8 @@ def ffi_call(
         for i, o in aliases.items():
             if not (i < len(args) and o < len(results) and tuple(results[o].shape) == avals[i].shape):
                 raise ArgumentError(f"ffi_call: input_output_aliases has {i}: {o}, which are not an operand and a result of one shape")
+        if current_trace() is EVAL:
+            target_of(target_name)
         host = _Call(target_name, [a.ndim for a in avals], results, (input_orders, output_orders), aliases, attributes)
         if has_side_effect:
             outs = io_callback(host, results, *args)

@@ -263,12 +263,14 @@ class Contraction(NamedTuple):
         return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
 
 
+@lru_cache(maxsize=1024)
 def contraction_of(kernel: Kernel) -> Contraction | None:
     """Return a kernel as a contraction with rows and columns; None for other kernels."""
     contraction = _contraction_of(kernel)
     return contraction if contraction is not None and contraction.rows and contraction.columns else None
 
 
+@lru_cache(maxsize=1024)
 def vector_product_of(kernel: Kernel) -> Contraction | None:
     """Return a kernel as a contraction that lacks rows or columns, or None.
 
@@ -278,7 +280,6 @@ def vector_product_of(kernel: Kernel) -> Contraction | None:
     return None if contraction is None or (contraction.rows and contraction.columns) else contraction
 
 
-@lru_cache(maxsize=1024)
 def _contraction_of(kernel: Kernel) -> Contraction | None:
     sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
     if len(sums) != 1 or 0 in kernel.sizes:

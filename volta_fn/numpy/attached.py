@@ -72,13 +72,12 @@ FUNCTIONS = {
 
 #: What `methods` attaches: other methods and properties, and names of other libraries' arrays, which say what to use instead.
 NAMES = """
-T __array_namespace__ __round__ abs add_ addressable_data addressable_shards append astype backward bmm byteswap chunk clamp clamp_ clone
-committed div_ fill_ iloc normal_ sub_ uniform_ unsqueeze_ values
-compress contiguous copy_to_host_async cos cpu cuda data detach dim double eq exp expand fill flat flatten float gather global_shards
-grad half imag index_select int is_cuda is_fully_addressable is_fully_replicated log log_softmax long mT masked_fill matmul mm
-mul_ new_zeros norm numel numpy permute real relu requires_grad requires_grad_ reshape scatter_
-sharding sigmoid sign sin softmax split sqrt square t tanh to to_device to_numpy tobytes
-topk transpose type unsafe_buffer_pointer unsqueeze view view_as zero_
+T __array_namespace__ __round__ abs add_ addressable_data addressable_shards append astype backward bfloat16 bmm byteswap chunk clamp
+clamp_ clone committed div_ fill_ iloc normal_ sub_ uniform_ unsqueeze_ values compress contiguous copy_to_host_async cos cpu cuda data
+detach dim double eq exp expand fill flat flatten float gather global_shards grad half imag index_select int is_cuda is_fully_addressable
+is_fully_replicated log log_softmax long mT masked_fill matmul mm mul_ new_zeros norm numel numpy permute real relu requires_grad
+requires_grad_ reshape scatter_ sharding sigmoid sign sin softmax split sqrt square t tanh to to_device to_numpy tobytes topk transpose
+type unsafe_buffer_pointer unsqueeze view view_as zero_
 """.split()
 
 

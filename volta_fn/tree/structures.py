@@ -467,8 +467,8 @@ def _rows(node: Any, margin: str, width: int, step: str) -> tuple[list[str], _Si
         return ["None"], _Sizes(0, 0, 0)
     opening, closing = _BRACKETS.get(type(node)) or (f"{type(node).__name__}(", ")")
     children = [(_label(path[0]), *_rows(child, margin + step, width, step)) for path, child in entries]
-    sizes = _Sizes(*map(sum, zip(_Sizes(0, 0, 0), *[sizes for _, _, sizes in children], strict=True)))
-    if all(len(rows) == 1 for _, rows, _ in children):
+    sizes = _Sizes(*builtins.map(sum, zip(_Sizes(0, 0, 0), *[sizes for _, _, sizes in children], strict=True)))
+    if builtins.all(len(rows) == 1 for _, rows, _ in children):
         lonely = "," * (type(node) is tuple and len(children) == 1)
         row = f"{opening}{', '.join([label + rows[0] for label, rows, _ in children])}{lonely}{closing}"
         if len(margin) + len(row) <= width or not children:
@@ -495,7 +495,7 @@ def _leaf(leaf: Any, width: int) -> str:
         text = " ".join(repr(leaf).split())
         return text if len(text) <= width else f"{text[: max(width - 1, 1)]}…"
     name = dtypes.short_name(leaf.dtype) if isinstance(leaf.dtype, np.dtype) else str(leaf.dtype)
-    return f"{name}[{','.join(map(str, leaf.shape))}]"
+    return f"{name}[{','.join(builtins.map(str, leaf.shape))}]"
 
 
 def _sizes(leaf: Any) -> _Sizes:

@@ -87,7 +87,7 @@ def test_large_matrices_are_left_to_routines(kind: str, sizes: dict[str, int], i
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_an_epilogue_of_tiny_matrices_is_computed_in_loops(n: int) -> None:
+def test_an_epilogue_of_tiny_matrices(n: int) -> None:
     draw = np.random.default_rng(0)
     x, y = (draw.integers(-3, 4, (65, n, n)).astype(np.float32) for _ in range(2))
     with vf.default_device(CPU):

@@ -68,13 +68,11 @@ def suits_loops(kernel: Kernel) -> bool:
     """Return True for products that loops over the kernel compute fastest.
 
     They are stacks of matrices times vectors: loops have vectors of results or of terms, whichever is contiguous, and pack nothing.
-    Single matrices, and those that come from memory, are left to routines that prefetch them. Of tiny matrices, calling an epilogue takes
-    longer than the sums.
+    Single matrices, and those that come from memory, are left to routines that prefetch them.
     """
     product = vector_product_of(kernel)
     if product is None:
-        product = contraction_of(kernel)
-        return product is not None and computes_product(kernel) and _has_tiny_epilogue(product)
+        return False
     problem = product.problem()
     work = compute_type(problem.dtype)
     if work is None or not _has_code(problem):
@@ -84,12 +82,6 @@ def suits_loops(kernel: Kernel) -> bool:
         return vectors == 1 or matrix < _TINY
     near = problem.batch > 1 and problem.batch * matrix * work.itemsize <= _NEAR
     return near or matrix <= _SHORT_MATRIX
-
-
-def _has_tiny_epilogue(product: Contraction) -> bool:
-    problem = product.problem()
-    work = compute_type(problem.dtype)
-    return work is not None and problem.m * problem.n * problem.k <= _TINY and _strided_epilogue(work, product.oriented()) is None
 
 
 def _has_code(problem: Problem) -> bool:
