@@ -15,7 +15,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.call import call_primitive
-from volta_fn.primitives.control_flow.bodies import Body, captured_values, promote_weak, trace_body
+from volta_fn.primitives.control_flow.scan import Body, captured_values, promote_weak, trace_body
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub

@@ -20,7 +20,7 @@ from volta_fn import lax
 from volta_fn.compat import config
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow import bodies
+from volta_fn.primitives.control_flow import scan
 
 # When a body is traced again, and that nothing grows.
 
@@ -123,12 +123,12 @@ def test_functions_and_their_programs_die() -> None:
 
     once(0)
     gc.collect()
-    functions = len(bodies._caches)
+    functions = len(scan._caches)
     programs = sum(type(o) is ClosedJaxpr for o in gc.get_objects())
     steps = [once(i) for i in range(20)]
     gc.collect()
     assert all(step() is None for step in steps)
-    assert len(bodies._caches) <= functions
+    assert len(scan._caches) <= functions
     assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs
 
 
@@ -158,21 +158,21 @@ def test_programs_per_function_are_bounded() -> None:
     def step(carry: Any, x: Any) -> Any:
         return carry, x
 
-    for n in range(bodies._PROGRAMS + 5):
+    for n in range(scan._PROGRAMS + 5):
         lax.scan(step, np.zeros(n), XS)
-    assert len(bodies._caches.get(step).table("bodies")) <= bodies._PROGRAMS
+    assert len(scan._caches.get(step).table("bodies")) <= scan._PROGRAMS
 
 
 def test_functions_are_bounded() -> None:
     alive = []
-    for _ in range(bodies._FUNCTIONS + 5):
+    for _ in range(scan._FUNCTIONS + 5):
 
         def step(carry: Any) -> Any:
             return carry
 
-        bodies.trace_body(step, (0.0,), [vf.device_put(1.0).aval])
+        scan.trace_body(step, (0.0,), [vf.device_put(1.0).aval])
         alive.append(step)
-    assert len(bodies._caches) <= bodies._FUNCTIONS
+    assert len(scan._caches) <= scan._FUNCTIONS
 
 
 def test_threads_share_bodies() -> None:

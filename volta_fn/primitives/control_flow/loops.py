@@ -18,17 +18,20 @@ from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_
 from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import (
+from volta_fn.primitives.control_flow.scan import (
     UNKNOWN,
     AdaptedFunction,
+    Combination,
     captured_values,
     check_carry,
+    checked_unroll,
     chosen_in_python,
+    every_other,
     promote_weak,
+    run_scan,
     trace_body,
     while_in_python,
 )
-from volta_fn.primitives.control_flow.scan import Combination, checked_unroll, every_other, run_scan
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.declare import weakly_promoted
