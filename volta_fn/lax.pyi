@@ -42,13 +42,6 @@ from volta_fn.primitives.contraction import PrecisionLike as PrecisionLike
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul
 from volta_fn.primitives.contraction import dot as dot
 from volta_fn.primitives.contraction import dot_general as dot_general
-from volta_fn.primitives.control_flow.loops import cond as cond
-from volta_fn.primitives.control_flow.loops import fori_loop as fori_loop
-from volta_fn.primitives.control_flow.loops import reduce as reduce
-from volta_fn.primitives.control_flow.loops import switch as switch
-from volta_fn.primitives.control_flow.loops import while_loop as while_loop
-from volta_fn.primitives.control_flow.scan import associative_scan as associative_scan
-from volta_fn.primitives.control_flow.scan import scan as scan
 from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
 from volta_fn.primitives.convolution import ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers
 from volta_fn.primitives.convolution import conv as conv
@@ -196,6 +189,11 @@ from volta_fn.primitives.elementwise.special import spence as spence
 from volta_fn.primitives.elementwise.special import zeta as zeta
 from volta_fn.primitives.fourier import FftType as FftType
 from volta_fn.primitives.fourier import fft as fft
+from volta_fn.primitives.loops import cond as cond
+from volta_fn.primitives.loops import fori_loop as fori_loop
+from volta_fn.primitives.loops import reduce as reduce
+from volta_fn.primitives.loops import switch as switch
+from volta_fn.primitives.loops import while_loop as while_loop
 from volta_fn.primitives.ragged import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
 from volta_fn.primitives.ragged import ragged_dot as ragged_dot
 from volta_fn.primitives.ragged import ragged_dot_general as ragged_dot_general
@@ -208,6 +206,8 @@ from volta_fn.primitives.reduction import reduce_or as reduce_or
 from volta_fn.primitives.reduction import reduce_prod as reduce_prod
 from volta_fn.primitives.reduction import reduce_sum as reduce_sum
 from volta_fn.primitives.reduction import reduce_xor as reduce_xor
+from volta_fn.primitives.scan import associative_scan as associative_scan
+from volta_fn.primitives.scan import scan as scan
 from volta_fn.primitives.sorting import approx_max_k as approx_max_k
 from volta_fn.primitives.sorting import approx_min_k as approx_min_k
 from volta_fn.primitives.sorting import argmax as argmax

@@ -22,8 +22,8 @@ from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.control_flow.loops import while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")

@@ -35,9 +35,9 @@ from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredPro
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, primitives_of, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.collectives import psum_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.slicing import pad_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")

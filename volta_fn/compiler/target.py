@@ -20,8 +20,8 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import STORAGE
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives import psum_done_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 
 if TYPE_CHECKING:
     from volta_fn.compiler.plans import Plan

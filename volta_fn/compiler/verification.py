@@ -37,8 +37,8 @@ from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
 from volta_fn.errors import CompilerError, JaxprError, VoltaError
-from volta_fn.primitives.control_flow.loops import while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.scan import scan_p
 
 # Verify programs after each pass: bindings, types, effects.
 

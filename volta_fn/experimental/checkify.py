@@ -30,13 +30,13 @@ from volta_fn.core.staging import FlatFunction, check_callable, function_name, t
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.errors import CheckError as CheckError
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, dynamic_update_slice_p
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.source import SourceLocation, user_location
 from volta_fn.transforms.vmap import stack_at
 

@@ -18,8 +18,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import current_position, eval_jaxpr, in_backward_pass
 from volta_fn.errors import NonFiniteError
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.source import Position, SourceLocation, user_code_position
 
 # The message of a NaN or an infinity: where, from what, and what to do.

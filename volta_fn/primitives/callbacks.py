@@ -17,8 +17,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, CallbackError
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, no_derivative, to_front, zero_jvp
+from volta_fn.primitives.scan import scan
 
 Avals = tuple[ShapedArray, ...]
 _ARRAYS = (Array, np.ndarray, np.generic, bool, int, float, complex)

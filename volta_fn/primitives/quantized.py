@@ -28,7 +28,6 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.contraction import dot_general
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import (
     broadcast_in_dim,
     instantiate,
@@ -42,6 +41,7 @@ from volta_fn.primitives.elementwise.arithmetic import add, mul, neg, sub
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type, convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, eq, ne, select, shift_left, shift_right_logical
 from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.scan import scan
 
 # Schemes: the values of codes.
 

@@ -21,7 +21,6 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.contraction import TENSORFLOAT32, check_precision, dot_general, in_kind_of, product_dtype, rounding
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.cumulative import cumsum
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from volta_fn.primitives.data_movement.movement import (
@@ -37,6 +36,7 @@ from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.arithmetic import add, sub
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, ge, lt, select
+from volta_fn.primitives.scan import scan
 from volta_fn.settings import current as settings
 
 # Ragged contraction: an axis of the left operand in groups of different sizes.

@@ -20,7 +20,6 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.control_flow.scan import Combination
 from volta_fn.primitives.convolution import (
     Ints,
     canonical_ints,
@@ -41,6 +40,7 @@ from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
+from volta_fn.primitives.scan import Combination
 
 #: The batching rule: the same windows over operands with another axis in front.
 _BATCH = batch_in_front(

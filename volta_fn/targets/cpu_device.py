@@ -25,11 +25,11 @@ from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import stop_gradient_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.control_flow.loops import while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
+from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, lacks_compiler, may_compile, shares_memory
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.settings import check_device_count, check_variables, value_of

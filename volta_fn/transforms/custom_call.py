@@ -33,9 +33,9 @@ from volta_fn.core.staging import (
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, mesh_reads, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
+from volta_fn.primitives.scan import scan
 from volta_fn.signatures import signature_of
 from volta_fn.transforms.differentiation import (
     JVPTrace,

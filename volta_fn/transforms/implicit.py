@@ -15,10 +15,10 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.call import call_primitive
-from volta_fn.primitives.control_flow.scan import Body, captured_values, promote_weak, trace_body
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
+from volta_fn.primitives.scan import Body, captured_values, promote_weak, trace_body
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
 from volta_fn.transforms.differentiation import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.grad import jvp, linearize

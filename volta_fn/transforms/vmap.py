@@ -24,9 +24,9 @@ from volta_fn.core.staging import (
 )
 from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError, TreeError, UnsupportedError
-from volta_fn.primitives.control_flow.scan import AdaptedFunction, scan
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
+from volta_fn.primitives.scan import AdaptedFunction, scan
 
 # Vectorization: `vmap` applies each primitive once to stacked arguments.
 

@@ -33,13 +33,13 @@ from volta_fn.primitives.collectives import (
     reduce_scatter_p,
 )
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 from volta_fn.transforms.differentiation import fixed_point, marked
 

@@ -19,11 +19,11 @@ from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import reshape_p, transpose, transpose_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p, slice_p
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.reduction import reduce_sum_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.vmap import batch_jaxpr
 
 # A scan under change: the variables of its body, with those outside.

@@ -14,9 +14,9 @@ from volta_fn.compiler.passes.dce import is_movable, terminates
 from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.differentiation import marked
 
 # Conditionals known in advance.

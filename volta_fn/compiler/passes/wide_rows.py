@@ -24,11 +24,11 @@ from volta_fn.core.trace import bind
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, transpose_p
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum_p
+from volta_fn.primitives.scan import scan
 
 #: Elements of a product from which on it is divided.
 _LARGE = 1 << 26

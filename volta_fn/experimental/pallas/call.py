@@ -40,8 +40,8 @@ from volta_fn.experimental.pallas.specs import (
 from volta_fn.jit.compile import operations_of
 from volta_fn.jit.function import jit
 from volta_fn.primitives.array_operations.ref_views import Slice
-from volta_fn.primitives.control_flow.loops import fori_loop
 from volta_fn.primitives.elementwise.arithmetic import div, rem
+from volta_fn.primitives.loops import fori_loop
 from volta_fn.tree.structures import structural_difference
 
 # Tracing kernels and index maps, and checking what they are called with and return.

@@ -27,14 +27,14 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, calle
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.experimental.pallas.specs import BlockDim, Blocked, BoundedSlice, Element, Squeezed, size_of, uninitialized
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.control_flow.loops import cond_p, fori_loop, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice, dynamic_update_slice
 from volta_fn.primitives.data_movement.movement import iota, reshape
 from volta_fn.primitives.data_movement.slicing import pad
 from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.elementwise.arithmetic import div, mul, rem
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.loops import cond_p, fori_loop, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.vmap import vmap
 
 # Grids.

@@ -23,11 +23,11 @@ from volta_fn.numpy.indexing import where
 from volta_fn.primitives.array_operations.operators import empty
 from volta_fn.primitives.array_operations.operators import reciprocal as _reciprocal
 from volta_fn.primitives.array_operations.ref_views import RefView, Slice, read_part, write_part
-from volta_fn.primitives.control_flow.loops import cond, fori_loop
 from volta_fn.primitives.data_movement.movement import broadcast_to as _broadcast_to
 from volta_fn.primitives.data_movement.slicing import pad
 from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.loops import cond, fori_loop
 
 T = TypeVar("T")
 

@@ -16,7 +16,6 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.contraction import batch_matmul
-from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, gather
 from volta_fn.primitives.data_movement.movement import (
     batch_in_front,
@@ -39,6 +38,7 @@ from volta_fn.primitives.elementwise.arithmetic import max as maximum
 from volta_fn.primitives.elementwise.arithmetic import sqrt
 from volta_fn.primitives.elementwise.selection import conj, ge, is_finite, select
 from volta_fn.primitives.reduction import reduce_and, reduce_max, reduce_sum
+from volta_fn.primitives.scan import scan
 from volta_fn.primitives.sorting import sort_key_val
 
 # Triangular and tridiagonal systems, Cholesky factors, and updates of factors.

@@ -16,7 +16,6 @@ from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, UnsupportedError
 from volta_fn.primitives.array_operations.operators import full
-from volta_fn.primitives.control_flow.loops import cond, while_loop
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast_to, broadcasted_iota, expand_dims, no_tangents
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
@@ -40,6 +39,7 @@ from volta_fn.primitives.linalg.solvers import (
     symmetrized,
     triangular_solve,
 )
+from volta_fn.primitives.loops import cond, while_loop
 from volta_fn.primitives.reduction import reduce_max, reduce_sum
 from volta_fn.primitives.sorting import argmax
 

@@ -22,8 +22,6 @@ from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError
 from volta_fn.primitives import sorting, window
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from volta_fn.primitives.data_movement import gather
@@ -31,7 +29,9 @@ from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, d
 from volta_fn.primitives.formulas import ciphers
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg import solvers, spectral
+from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 from volta_fn.signatures import parameter_names
 from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reductions

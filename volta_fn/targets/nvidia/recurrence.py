@@ -20,7 +20,7 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.jaxpr import Literal as LiteralAtom
 from volta_fn.primitives.contraction import TENSORFLOAT32
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.cpu.scalars import Number, constant, load
 from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, i32, kernel_dispatch

@@ -17,12 +17,12 @@ from volta_fn.core.trace import Tracer, bind
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import GradientError
 from volta_fn.primitives.call import jit_p, stop_gradient
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instantiate, moveaxis, reshape, stacked_in_front, to_front
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
+from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.reduction import reduce_or
+from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
     fixed_point,

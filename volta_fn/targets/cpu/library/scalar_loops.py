@@ -13,8 +13,8 @@ from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, KernelCall, Loa
 from volta_fn.compiler.target import LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
-from volta_fn.primitives.control_flow.loops import while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, handle_signals, signals_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports

@@ -26,9 +26,9 @@ from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CompilerError
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.internals.system import nanoseconds
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects

@@ -22,8 +22,8 @@ from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.primitives.call import optimization_barrier_p
-from volta_fn.primitives.control_flow.loops import cond_p, while_p
-from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.emit_values import Buffers

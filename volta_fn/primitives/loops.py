@@ -18,7 +18,12 @@ from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_
 from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.scan import (
+from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
+from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
+from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.elementwise.cast import convert_element_type, widened
+from volta_fn.primitives.elementwise.selection import clamp, ne
+from volta_fn.primitives.scan import (
     UNKNOWN,
     AdaptedFunction,
     Combination,
@@ -32,11 +37,6 @@ from volta_fn.primitives.control_flow.scan import (
     trace_body,
     while_in_python,
 )
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
-from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
-from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.settings import current as settings
 from volta_fn.tree.structures import structural_difference
 

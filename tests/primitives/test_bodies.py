@@ -20,7 +20,7 @@ from volta_fn import lax
 from volta_fn.compat import config
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow import scan
+from volta_fn.primitives import scan
 
 # When a body is traced again, and that nothing grows.
 
