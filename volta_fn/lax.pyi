@@ -39,9 +39,12 @@ from volta_fn.primitives.contraction import DotAlgorithmPreset as DotAlgorithmPr
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
 from volta_fn.primitives.contraction import Precision as Precision
 from volta_fn.primitives.contraction import PrecisionLike as PrecisionLike
+from volta_fn.primitives.contraction import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul
 from volta_fn.primitives.contraction import dot as dot
 from volta_fn.primitives.contraction import dot_general as dot_general
+from volta_fn.primitives.contraction import ragged_dot as ragged_dot
+from volta_fn.primitives.contraction import ragged_dot_general as ragged_dot_general
 from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
 from volta_fn.primitives.convolution import ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers
 from volta_fn.primitives.convolution import conv as conv
@@ -194,9 +197,6 @@ from volta_fn.primitives.loops import fori_loop as fori_loop
 from volta_fn.primitives.loops import reduce as reduce
 from volta_fn.primitives.loops import switch as switch
 from volta_fn.primitives.loops import while_loop as while_loop
-from volta_fn.primitives.ragged import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
-from volta_fn.primitives.ragged import ragged_dot as ragged_dot
-from volta_fn.primitives.ragged import ragged_dot_general as ragged_dot_general
 from volta_fn.primitives.random import RandomAlgorithm as RandomAlgorithm
 from volta_fn.primitives.random import rng_bit_generator as rng_bit_generator
 from volta_fn.primitives.reduction import reduce_and as reduce_and

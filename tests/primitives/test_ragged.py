@@ -10,7 +10,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.ragged import expanded
+from volta_fn.primitives.contraction import expanded
 from volta_fn.test_util import check_grads
 
 RNG = np.random.default_rng(3)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.samples.sample import Arg, Sample, integers
 from volta_fn.core.trace import bind
-from volta_fn.primitives.ragged import ROWS, SUMS, TRANSPOSED_ROWS, ragged_dot_p
+from volta_fn.primitives.contraction import ROWS, SUMS, TRANSPOSED_ROWS, ragged_dot_p
 
 
 def _sample(kind: str, y: tuple[int, ...], groups: int) -> Sample:

@@ -25,13 +25,12 @@ from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, TreeError, VoltaError
 from volta_fn.primitives.call import Axes, Form
-from volta_fn.primitives.contraction import Precision, dot_general_p
+from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers, dot_general_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.quantized import QuantizedLayout
-from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
 from volta_fn.primitives.random import RandomAlgorithm
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.signatures import signature

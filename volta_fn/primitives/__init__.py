@@ -4,8 +4,8 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 
 - `elementwise`; `formulas` has what its primitives compute, written once for NumPy and every target;
 - `data_movement`: reshapes, joins, slices, gather and scatter;
-- over many elements: `reduction`, `window`, `cumulative`, `sorting`, `contraction`, `ragged` (products of rows in groups),
-  `quantized` (products with weights of 8 and 4 bits), `convolution`, `linalg` and `fourier`;
+- over many elements: `reduction`, `window`, `cumulative`, `sorting`, `contraction` (also of rows in groups), `quantized` (products
+  with weights of 8 and 4 bits), `convolution`, `linalg` and `fourier`;
 - programs within programs: `call` (those of `jit` and of attention, and barriers), `loops` (with conditionals) and `scan`;
 - the rest: `random`, `callbacks` and `collectives`.
 

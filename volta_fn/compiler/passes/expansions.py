@@ -23,10 +23,10 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
-from volta_fn.primitives import ragged
+from volta_fn.primitives import contraction
 from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form, call_params, jit_p
-from volta_fn.primitives.contraction import batch_matmul, dot_general
+from volta_fn.primitives.contraction import batch_matmul, dot_general, ragged_dot_p
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.gather import GatherScatterMode, gather_p, scatter_add_p
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, reshape_p, rev
@@ -37,7 +37,6 @@ from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, 
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 from volta_fn.primitives.quantized import BLOCK_NUMBERS, expanded, quantized_dot_p
-from volta_fn.primitives.ragged import ragged_dot_p
 
 # Attention and its gradient: the primitives of the attention pass.
 #
@@ -346,7 +345,7 @@ def expand_quantized_products(
 
 def expand_ragged_products(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand ragged products to blocks of rows with the matrix of their group."""
-    return _with_calls(closed, ragged_dot_p, lambda eqn: ragged.expanded)
+    return _with_calls(closed, ragged_dot_p, lambda eqn: contraction.expanded_ragged_dot)
 
 
 # Gathers and scatters of one element per row as comparisons.

@@ -18,9 +18,9 @@ from volta_fn.compiler.passes.expansions import (
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.contraction import ragged_dot_p
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.quantized import quantized_dot_p
-from volta_fn.primitives.ragged import ragged_dot_p
 from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine

@@ -30,10 +30,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.contraction import ragged_dot_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import cholesky_p
 from volta_fn.primitives.quantized import BLOCK_NUMBERS, quantized_dot_p
-from volta_fn.primitives.ragged import ragged_dot_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
