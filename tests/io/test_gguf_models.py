@@ -14,7 +14,7 @@ from tests.nn.language import families
 from volta_fn import io, nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, StateDictError
-from volta_fn.io import gguf_models
+from volta_fn.io import gguf as gguf_files
 
 gguf = pytest.importorskip("gguf")
 
@@ -313,5 +313,5 @@ def test_the_part_of_a_head_that_is_rotated(count: int, size: int) -> None:
         "block_count": 1, "embedding_length": 2 * size, "feed_forward_length": 8, "attention.head_count": 2,
         "attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": count,
     }.items()}}  # fmt: skip
-    config = gguf_models.gguf_config(gguf_models._Contents(Path("model.gguf"), {"token_embd.weight": vnp.zeros((4, 2 * size))}, metadata))
+    config = gguf_files.gguf_config(gguf_files._Contents(Path("model.gguf"), {"token_embd.weight": vnp.zeros((4, 2 * size))}, metadata))
     assert int(config.head_dim * config.rope_parameters.partial_rotary_factor) == count
