@@ -17,9 +17,8 @@ import pytest
 import volta_fn as vf
 from volta_fn.core.devices import distribution
 from volta_fn.distributed import watch
-from volta_fn.distributed.communicator import LARGE, buckets_of, digest, first_difference, text_of, wire_dtype
 from volta_fn.distributed.watch import FOLDER, Calls, Connection, Switchboard, cause, report
-from volta_fn.distributed.world import MpiWorld
+from volta_fn.distributed.world import LARGE, MpiWorld, buckets_of, digest, first_difference, text_of, wire_dtype
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError
 
 

@@ -2,8 +2,8 @@
 
 `python -m volta_fn.launch -n 4 train.py` starts them on this machine, and a cluster's `srun` or `mpiexec` on many. Each runs the same
 script, which calls `initialize` first; a mesh of all processes (`make_mesh`), `shard_map` and the collectives of `lax` do the rest.
-docs/scaling.md compares the ways to use them. In the order in which to read: `world` (the processes, from beginning to end),
-`communicator` (the collectives, and the comparison of the processes' programs) and `watch` (the detection of failed processes).
+docs/scaling.md compares the ways to use them. In the order in which to read: `world` (the processes, from beginning to end, their
+collectives, and the comparison of their programs) and `watch` (the detection of failed processes).
 
 >>> import volta_fn as vf
 >>> vf.distributed.initialize()  # one process, unless MPI started several
