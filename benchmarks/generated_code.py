@@ -149,7 +149,7 @@ def record_nvidia(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
 def _record_sources(record: Callable[[str], None]) -> None:
     """Have GPUs record the sources of pipelines instead of compiling them."""
-    from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
+    from volta_fn.targets.gpu.pipelines import Pipeline, Pipelines
 
     def make(self: Pipelines, source: str, *rest: Any, **options: Any) -> Pipeline:
         record(source)

@@ -144,7 +144,7 @@ def imports_other_targets(module: str) -> list[str]:
     if package == "volta_fn.targets.gpu":
         allowed.append("volta_fn.targets.wgsl.")
     if package.split(".")[-1] in DRIVERS:
-        allowed += ["volta_fn.targets.gpu.device.", "volta_fn.targets.wgsl."]
+        allowed += ["volta_fn.targets.gpu.driver", "volta_fn.targets.gpu.pipelines", "volta_fn.targets.wgsl."]
     if package == "volta_fn.targets.wasm":
         allowed.append("volta_fn.targets.cpu.")
     if package == "volta_fn.targets.nvidia":

@@ -9,9 +9,9 @@ from unittest import mock
 
 import volta_fn as vf
 from benchmarks.gpu.device import opened_gpu
-from volta_fn.targets.gpu.device.driver import Step
-from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.gpu.driver import Step
 from volta_fn.targets.gpu.program import Call
+from volta_fn.targets.gpu.queue import Queue
 
 #: Seconds that a sample takes at least, and its fewest and most runs of a chain.
 _SECONDS, _FEWEST, _MOST = 0.004, 2, 200

@@ -25,7 +25,7 @@ from benchmarks.language import SIZES, model_of
 from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.primitives.quantized import SCHEMES
-from volta_fn.targets.gpu.device.driver import Step
+from volta_fn.targets.gpu.driver import Step
 
 #: Slots of the cache, tokens that it holds, and tokens of a sample.
 SLOTS, PROMPT, TOKENS = 1024, 512, 32

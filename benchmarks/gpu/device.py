@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import volta_fn as vf
+from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.gpu.device.gpu import Gpu
 
 
 def opened_gpu() -> Gpu:

@@ -30,7 +30,7 @@ from benchmarks.workloads import named
 from benchmarks.workloads.case import Workload
 from volta_fn import io, tree
 from volta_fn.runtime.llvm.text import i64
-from volta_fn.targets.gpu.device.driver import BoundRange, Step
+from volta_fn.targets.gpu.driver import BoundRange, Step
 from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, KernelHeader, i32, kernel_dispatch
 
 FAULTS = ("killed", "kernel")

@@ -30,8 +30,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import matmul
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, Choices, MatrixProduct, Schedule, WarpSchedule, candidates, write
-from volta_fn.targets.wgsl.plans.commands import runs
-from volta_fn.targets.wgsl.plans.program_plan import plan_program
+from volta_fn.targets.wgsl.commands import runs
+from volta_fn.targets.wgsl.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

@@ -18,10 +18,10 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.targets.gpu.device.driver import Step
-from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.gpu.driver import Step
 from volta_fn.targets.gpu.program import Call
-from volta_fn.targets.wgsl.plans.commands import Run
+from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.wgsl.commands import Run
 
 #: A shader, the sizes of its buffers, and its grid.
 _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]

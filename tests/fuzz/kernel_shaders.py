@@ -16,11 +16,11 @@ from tests.fuzz.kernels import Run
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.gpu.device.driver import BoundRange, Readback, Step
-from volta_fn.targets.gpu.device.gpu import Gpu
-from volta_fn.targets.gpu.device.memory import Block
-from volta_fn.targets.gpu.device.pipelines import ALL, Pipeline
+from volta_fn.targets.gpu.driver import BoundRange, Readback, Step
+from volta_fn.targets.gpu.memory import Block
+from volta_fn.targets.gpu.pipelines import ALL, Pipeline
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported

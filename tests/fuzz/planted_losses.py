@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.wgpu import WgpuDriver
 
 #: What a device may be lost at: a method, and how to find the driver.

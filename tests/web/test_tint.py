@@ -14,7 +14,7 @@ from tests.samples.sample import Sample
 from tests.web.chromium import Chromium
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.plans.program_plan import plan_program
+from volta_fn.targets.wgsl.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 #: What core WebGPU does not have.

@@ -27,7 +27,7 @@ from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
 from volta_fn.tree.structures import structural_difference

@@ -1,6 +1,6 @@
 """Any GPU through wgpu: Vulkan, Metal and DirectX 12.
 
-It implements the interface of drivers (`gpu.device.driver`) for GPUs of every vendor.
+It implements the interface of drivers (`gpu.driver`) for GPUs of every vendor.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from volta_fn.lazy_imports import load
 from volta_fn.runtime.compiling import compile_uninterrupted, may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Description, Portion, Step
-from volta_fn.targets.gpu.device.pipelines import ALL
+from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Description, Portion, Step
+from volta_fn.targets.gpu.pipelines import ALL
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, WgslTarget
 
 # wgpu's C interface, loaded on first use.

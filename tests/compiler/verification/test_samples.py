@@ -13,7 +13,7 @@ import volta_fn.numpy as jnp
 from tests.laws.common import arrays, draw
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
-from tests.targets.wgsl.plans.test_program_plan import WEBGPU
+from tests.targets.wgsl.test_program_plan import WEBGPU
 from volta_fn import dtypes, lax, nn
 from volta_fn.compiler import pipeline
 from volta_fn.core.jaxpr import ClosedJaxpr
@@ -22,7 +22,7 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import out_results as writes
-from volta_fn.targets.wgsl.plans.program_plan import plan_program
+from volta_fn.targets.wgsl.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 GPU = WgslTarget(WEBGPU.capabilities)

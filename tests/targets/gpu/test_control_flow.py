@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.gpu.device.gpu import Counters
+from volta_fn.targets.gpu.adapter import Counters
 
 GPU = vf.devices("gpu")[0]
 STEPS = 40

@@ -16,8 +16,8 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
 from volta_fn.targets import wgpu
 from volta_fn.targets.gpu.backend import GpuBackend, adapters
-from volta_fn.targets.gpu.device.driver import LOST
-from volta_fn.targets.gpu.device.memory import Trend
+from volta_fn.targets.gpu.driver import LOST
+from volta_fn.targets.gpu.memory import Trend
 from volta_fn.targets.wgpu import WgpuAdapter, WgpuDriver
 
 GPU = vf.devices("gpu")[0]

@@ -10,15 +10,15 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.targets.wgsl.plans.test_program_plan import WEBGPU
+from tests.targets.wgsl.test_program_plan import WEBGPU
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.emission import Slots
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.plans import commands as horizontal_fusion
-from volta_fn.targets.wgsl.plans import program_plan
-from volta_fn.targets.wgsl.plans.commands import Command, Loop, Run, runs
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
+from volta_fn.targets.wgsl import commands as horizontal_fusion
+from volta_fn.targets.wgsl import program_plan
+from volta_fn.targets.wgsl.commands import Command, Loop, Run, runs
+from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 TARGET = WgslTarget(WEBGPU.capabilities)

@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import is_installed
-from volta_fn.targets.gpu.device.driver import LOST, BoundRange, Step
+from volta_fn.targets.gpu.driver import LOST, BoundRange, Step
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of

@@ -20,7 +20,7 @@ import pytest
 
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import FORKED, LOST, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia import library, stream
 from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters, describe

@@ -16,7 +16,7 @@ from volta_fn import numpy as jnp
 from volta_fn.core.devices.device import Device
 from volta_fn.settings import current as settings
 from volta_fn.targets.nvidia import compilation, library
-from volta_fn.targets.wgsl.plans.commands import Run
+from volta_fn.targets.wgsl.commands import Run
 
 
 @pytest.fixture(scope="module")

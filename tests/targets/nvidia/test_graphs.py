@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from volta_fn.targets.gpu.device.driver import BoundRange, Step
+from volta_fn.targets.gpu.driver import BoundRange, Step
 from volta_fn.targets.nvidia import stream
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.stream import Accesses, Range, chain, dependences

@@ -16,8 +16,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.config import default_matmul_precision
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.target import NvidiaTarget
-from volta_fn.targets.wgsl.plans.commands import Run, runs
-from volta_fn.targets.wgsl.plans.program_plan import plan_program
+from volta_fn.targets.wgsl.commands import Run, runs
+from volta_fn.targets.wgsl.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 

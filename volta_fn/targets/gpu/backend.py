@@ -21,9 +21,9 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import Adapter, log, lost
-from volta_fn.targets.gpu.device.gpu import Counters, Gpu, GpuHandle
-from volta_fn.targets.gpu.device.memory import Buffer, exclusive
+from volta_fn.targets.gpu.adapter import Counters, Gpu, GpuHandle
+from volta_fn.targets.gpu.driver import Adapter, log, lost
+from volta_fn.targets.gpu.memory import Buffer, exclusive
 from volta_fn.targets.gpu.program import Program, TimedProgram
 from volta_fn.targets.wgsl.scalars import is_supported
 

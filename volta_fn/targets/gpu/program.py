@@ -15,13 +15,13 @@ from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError, ShapeError
-from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Portion, Repeat, Step, Timestamps
-from volta_fn.targets.gpu.device.gpu import Gpu
-from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Trend
-from volta_fn.targets.gpu.device.pipelines import Pipeline
-from volta_fn.targets.gpu.device.queue import Queue
-from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, dispatches_of, plan_program
+from volta_fn.targets.gpu.adapter import Gpu
+from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Portion, Repeat, Step, Timestamps
+from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Trend
+from volta_fn.targets.gpu.pipelines import Pipeline
+from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
+from volta_fn.targets.wgsl.program_plan import ProgramPlan, dispatches_of, plan_program
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline

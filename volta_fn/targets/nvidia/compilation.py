@@ -33,7 +33,7 @@ from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import cpu_count, on_own_thread
-from volta_fn.targets.gpu.device.driver import log
+from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
 

@@ -21,8 +21,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log, with_room
-from volta_fn.targets.gpu.device.pipelines import NONE
+from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log, with_room
+from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
-from volta_fn.targets.gpu.device.driver import FORKED, LOST, log
+from volta_fn.targets.gpu.driver import FORKED, LOST, log
 
 # Declare the functions.
 #

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.errors import DeviceError, VoltaError
-from volta_fn.targets.gpu.device.driver import LOST, AnyStep, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.driver import LOST, AnyStep, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 

@@ -6,5 +6,7 @@ grids. A plan has commands of these, which run call after call without the host 
 In the order in which to read: `shader` (a shader as an object, and how its text is written), `scalars` (operations on numbers) and
 `routine` (arrays in buffers, and dispatches); what makes routines: `loops` (kernels), `matmul`, `quantized` (products with weights of few
 bits), `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the
-passes that GPUs add); `transforms` (shader modules fused and split); and `plans` (compiled programs).
+passes that GPUs add); `transforms` (shader modules fused and split); and plans of programs, which need no device: `commands` (what a
+program consists of, and the fusion of independent dispatches), `writer` (items, loops and branches to commands), and `program_plan` (all of
+that, from a device's capabilities alone, and its verification).
 """

@@ -36,9 +36,9 @@ from volta_fn.primitives.linalg.solvers import cholesky_p
 from volta_fn.primitives.quantized import BLOCK_NUMBERS, quantized_dot_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
+from volta_fn.targets.wgsl.commands import fuse_horizontally
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
-from volta_fn.targets.wgsl.plans.commands import fuse_horizontally
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import supports
 

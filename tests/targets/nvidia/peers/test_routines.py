@@ -17,8 +17,8 @@ from volta_fn.compiler import pipeline
 from volta_fn.core.devices import distribution
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.target import NvidiaTarget
-from volta_fn.targets.wgsl.plans.commands import Run, runs
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.commands import Run, runs
+from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 

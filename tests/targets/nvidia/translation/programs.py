@@ -10,8 +10,8 @@ import volta_fn as vf
 from tests.targets.nvidia.translation.emulation import kernel
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.plans.commands import BufferRange, Command, Host, Loop, Run, While, runs
-from volta_fn.targets.wgsl.plans.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, While, runs
+from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 #: What an NVIDIA card can do.

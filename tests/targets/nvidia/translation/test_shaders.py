@@ -29,10 +29,10 @@ from tests.targets.nvidia.translation.running import run
 from volta_fn import dtypes, grad, lax, nn, random
 from volta_fn import numpy as jnp
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.gpu.device import pipelines
+from volta_fn.targets.gpu import pipelines
 from volta_fn.targets.nvidia.translation import translate
-from volta_fn.targets.wgsl.plans import commands
-from volta_fn.targets.wgsl.plans.commands import BufferRange
+from volta_fn.targets.wgsl import commands
+from volta_fn.targets.wgsl.commands import BufferRange
 
 #: One sample in so many is translated, computed, and compiled.
 EVERY_TEXT, EVERY_RESULT, EVERY_PTX = 16, 24, 96

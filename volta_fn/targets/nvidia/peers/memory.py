@@ -23,7 +23,7 @@ import numpy as np
 from volta_fn.core.devices import distribution
 from volta_fn.errors import DeviceError, DistributedError, VoltaError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import log
+from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, IpcHandle
 
 # The layout of a region.

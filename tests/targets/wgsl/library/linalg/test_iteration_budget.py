@@ -14,10 +14,10 @@ from tests.targets.wgsl.library.checking import check, least_capabilities, resul
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl import writer
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
-from volta_fn.targets.wgsl.plans import writer
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)

@@ -26,9 +26,7 @@ from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
-from volta_fn.targets.wgsl.loops.emit_values import Buffers
-from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
-from volta_fn.targets.wgsl.plans.commands import (
+from volta_fn.targets.wgsl.commands import (
     BufferRange,
     Command,
     Host,
@@ -45,6 +43,8 @@ from volta_fn.targets.wgsl.plans.commands import (
     subrange,
     take_row,
 )
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.target import kernel_routine

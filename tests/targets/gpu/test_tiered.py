@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.pipelines import Pipelines
+from volta_fn.targets.gpu.pipelines import Pipelines
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.wgsl.matmul import contract, tiles
 

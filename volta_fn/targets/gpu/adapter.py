@@ -17,14 +17,14 @@ from volta_fn.core.caches import Finalized, LruCache
 from volta_fn.core.devices.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import Adapter, BoundRange, Driver, Step, lost
-from volta_fn.targets.gpu.device.memory import SMALL_READBACK, Buffer, Lease, Pool
-from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.gpu.device.queue import Queue
+from volta_fn.targets.gpu.driver import Adapter, BoundRange, Driver, Step, lost
+from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Pool
+from volta_fn.targets.gpu.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
+from volta_fn.targets.gpu.queue import Queue
+from volta_fn.targets.wgsl.commands import SMALL, size_class
 from volta_fn.targets.wgsl.matmul.contract import shortlist, tune
 from volta_fn.targets.wgsl.matmul.results import Working, rounded
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_finder, tiled, users_file
-from volta_fn.targets.wgsl.plans.commands import SMALL, size_class
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import RoutineCache
 

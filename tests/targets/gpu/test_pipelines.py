@@ -15,7 +15,7 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.caches import LruCache
 from volta_fn.errors import DeviceError
-from volta_fn.targets.gpu.device.pipelines import Pipeline, Pipelines
+from volta_fn.targets.gpu.pipelines import Pipeline, Pipelines
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.wgsl import target
 from volta_fn.targets.wgsl.target import RoutineCache

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import Driver, log
-from volta_fn.targets.wgsl.plans.commands import size_class
+from volta_fn.targets.gpu.driver import Driver, log
+from volta_fn.targets.wgsl.commands import size_class
 
 # Detect memory leaks: warn when memory grows from call to call of a program.
 #

@@ -18,8 +18,8 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned, LruCache
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.device.driver import BoundRange, Driver, log, with_room
-from volta_fn.targets.gpu.device.memory import Buffer
+from volta_fn.targets.gpu.driver import BoundRange, Driver, log, with_room
+from volta_fn.targets.gpu.memory import Buffer
 
 if TYPE_CHECKING:
     from volta_fn.targets.wgsl.shader import ShaderModule

@@ -19,7 +19,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import CompilerError
 from volta_fn.settings import current as settings
-from volta_fn.targets.wgsl.plans.commands import (
+from volta_fn.targets.wgsl.commands import (
     SMALL,
     BufferRange,
     Command,
@@ -33,9 +33,9 @@ from volta_fn.targets.wgsl.plans.commands import (
     size_class,
     stays_alone,
 )
-from volta_fn.targets.wgsl.plans.writer import CONTROL_FLOW, Writer
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.writer import CONTROL_FLOW, Writer
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline

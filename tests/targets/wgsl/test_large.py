@@ -18,8 +18,8 @@ from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.devices.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.wgsl.plans import writer
-from volta_fn.targets.wgsl.plans.commands import put_row, range_of, take_row
+from volta_fn.targets.wgsl import writer
+from volta_fn.targets.wgsl.commands import put_row, range_of, take_row
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.emission import Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl import target
-from volta_fn.targets.wgsl.plans.commands import Run, fuse_horizontally, range_of
+from volta_fn.targets.wgsl.commands import Run, fuse_horizontally, range_of
 from volta_fn.targets.wgsl.shader import Binding, Builtin, ShaderModule, WorkgroupVariable
 
 GPU = vf.devices("gpu")[0]

@@ -20,8 +20,8 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.device.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
-from volta_fn.targets.gpu.device.memory import Block, Pool
+from volta_fn.targets.gpu.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
+from volta_fn.targets.gpu.memory import Block, Pool
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256

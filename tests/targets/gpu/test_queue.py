@@ -14,8 +14,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.gpu import program
-from volta_fn.targets.gpu.device import pipelines
+from volta_fn.targets.gpu import pipelines, program
 
 GPU = vf.devices("gpu")[0]
 
@@ -99,7 +98,7 @@ def test_bind_groups_are_released_while_their_dispatches_are_pending(monkeypatch
     run, expected = vf.jit(step), [np.asarray(y) for y in vf.jit(step)(x)]
     monkeypatch.setattr(pipelines, "_MOST_GROUPS", 1)
     monkeypatch.setattr(program, "_MOST_RECORDED", 3)
-    monkeypatch.setattr("volta_fn.targets.gpu.device.queue._COMMANDS", 1 << 20)  # nothing is submitted before the results are read
+    monkeypatch.setattr("volta_fn.targets.gpu.queue._COMMANDS", 1 << 20)  # nothing is submitted before the results are read
     monkeypatch.setattr(gpu.queue, "submit_if_due", lambda: None)
     before, submissions = gpu.pipelines.group_releases, gpu.queue.submitted
     results = [run(x) for _ in range(3)]

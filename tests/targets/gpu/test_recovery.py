@@ -10,7 +10,7 @@ import wgpu
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz.losses import own_device
-from volta_fn.targets.gpu.device.memory import Block
+from volta_fn.targets.gpu.memory import Block
 
 
 def pipelines():

@@ -1,6 +1,6 @@
 """Plans without a device: the memory that they foresee is what the runtime reports, and what does not fit is named.
 
-`python -m tests.targets.wgsl.plans.test_program_plan` compares the memory of all workloads of the benchmarks; the tests that of some.
+`python -m tests.targets.wgsl.test_program_plan` compares the memory of all workloads of the benchmarks; the tests that of some.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
 from volta_fn.jit.stages import WEBGPU, profile_of
 from volta_fn.targets.gpu import program as call_module
-from volta_fn.targets.gpu.device.gpu import Gpu
-from volta_fn.targets.gpu.device.memory import Buffer
-from volta_fn.targets.gpu.device.pipelines import Pipeline
+from volta_fn.targets.gpu.adapter import Gpu
+from volta_fn.targets.gpu.memory import Buffer
+from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.program import Program
-from volta_fn.targets.wgsl.plans.commands import runs
-from volta_fn.targets.wgsl.plans.program_plan import plan_program
+from volta_fn.targets.wgsl.commands import runs
+from volta_fn.targets.wgsl.program_plan import plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 DEVICE = vf.devices("gpu")[0]
