@@ -12,9 +12,8 @@ from tests.targets.nvidia.emulation import Emulator
 from volta_fn.compiler.attention import attention_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
-from volta_fn.targets.nvidia.attention.backward import gradient_dispatches, workspace
-from volta_fn.targets.nvidia.attention.forward import forward_dispatch, group_dispatch
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
+from volta_fn.targets.nvidia.attention.kernels import forward_dispatch, gradient_dispatches, group_dispatch, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 

@@ -1,8 +1,8 @@
 """Attention on the matrix units of NVIDIA GPUs, forward and backward.
 
 In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles, what kernels by queries and by keys
-share), `groups` (copies, stages and products by `wgmma`), `forward` and `backward`, each by `mma.sync` and by `wgmma`. Here follows which
-problems are computed, and by which schedules.
+share), `groups` (copies, stages and products by `wgmma`), and `kernels` (attention and its gradients, each by `mma.sync` and by `wgmma`).
+Here follows which problems are computed, and by which schedules.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from volta_fn.compiler.attention import Attention, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
-from volta_fn.targets.nvidia.attention.backward import PAIR, gradient_dispatches, workspace
-from volta_fn.targets.nvidia.attention.forward import forward_dispatch, group_dispatch
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
+from volta_fn.targets.nvidia.attention.kernels import PAIR, forward_dispatch, gradient_dispatches, group_dispatch, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention

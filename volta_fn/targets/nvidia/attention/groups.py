@@ -3,7 +3,7 @@
 One warp group copies the rows that the block has, then those of the other arrays tile by tile, by the tensor memory accelerator. Each of
 the others has 64 rows, and multiplies them by the rows of a tile. Each of the two arrays of tiles has stages of its own (`TilePipeline`).
 Shared memory has the block's rows, the stages of both arrays, results, further bytes of tiles, and barriers, in this order. With
-`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `forward` and `backward` have what the
+`GroupSchedule.turns` warp groups begin products in turn, which the named barriers from 1 on pass. `kernels` has what the
 kernels compute.
 """
 
