@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.targets.nvidia.emulation import Emulator
-from volta_fn.targets.nvidia.peers import exchange, kernels, memory
+from volta_fn.targets.nvidia.peers import kernels, memory
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Few threads and words, so that blocks have several exchanges of several rounds.
@@ -22,26 +22,26 @@ _TIMEOUT = 60.0
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give blocks little memory and few words."""
-    for module in (exchange, kernels):
+    for module in (memory, kernels):
         monkeypatch.setattr(module, "CAPACITY", 1 << 10)
     monkeypatch.setattr(kernels, "_FEWEST", 1 << 9)
-    monkeypatch.setattr(exchange, "BLOCKS", 3)
+    monkeypatch.setattr(memory, "BLOCKS", 3)
 
 
 class PeerEmulator(Emulator):
     """A kernel that talks to others: flags are words of the host's memory."""
 
     def _do(self, code: str, a: list[Any], count: int) -> Sequence[Any]:
-        if code == exchange.RELEASE:
+        if code == memory.RELEASE:
             address, number = a
             _word(address)[0] = number & 0xFFFFFFFF
             return []
-        if code == exchange.ACQUIRE:
+        if code == memory.ACQUIRE:
             address, number, failed, limit, report, code_of_peer, kernel = a
             start = time.monotonic_ns()
             while (int(_word(address)[0]) - number) & 0x80000000 and not _word(failed)[0]:
                 time.sleep(1e-5)
-                if time.monotonic_ns() - start > min(exchange._LONG, limit):
+                if time.monotonic_ns() - start > min(memory._LONG, limit):
                     _word(report + memory.REPORTED_NUMBER)[0] = kernel
                     _word(report + memory.REPORTED_PEER)[0] = code_of_peer
                 if time.monotonic_ns() - start > limit:
@@ -62,11 +62,11 @@ class Group:
 
     def __init__(self, size: int, before: int = 0, seconds: float = _TIMEOUT) -> None:
         self.size = size
-        self.regions = [np.zeros(exchange.SLOTS + memory.AREAS * exchange.BLOCKS * 2 * exchange.CAPACITY, np.uint8) for _ in range(size)]
+        self.regions = [np.zeros(memory.SLOTS + memory.AREAS * memory.BLOCKS * 2 * memory.CAPACITY, np.uint8) for _ in range(size)]
         self.reports = [np.zeros(3, np.uint32) for _ in range(size)]
         for position, (region, report) in enumerate(zip(self.regions, self.reports, strict=True)):
-            region[exchange.SLOTS :] = 0xFF
-            region[memory.COUNTERS : exchange.SLOTS].view(np.uint32)[:] = before
+            region[memory.SLOTS :] = 0xFF
+            region[memory.COUNTERS : memory.SLOTS].view(np.uint32)[:] = before
             words = region[: memory.COUNTERS].view(np.uint64)
             words[:3] = position, int(seconds * 1e9), report.ctypes.data
             words[memory.REGIONS // 8 :][:size] = [other.ctypes.data for other in self.regions]

@@ -16,7 +16,7 @@ from tests.targets.nvidia.peers.process import Compiler, Kernels
 from volta_fn.core.devices import device, device_world
 from volta_fn.targets.gpu import backend
 from volta_fn.targets.nvidia import compilation, library
-from volta_fn.targets.nvidia.peers import exchange, kernels, memory
+from volta_fn.targets.nvidia.peers import kernels, memory
 
 
 class Streams(FakeCuda):
@@ -74,9 +74,9 @@ def install(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Streams, list[
     monkeypatch.setattr(compilation, "pool", Compiler)
     monkeypatch.setattr(compilation, "cache_dir", lambda: None)
     monkeypatch.setattr(kernels, "SCHEDULE", SCHEDULE)
-    for module in (exchange, kernels):
+    for module in (memory, kernels):
         monkeypatch.setattr(module, "CAPACITY", 1 << 10)
-    monkeypatch.setattr(exchange, "BLOCKS", SCHEDULE.most_blocks)
+    monkeypatch.setattr(memory, "BLOCKS", SCHEDULE.most_blocks)
     monkeypatch.setattr(kernels, "_FEWEST", 1 << 9)
     monkeypatch.setattr(memory, "SIZE", memory.SLOTS + memory.AREAS * SCHEDULE.most_blocks * memory.KINDS * (1 << 10))
     library._functions.cache_clear()
