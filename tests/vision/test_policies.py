@@ -8,8 +8,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import random
 from volta_fn.errors import ArgumentError
-from volta_fn.vision import transforms
-from volta_fn.vision.transforms import random_changes
+from volta_fn.vision import random_changes, transforms
 
 BYTES = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 20)).astype(np.uint8)
 MAKERS = {

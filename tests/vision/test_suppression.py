@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import volta_fn as vf
-from tests.vision.ops.test_boxes import boxes, overlap
+from tests.vision.test_boxes import boxes, overlap
 from volta_fn.errors import ArgumentError, ConcretizationError, ShapeError
 from volta_fn.vision import ops
 

@@ -6,6 +6,6 @@ filters) and `geometry` are functions of images; their numbers may be traced, so
 images with each other, and has the policies of AutoAugment and its successors.
 """
 
-from volta_fn import lazy_imports as _lazy_imports
-
-__getattr__, __dir__ = _lazy_imports.attach(__name__)
+from volta_fn.vision.color import *
+from volta_fn.vision.geometry import *
+from volta_fn.vision.random_changes import *

@@ -18,7 +18,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX
-from volta_fn.vision.transforms.color import as_floats, as_images, restored
+from volta_fn.vision.color import as_floats, as_images, restored
 
 __all__ = [
     "affine", "center_crop", "crop", "horizontal_flip", "pad", "perspective", "resize", "resized_crop", "rotate", "vertical_flip",

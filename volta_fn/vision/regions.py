@@ -23,7 +23,7 @@ from volta_fn.jit import jit
 from volta_fn.numpy.arguments import INDEX, narrowed, operand, wide
 from volta_fn.transforms.implicit import linear_call
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.vision.ops.boxes import as_boxes
+from volta_fn.vision.boxes import as_boxes
 
 __all__ = ["ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool"]
 

@@ -4,6 +4,5 @@
 overlap with better ones; `regions` pools what lies within boxes. The focal loss is `nn.sigmoid_focal_loss`.
 """
 
-from volta_fn import lazy_imports as _lazy_imports
-
-__getattr__, __dir__ = _lazy_imports.attach(__name__)
+from volta_fn.vision.boxes import *
+from volta_fn.vision.regions import *

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from tests.vision.ops.test_boxes import boxes
+from tests.vision.test_boxes import boxes
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.vision import ops
 

@@ -20,7 +20,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeE
 from volta_fn.nn.activations import one_hot
 from volta_fn.numpy.arguments import INDEX, operand
 from volta_fn.transforms.vmap import vmap
-from volta_fn.vision.transforms.color import (
+from volta_fn.vision.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
@@ -37,7 +37,7 @@ from volta_fn.vision.transforms.color import (
     rgb_to_grayscale,
     solarize,
 )
-from volta_fn.vision.transforms.geometry import Interpolation, affine, perspective, resized_crop, vertical_flip
+from volta_fn.vision.geometry import Interpolation, affine, perspective, resized_crop, vertical_flip
 
 __all__ = [
     "auto_augment",

@@ -1,2 +1,0 @@
-from volta_fn.vision.ops.boxes import *
-from volta_fn.vision.ops.regions import *
