@@ -40,7 +40,7 @@ def test_first_uses_in_a_new_process(use):
 
 
 #: The modules of `numpy` that others of them import.
-SHARED = {"creation", "elementwise.arithmetic", "reductions"}
+SHARED = {"creation", "arithmetic", "reductions"}
 
 
 @pytest.mark.parametrize("module", FUNCTIONS)

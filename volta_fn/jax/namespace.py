@@ -310,7 +310,7 @@ def _public(home: str, name: str, missing: Any) -> Any:
 #: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
 _SPARSE_ARRAYS = ["JAXSparse", "BCOO", "BCSR", "COO", "CSC", "CSR"]
-_FREQUENT = ["creation", "elementwise.arithmetic", "indexing", "products", "reductions"]
+_FREQUENT = ["creation", "arithmetic", "indexing", "products", "reductions"]
 
 
 class _Loader(Loader):

@@ -2,7 +2,7 @@
 
 Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded on
 first use. `arguments` has the conversions and checks that all functions share, and `attached` gives arrays the names of their methods,
-which are in `methods`. The subjects: `creation`, `grids`; `elementwise`, `ufuncs`, `scalar_types`; `shapes`, `joining`, `indexing`,
+which are in `methods`. The subjects: `creation`, `grids`; `arithmetic`, `logic`, `ufuncs`, `scalar_types`; `shapes`, `joining`, `indexing`,
 `sorting`, `sets`; `reductions`, `statistics`; `products`, `linalg`, `polynomials`, `fft`. Their examples use
 `import volta_fn.numpy as jnp`.
 

@@ -62,7 +62,7 @@ attach("__setitem__", _setitem)
 #: Functions that are methods without change, by module, which is loaded for them alone. One of another name is behind a colon.
 FUNCTIONS = {
     "creation": "copy",
-    "elementwise.arithmetic": "clip conj:conjugate conjugate round",
+    "arithmetic": "clip conj:conjugate conjugate round",
     "indexing": "choose diagonal nonzero take trace",
     "products": "__matmul__:array_matmul __rmatmul__:array_rmatmul dot",
     "reductions": "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var",

@@ -33,7 +33,7 @@ from volta_fn.numpy.arguments import (
     wide_index,
 )
 from volta_fn.numpy.creation import array, diagonal_offset, ones
-from volta_fn.numpy.elementwise.logic import truth
+from volta_fn.numpy.logic import truth
 from volta_fn.primitives.array_operations.array_indexing import (
     check_traced_indices,
     checks_indices,

@@ -29,8 +29,8 @@ from volta_fn.numpy.arguments import (
     operand,
     promote,
 )
+from volta_fn.numpy.arithmetic import round as round_
 from volta_fn.numpy.creation import array, linspace
-from volta_fn.numpy.elementwise.arithmetic import round as round_
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to, flip
 from volta_fn.numpy.statistics import median
 from volta_fn.primitives.data_movement.movement import broadcast_to as broadcast_array

@@ -13,8 +13,7 @@ from volta_fn.core.devices import placement
 from volta_fn.core.devices.device import Device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from volta_fn.lazy_imports import load
-from volta_fn.numpy import creation, indexing, scalar_types, shapes
-from volta_fn.numpy.elementwise import arithmetic
+from volta_fn.numpy import arithmetic, creation, indexing, scalar_types, shapes
 
 # Arrays whose bits are read as another dtype, as NumPy's views are.
 

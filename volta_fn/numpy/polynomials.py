@@ -14,8 +14,8 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import BOOL, INDEX, concrete, full_like_scalar, operand, promote, promote_inexact
+from volta_fn.numpy.arithmetic import i0
 from volta_fn.numpy.creation import array, ones
-from volta_fn.numpy.elementwise.arithmetic import i0
 from volta_fn.numpy.indexing import diag
 from volta_fn.numpy.joining import trim_zeros
 from volta_fn.numpy.linalg import eigvals, inv, lstsq

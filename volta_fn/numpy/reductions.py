@@ -33,8 +33,8 @@ from volta_fn.numpy.arguments import (
     promote,
     promote_inexact,
 )
-from volta_fn.numpy.elementwise.arithmetic import floor_divide
-from volta_fn.numpy.elementwise.logic import isnan, truth
+from volta_fn.numpy.arithmetic import floor_divide
+from volta_fn.numpy.logic import isnan, truth
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.reduction import highest, lowest

@@ -17,9 +17,9 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import as_index, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
-from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import positions_of_nonzero
 from volta_fn.numpy.joining import concatenate
+from volta_fn.numpy.logic import isnan
 from volta_fn.numpy.sorting import FEW, searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype

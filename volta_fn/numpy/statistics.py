@@ -29,7 +29,7 @@ from volta_fn.numpy.arguments import (
     wide,
 )
 from volta_fn.numpy.creation import array, linspace, ones
-from volta_fn.numpy.elementwise.logic import isnan
+from volta_fn.numpy.logic import isnan
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.reductions import diff
 from volta_fn.numpy.shapes import ravel

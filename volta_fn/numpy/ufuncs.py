@@ -14,10 +14,9 @@ from volta_fn.advice import explained
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.numpy import reductions
+from volta_fn.numpy import arithmetic, logic, reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import arange
-from volta_fn.numpy.elementwise import arithmetic, logic
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import check_ranks
 from volta_fn.settings import current as settings

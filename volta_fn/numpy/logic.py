@@ -25,8 +25,8 @@ from volta_fn.numpy.arguments import (
     promote,
     promote_inexact,
 )
+from volta_fn.numpy.arithmetic import imag, is_infinite
 from volta_fn.numpy.creation import asarray
-from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
 from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted

@@ -1,5 +1,0 @@
-"""Elementwise functions.
-
-`arithmetic` has arithmetic, rounding and extrema, exponentials and trigonometric functions, and `logic` comparisons and
-functions of bits.
-"""
