@@ -57,7 +57,7 @@ def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
 # - ``attention_gradient(q, k, v[, bias], *masks, result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k, v and
 # the bias. It is the tangent's transpose; with the statistics a routine needs no array of all weights.
 #
-# Their derivatives and batching rules are in `volta_fn.transforms.rules.calls`.
+# Their derivatives and batching rules are in `volta_fn.transforms.call_rules`.
 
 
 class Axes(NamedTuple):

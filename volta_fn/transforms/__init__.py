@@ -6,10 +6,13 @@ Importing this package registers the rules of calls and control flow, so every t
   mode, with gradients accumulated in references; `jacobian`: Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap` (with `map`, a function of rows in batches);
-- `rules`: those of primitives that call sub-programs;
+- the rules of primitives that call sub-programs, whose programs are cached on the original ones: `call_rules` (how rules split, reorder and
+  compose programs, what a call saves for its derivative, and the rules of `jit` and attention, which compilers inline or have routines for)
+  and `control_flow_rules` (`scan`, `while_loop` and `cond`);
 - functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, `implicit` (solvers and
   linear functions), and `reduced_precision`, which is made of these;
 - `checkpoint`: recomputation in the backward pass.
 """
 
-from volta_fn.transforms import rules as _rules  # noqa: F401  # registers the rules of jit, attention, scan, while and cond
+from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # registers the rules of jit and of attention
+from volta_fn.transforms import control_flow_rules as _control_flow_rules  # noqa: F401  # registers those of scan, while and cond

@@ -18,9 +18,9 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, 
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.transforms.call_rules import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 from volta_fn.transforms.custom_call import Programs
 from volta_fn.transforms.differentiation import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr
-from volta_fn.transforms.rules.calls import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")

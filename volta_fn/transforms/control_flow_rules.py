@@ -23,6 +23,7 @@ from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.primitives.scan import scan_p
+from volta_fn.transforms.call_rules import paired_order, reordered, split_program, with_unused
 from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
     fixed_point,
@@ -39,7 +40,6 @@ from volta_fn.transforms.differentiation import (
     transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.rules.calls import paired_order, reordered, split_program, with_unused
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
 # The rules of `scan`.

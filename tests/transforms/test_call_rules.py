@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.transforms.rules.calls import split_call
+from volta_fn.transforms.call_rules import split_call
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 W = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
