@@ -36,7 +36,7 @@ from volta_fn.lazy_imports import is_installed, load
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
 from volta_fn.nn.language.layers import llama3_factors
-from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray, WeightArray
+from volta_fn.nn.quantized_array import PermutedArray, QuantizedArray, WeightArray
 from volta_fn.primitives.quantized import pack_nibbles
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

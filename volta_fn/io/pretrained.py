@@ -26,7 +26,7 @@ from volta_fn.nn.adapters import LoRA
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
 from volta_fn.nn.language.layers import Projection
-from volta_fn.nn.quantization.quantized_array import PermutedArray, QuantizedArray, WeightArray
+from volta_fn.nn.quantized_array import PermutedArray, QuantizedArray, WeightArray
 from volta_fn.primitives.quantized import pack_nibbles
 
 # Weights of 4 and 8 bits as GPTQ and AWQ pack them, as `nn.QuantizedArray`.

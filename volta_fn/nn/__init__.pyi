@@ -24,8 +24,8 @@ from volta_fn.nn.losses.classification import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
-from volta_fn.nn.quantization.quantize import *
-from volta_fn.nn.quantization.quantized_array import *
+from volta_fn.nn.quantization import *
+from volta_fn.nn.quantized_array import *
 from volta_fn.nn.recurrent import *
 from volta_fn.scipy.special import logsumexp as logsumexp
 from volta_fn.scipy.special.exponential import log_softmax as log_softmax

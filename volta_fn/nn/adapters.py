@@ -17,7 +17,7 @@ from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.layers.normalization import SpectralNorm, WeightNorm
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import WeightArray
+from volta_fn.nn.quantized_array import WeightArray
 from volta_fn.primitives.call import stop_gradient
 
 __all__ = ["LoRA", "lora", "lora_filter", "merge_lora"]

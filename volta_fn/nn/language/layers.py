@@ -22,7 +22,7 @@ from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.multi_head_attention import KeysValues, rotate_pairs
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import WeightArray
+from volta_fn.nn.quantized_array import WeightArray
 from volta_fn.primitives.call import Window
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.scipy.special.exponential import softmax

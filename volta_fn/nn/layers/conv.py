@@ -11,7 +11,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
 from volta_fn.nn.module import static
-from volta_fn.nn.quantization.quantized_array import QuantizedArray
+from volta_fn.nn.quantized_array import QuantizedArray
 from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_pads
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]

@@ -17,7 +17,7 @@ from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer
 from volta_fn.nn.layers.containers import Sequential
 from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.quantization.quantized_array import WeightArray
+from volta_fn.nn.quantized_array import WeightArray
 from volta_fn.numpy.arguments import wide_index
 from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.call import stop_gradient

@@ -12,7 +12,7 @@ import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError
-from volta_fn.nn.quantization.quantize import ObservedArray, _solve, gram_matrices
+from volta_fn.nn.quantization import ObservedArray, _solve, gram_matrices
 from volta_fn.primitives.quantized import QuantizedLayout
 
 

@@ -20,7 +20,7 @@ from volta_fn.nn.language.layers import Experts, Projection
 from volta_fn.nn.layers.conv import Conv1d, Conv2d, Conv3d
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module
-from volta_fn.nn.quantization.quantized_array import (
+from volta_fn.nn.quantized_array import (
     QuantizedArray,
     Scales,
     Scheme,
