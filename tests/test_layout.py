@@ -46,7 +46,7 @@ def untested_modules(package: Path, tests: Path) -> set[str]:
 def stray_folders(package: Path, tests: Path) -> set[str]:
     """Return the folders of tests that are neither those of a folder or a module of the package, nor across subjects."""
     folders = {folder for folder in folders_of(tests) if folder.split("/")[0] not in ACROSS}
-    return {folder for folder in folders if not (package / folder).is_dir() and not (package / f"{folder}.py").is_file()}
+    return {folder for folder in folders if not any((package / f"{folder}{ending}").exists() for ending in ("", ".py", ".pyi"))}
 
 
 def test_every_folder_and_module_has_tests() -> None:

@@ -4,6 +4,7 @@ from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
 from volta_fn.nn.adapters import *
 from volta_fn.nn.attention import *
+from volta_fn.nn.classification_losses import *
 from volta_fn.nn.filtering import *
 from volta_fn.nn.language.caches import *
 from volta_fn.nn.language.config import *
@@ -20,13 +21,12 @@ from volta_fn.nn.layers.normalization import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.layers.transformer import *
-from volta_fn.nn.losses.classification import *
-from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
 from volta_fn.nn.module import *
 from volta_fn.nn.quantization import *
 from volta_fn.nn.quantized_array import *
 from volta_fn.nn.recurrent import *
+from volta_fn.nn.regression_losses import *
 from volta_fn.scipy.special import logsumexp as logsumexp
 from volta_fn.scipy.special.exponential import log_softmax as log_softmax
 from volta_fn.scipy.special.exponential import softmax as softmax

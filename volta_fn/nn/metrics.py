@@ -11,7 +11,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.losses.classification import class_axis, class_labels, cross_entropy, real_operands
+from volta_fn.nn.classification_losses import class_axis, class_labels, cross_entropy, real_operands
 
 __all__ = [
     "ClassificationScores", "Mean", "PrecisionRecallCurve", "RocCurve", "accuracy", "average_precision", "balanced_accuracy",

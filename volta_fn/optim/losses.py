@@ -21,7 +21,7 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn import losses
 from volta_fn.nn.activations import one_hot, relu, sigmoid, sparse_plus
-from volta_fn.nn.losses.classification import check_reduction, class_labels, forward_probabilities, kl_div, pick, real_operands
+from volta_fn.nn.classification_losses import check_reduction, class_labels, forward_probabilities, kl_div, pick, real_operands
 from volta_fn.optim.projections import simplex_rows
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.data_movement.movement import canonical_axis

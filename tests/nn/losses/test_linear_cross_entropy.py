@@ -13,7 +13,7 @@ import volta_fn.numpy as vnp
 from volta_fn import nn
 from volta_fn.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 
-MODULE = importlib.import_module("volta_fn.nn.losses.classification")
+MODULE = importlib.import_module("volta_fn.nn.classification_losses")
 RNG = np.random.default_rng(0)
 N, D, C = 12, 8, 37
 X = RNG.normal(size=(3, 4, D)).astype(np.float32)

@@ -13,9 +13,9 @@ from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import identity, relu
+from volta_fn.nn.classification_losses import check_classes, class_labels, pick
 from volta_fn.nn.layers.arguments import check_features, check_sizes, is_integer, uniform_by_fan
 from volta_fn.nn.layers.containers import Sequential
-from volta_fn.nn.losses.classification import check_classes, class_labels, pick
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantized_array import WeightArray
 from volta_fn.numpy.arguments import wide_index

@@ -12,7 +12,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import relu, softplus
-from volta_fn.nn.losses.classification import (
+from volta_fn.nn.classification_losses import (
     Reduction,
     check_broadcasts,
     check_classes,
