@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from volta_fn import commands, data, launch
-from volta_fn.data import processes
+from volta_fn.data import loader as loaders
 from volta_fn.runtime import caches
 
 
@@ -120,6 +120,6 @@ def test_processes_load_batches_without_a_resource_tracker(monkeypatch: pytest.M
         raise ModuleNotFoundError("No module named '_posixsubprocess'")
 
     monkeypatch.setattr(resource_tracker, "ensure_running", ensure_running)
-    monkeypatch.setattr(processes, "sys", SimpleNamespace(platform="win32", exit=sys.exit))
+    monkeypatch.setattr(loaders, "sys", SimpleNamespace(platform="win32", exit=sys.exit))
     loader = data.DataLoader(data.ArrayDataset(np.arange(6)), 3, workers=1, processes=True)
     assert [np.asarray(batch).tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]

@@ -1,7 +1,7 @@
 """Datasets from files and arrays, transforms, and a loader of batches.
 
 `dataset` has sequences of examples and their splits, `files` reads IDX, CIFAR and CSV files, `transforms` changes examples or batches and
-encodes text, and `loader` shuffles and batches a dataset and prefetches batches to a device, by threads or by `processes`; `progress_bar`
+encodes text, and `loader` shuffles and batches a dataset and prefetches batches to a device, by threads or by processes; `progress_bar`
 shows how far a loop is.
 
 >>> import numpy as np, volta_fn as vf
@@ -29,8 +29,8 @@ from volta_fn.data.files import MNIST as MNIST
 from volta_fn.data.files import read_idx as read_idx
 from volta_fn.data.files import read_text as read_text
 from volta_fn.data.loader import DataLoader as DataLoader
-from volta_fn.data.processes import WorkerInfo as WorkerInfo
-from volta_fn.data.processes import worker_info as worker_info
+from volta_fn.data.loader import WorkerInfo as WorkerInfo
+from volta_fn.data.loader import worker_info as worker_info
 from volta_fn.data.progress_bar import ProgressBar as ProgressBar
 from volta_fn.data.progress_bar import progress as progress
 from volta_fn.data.transforms import CharDataset as CharDataset
