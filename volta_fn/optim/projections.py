@@ -1,12 +1,13 @@
-"""Projections on convex sets, and the linear assignment problem."""
+"""Projections on convex sets, the linear assignment problem, and random perturbations that make functions like these differentiable."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes, lax
+from volta_fn import dtypes, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
@@ -14,8 +15,9 @@ from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
 from volta_fn.optim.numerics import add_scaled, branch, global_norm, real_dot, scaled_by, sum_of_squares, widened
-from volta_fn.optim.tree_utils import tree_norm
+from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_random_like, tree_scale, tree_sum
 from volta_fn.primitives.call import stop_gradient
+from volta_fn.transforms.vmap import vmap
 
 __all__ = [
     "base_hungarian_algorithm", "hungarian_algorithm", "projection_box", "projection_halfspace", "projection_hypercube",
@@ -277,3 +279,68 @@ def _augmented(end: Array, row: Array, came_from: Array, row_of: Array, column_o
 
     _, row_of, column_of = lax.while_loop(lambda state: state[0] >= 0, step, (end, row_of, column_of))
     return row_of, column_of
+
+
+# Differentiable approximations of functions, by random perturbations.
+
+
+class Normal:
+    """The standard normal distribution."""
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = (), dtype: Any = "float32") -> Array:
+        """Return random numbers of a shape."""
+        return random.normal(key, sample_shape, dtype)
+
+    def log_prob(self, inputs: Any) -> Array:
+        """Return the logarithm of the density, but for a constant."""
+        return -0.5 * inputs**2
+
+
+class Gumbel:
+    """The standard Gumbel distribution."""
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = (), dtype: Any = "float32") -> Array:
+        """Return random numbers of a shape."""
+        return random.gumbel(key, sample_shape, dtype)
+
+    def log_prob(self, inputs: Any) -> Array:
+        """Return the logarithm of the density."""
+        return -inputs - vnp.exp(-inputs)
+
+
+def make_perturbed_fun(
+    fun: Callable[[Any], Any], num_samples: int = 1000, sigma: Any = 0.1, noise: Any = None, use_baseline: bool = True
+) -> Callable[[Any, Any], Any]:
+    """Return the expectation of ``fun(x + sigma * noise)``, estimated from samples.
+
+    It is smooth even if `fun` is piecewise constant, such as an `argmax`: derivatives of the estimate are unbiased estimates of the
+    expectation's, to any order (Berthet et al. 2020; Foerster et al. 2018).
+
+    Args:
+        fun: from a tree of arrays to a tree of arrays.
+        num_samples: how many.
+        sigma: the noise's scale.
+        noise: a distribution with ``sample(key, sample_shape, dtype)`` and ``log_prob(inputs)``; by default `Gumbel()`.
+        use_baseline: whether derivatives subtract ``fun(x)``, which lowers their variance.
+
+    Returns a function of a random key and x.
+
+    >>> smooth = optim.perturbations.make_perturbed_fun(lambda x: vnp.sign(x), 100, sigma=1.0, noise=optim.perturbations.Normal())
+    >>> bool(vf.grad(lambda x: smooth(vf.random.key(0), x))(0.0) > 0)
+    True
+    """
+    source = Gumbel() if noise is None else noise
+
+    def perturbed_value(key: Any, x: Any, baseline: Any) -> Any:
+        shifted = stop_gradient(tree_add_scale(x, sigma, tree_random_like(key, x, source.sample)))
+        density = tree_sum(tree.map(lambda y, centre: source.log_prob((y - centre) / sigma), shifted, x))
+        weight = vnp.exp(density - stop_gradient(density))  # 1, with the derivatives of the density
+        value = tree_scale(weight, fun(shifted))
+        return tree_add_scale(value, 1 - weight, baseline) if use_baseline else value
+
+    def perturbed(key: Any, x: Any) -> Any:
+        baseline = fun(stop_gradient(x)) if use_baseline else None
+        values = vmap(lambda k: perturbed_value(k, x, baseline))(random.split(key, num_samples))
+        return tree.map(lambda v: vnp.mean(v, 0), values)
+
+    return perturbed
