@@ -1,3 +1,15 @@
 """Events that libraries record, and listeners to them: `jax.monitoring`."""
 
-from volta_fn.compat.monitoring import *
+from volta_fn.profiler import clear_event_listeners as clear_event_listeners
+from volta_fn.profiler import record_event as record_event
+from volta_fn.profiler import record_event_duration_secs as record_event_duration_secs
+from volta_fn.profiler import record_event_time_span as record_event_time_span
+from volta_fn.profiler import record_scalar as record_scalar
+from volta_fn.profiler import register_event_duration_secs_listener as register_event_duration_secs_listener
+from volta_fn.profiler import register_event_listener as register_event_listener
+from volta_fn.profiler import register_event_time_span_listener as register_event_time_span_listener
+from volta_fn.profiler import register_scalar_listener as register_scalar_listener
+from volta_fn.profiler import unregister_event_duration_listener as unregister_event_duration_listener
+from volta_fn.profiler import unregister_event_listener as unregister_event_listener
+from volta_fn.profiler import unregister_event_time_span_listener as unregister_event_time_span_listener
+from volta_fn.profiler import unregister_scalar_listener as unregister_scalar_listener
