@@ -4,6 +4,5 @@ In the order in which to read: `pipeline` names every pass in order. `target` sa
 program is. `passes` rewrite a jaxpr into a simpler one, `ir` defines kernels (loop nests over scalar operations), `fusion` groups equations
 into kernels, and `lowering` makes kernels of equations. `emission` assigns slots to the values of a lowered program and writes it as
 commands, `buffers` lays values out in one block of memory, and `plans` makes the programs that NumPy runs. `contractions` describes matrix
-products for all targets, `correlations` describes convolutions, `attention` problems of attention, and `verification` checks the results of
-all of these.
+products and convolutions for all targets, `attention` problems of attention, and `verification` checks the results of all of these.
 """

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from volta_fn.compiler.correlations import fft_is_faster
+from volta_fn.compiler.contractions import fft_is_faster
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 FORMS: list[dict[str, Any]] = [

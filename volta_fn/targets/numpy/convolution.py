@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from volta_fn.compiler.correlations import SlidingWindow, fft_is_faster, phases
+from volta_fn.compiler.contractions import SlidingWindow, fft_is_faster, phases
 from volta_fn.primitives.convolution import window_counts
 from volta_fn.targets.numpy.linalg import product_for, working_dtype
 from volta_fn.targets.numpy.memory import Scratch

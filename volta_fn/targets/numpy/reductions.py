@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.correlations import SlidingWindow, phases
+from volta_fn.compiler.contractions import SlidingWindow, phases
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduction_of
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import ResultMap, Walk, contiguous_strides, merged, walk_of
-from volta_fn.compiler.correlations import Correlation, PhasesAxis, with_phases
+from volta_fn.compiler.contractions import Correlation, PhasesAxis, ResultMap, Walk, contiguous_strides, merged, walk_of, with_phases
 from volta_fn.compiler.ir.index import Affine, Range, along, undecided
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities

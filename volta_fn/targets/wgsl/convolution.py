@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.codegen.windows import inverse_transform, transform_input, transform_taps
-from volta_fn.compiler.contractions import IndexedContraction, OperandMap, ResultMap, Walk
-from volta_fn.compiler.correlations import Correlation, correlations, of_correlation
+from volta_fn.compiler.contractions import Correlation, IndexedContraction, OperandMap, ResultMap, Walk, correlations, of_correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.movement import INVOCATIONS

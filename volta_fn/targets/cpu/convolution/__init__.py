@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Operand, Problem, merged
-from volta_fn.compiler.correlations import Correlation, correlations, fft_is_faster
+from volta_fn.compiler.contractions import Correlation, Operand, Problem, correlations, fft_is_faster, merged
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.blocking import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.correlations import Correlation
+from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.convolution.emission import (

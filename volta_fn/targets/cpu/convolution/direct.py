@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from volta_fn.compiler.correlations import Correlation
+from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.codegen.windows import inverse_transform, transform_input, transform_taps
-from volta_fn.compiler.correlations import Axis, Correlation
+from volta_fn.compiler.contractions import Axis, Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from volta_fn.codegen.windows import inverse_transform, transform_input, transform_taps
-from volta_fn.compiler.correlations import Correlation
+from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
-from volta_fn.compiler.correlations import PhasesAxis
+from volta_fn.compiler.contractions import Axes, Operand, PhasesAxis, Problem, Walk, contiguous_strides
 from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities
