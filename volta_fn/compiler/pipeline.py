@@ -25,8 +25,7 @@ from volta_fn.compiler.passes.expansions import (
     expand_outer_products,
     expand_random_bits,
 )
-from volta_fn.compiler.passes.loop_fission import move_products_out
-from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops
+from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, move_products_out, simplify_loops
 from volta_fn.compiler.passes.shards import local_program as local_program
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.passes.wide_rows import chunk_wide_rows

@@ -24,7 +24,7 @@ from volta_fn.compiler.passes.expansions import (
     expand_ragged_products,
     keep_negative_indices,
 )
-from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
+from volta_fn.compiler.passes.loops import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache

@@ -12,7 +12,7 @@ import volta_fn as vf
 from tests.compiler.passes.common import names
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.compiler.passes.loop_fission import move_products_out
+from volta_fn.compiler.passes.loops import move_products_out
 from volta_fn.compiler.pipeline import optimize, simplify
 from volta_fn.core.arrays.array import as_value
 from volta_fn.core.staging import eval_jaxpr

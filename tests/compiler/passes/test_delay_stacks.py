@@ -9,7 +9,7 @@ import pytest
 
 from tests.compiler.passes.common import names, passed, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
+from volta_fn.compiler.passes.loops import drop_delay_stacks
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
