@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import volta_fn as vf
-from volta_fn.signatures import has_annotations, parameter_names, signature, signature_of
+from volta_fn.source import has_annotations, parameter_names, signature, signature_of
 
 PACKAGE = Path(vf.__file__).parent
 
@@ -115,7 +115,7 @@ def test_annotations_of_a_class_are_not_those_of_its_base() -> None:
 def test_the_package_reads_signatures_in_one_way() -> None:
     """`inspect.signature` would evaluate the annotations of users' functions."""
     reader = re.compile(r"inspect\.(signature|get_annotations|getfullargspec)\(|get_type_hints\(")
-    assert [path.name for path in PACKAGE.rglob("*.py") if reader.search(path.read_text(encoding="utf-8"))] == ["signatures.py"]
+    assert [path.name for path in PACKAGE.rglob("*.py") if reader.search(path.read_text(encoding="utf-8"))] == ["source.py"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="an annotation that names nothing is an error of `def` there")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.lazy_imports import deferred, hide_private_names, is_installed, load
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 
 from volta_fn.core.arrays.array import as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 
 # Lowerings to calls of foreign functions, which `volta_fn.compat.foreign_functions` calls from programs.
 

@@ -24,8 +24,7 @@ from volta_fn.dtypes import ExtendedDType
 from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, RefError
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
-from volta_fn.signatures import parameter_names
-from volta_fn.source import Position, current_scope, in_scope, user_code_position
+from volta_fn.source import Position, current_scope, in_scope, parameter_names, user_code_position
 
 _structures = deferred("volta_fn.tree.structures")  # which loads optree
 

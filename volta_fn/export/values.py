@@ -33,7 +33,7 @@ from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.primitives.random import RandomAlgorithm
 from volta_fn.random.keys import PRNGKeyArray
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of, registry_entry
 
 # Errors of damaged files.

@@ -20,7 +20,7 @@ from volta_fn.core.staging import function_name
 from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
-from volta_fn.signatures import parameter_names
+from volta_fn.source import parameter_names
 from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 

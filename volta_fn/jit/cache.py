@@ -40,8 +40,7 @@ from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import SHARDED, forget_kernels
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
-from volta_fn.signatures import parameter_names, signature_of
-from volta_fn.source import user_location
+from volta_fn.source import parameter_names, signature_of, user_location
 
 if TYPE_CHECKING:
     from volta_fn.tree.structures import TreeDef

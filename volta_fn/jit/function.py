@@ -25,7 +25,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 
 if TYPE_CHECKING:
     from volta_fn.jit.stages import Lowered

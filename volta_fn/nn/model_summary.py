@@ -24,8 +24,7 @@ from volta_fn.jit.compile import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
 from volta_fn.primitives.loops import cond_p
-from volta_fn.signatures import signature
-from volta_fn.source import current_scope
+from volta_fn.source import current_scope, signature
 
 __all__ = ["Summary", "SummaryRow", "summary"]
 

@@ -31,8 +31,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
-from volta_fn.signatures import has_annotations, signature
-from volta_fn.source import current_scope, is_internal
+from volta_fn.source import current_scope, has_annotations, is_internal, signature
 from volta_fn.tree.registry import FIELDS
 
 __all__ = ["Module", "apply", "parameter_count", "static"]

@@ -36,7 +36,7 @@ from volta_fn.optim.numerics import (
     safe_increment,
     widened,
 )
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [

@@ -24,7 +24,7 @@ from volta_fn.optim.numerics import (
     widest_real,
     zeros_like,
 )
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 from volta_fn.transforms.grad import grad as gradient_of
 from volta_fn.transforms.grad import value_and_grad
 

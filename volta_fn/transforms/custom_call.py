@@ -36,7 +36,7 @@ from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.scan import scan
-from volta_fn.signatures import signature_of
+from volta_fn.source import signature_of
 from volta_fn.transforms.differentiation import (
     JVPTrace,
     JVPTracer,

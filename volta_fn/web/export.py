@@ -38,7 +38,7 @@ from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
 from volta_fn.jit.stages import DeviceProfile, Lowered, plan_for, profile_of
 from volta_fn.lazy_imports import deferred, is_installed
-from volta_fn.signatures import signature, signature_of
+from volta_fn.source import signature, signature_of
 from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported

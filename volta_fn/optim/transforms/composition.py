@@ -26,7 +26,7 @@ from volta_fn.optim.base import (
     with_extra_args_support,
 )
 from volta_fn.optim.numerics import all_finite, branch, count_zero, safe_increment, widest_real
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 
 __all__ = [
     "ApplyIfFiniteState",

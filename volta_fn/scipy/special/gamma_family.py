@@ -21,7 +21,7 @@ from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
-from volta_fn.signatures import signature
+from volta_fn.source import signature
 
 # Promotion of the arguments of special functions that are composed of others.
 

@@ -19,8 +19,8 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
-from volta_fn.signatures import parameter_names
-from volta_fn.signatures import signature as function_signature
+from volta_fn.source import parameter_names
+from volta_fn.source import signature as function_signature
 
 # Public functions: signature, promotion and docstring of a formula.
 #
