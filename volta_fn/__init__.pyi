@@ -82,11 +82,11 @@ from volta_fn.core.staging import make_jaxpr as make_jaxpr
 from volta_fn.doctor import doctor as doctor
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
 from volta_fn.inspection.explain import explain as explain
+from volta_fn.inspection.explain import fwd_and_bwd as fwd_and_bwd
 from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit
 from volta_fn.jit.cache import clear_caches as clear_caches
 from volta_fn.jit.cache import set_memory_limit as set_memory_limit
-from volta_fn.jit.saved_residuals import fwd_and_bwd as fwd_and_bwd
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
 from volta_fn.scopes import ensure_compile_time_eval as ensure_compile_time_eval
 from volta_fn.scopes import named_call as named_call

@@ -9,7 +9,7 @@ In the order in which to read:
 - `stages` shows users a function as it is traced, lowered and compiled, with its code, and what it needs of a GPU.
 - `eager` evaluates single primitives, for code that is not jitted. `fused` makes a function of the package one program when it is called
   eagerly again and again.
-- `interpret` runs a program equation by equation for `debug_nans`. `saved_residuals` lists the values that a backward pass keeps.
+- `interpret` runs a program equation by equation for `debug_nans`.
 """
 
 from volta_fn.jit.function import jit as jit
