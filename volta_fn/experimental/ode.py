@@ -17,8 +17,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.staging import check_callable
 from volta_fn.errors import ArgumentTypeError, ShapeError
-from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import operand, promote_inexact
+from volta_fn.numpy.joining import ravel_pytree
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_vjp
 from volta_fn.transforms.grad import vjp
 from volta_fn.transforms.vmap import vmap

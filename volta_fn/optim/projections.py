@@ -12,8 +12,8 @@ from volta_fn import numpy as vnp
 from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
+from volta_fn.numpy.joining import ravel_pytree
 from volta_fn.optim.numerics import add_scaled, branch, global_norm, real_dot, scaled_by, sum_of_squares, widened
 from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_random_like, tree_scale, tree_sum
 from volta_fn.primitives.call import stop_gradient

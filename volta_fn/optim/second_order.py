@@ -11,7 +11,7 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.flatten_util import ravel_pytree
+from volta_fn.numpy.joining import ravel_pytree
 from volta_fn.optim.numerics import global_norm, normalized, widened
 from volta_fn.optim.tree_utils import tree_add_scale, tree_vdot
 from volta_fn.transforms.grad import grad, jvp

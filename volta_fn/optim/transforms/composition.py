@@ -12,8 +12,8 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError, ShapeError, TreeError
-from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import as_signed
+from volta_fn.numpy.joining import ravel_pytree
 from volta_fn.optim.base import (
     Counter,
     GradientTransformation,

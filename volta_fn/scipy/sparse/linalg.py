@@ -19,8 +19,8 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
-from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.numpy.joining import ravel_pytree
 from volta_fn.scipy.linalg.decompositions import solve_triangular
 
 __all__ = ["bicgstab", "cg", "gmres"]
