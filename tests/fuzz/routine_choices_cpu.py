@@ -102,9 +102,9 @@ _STACKS = [
 
 CHOICES: dict[str, Choices] = {
     "cumulative": [
-        *each("library.cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
-        Choice("one by one", {"library.cumulative:_along_rows": _function("_sequentially")}),
-        Choice("across", {"library.cumulative:_along_rows": _function("_across_columns")}),
+        *each("library.scans", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
+        Choice("one by one", {"library.scans:_along_rows": _function("_sequentially")}),
+        Choice("across", {"library.scans:_along_rows": _function("_across_columns")}),
         together("many tasks of one vector", library__cumulative={"_VECTORS": 1, "_TASK": 1}),
     ],
     "sort": [
@@ -212,7 +212,9 @@ NO_CHOICES = {
     *(f"convolution{name}" for name in (".blocking:NANOSECONDS", ":_CYCLE", ":_OVERHEAD")),
     *(f"fourier:{name}" for name in ("_LONGEST_PRIME", "_LONGEST_UNROLLED", "_PASS", "_NUMBER")),
     *(f"lapack:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
-    "library.scalar_loops",  # which are no routines of primitives
+    *(
+        f"library.scans:{name}" for name in ("_MOST_NODES", "_WHILE_LOOP_NS", "_CLOCK_INTERVAL")
+    ),  # of loops, which are no routines of primitives
     "convolution.winograd_weight_gradient:_POSITIONS",
     "library.movement:_MOST_TASKS",  # the function that it is for is replaced
 }

@@ -22,7 +22,7 @@ from volta_fn.primitives.contraction import ragged_dot_p
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
-from volta_fn.targets.cpu.library.scalar_loops import loop_key
+from volta_fn.targets.cpu.library.scans import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports

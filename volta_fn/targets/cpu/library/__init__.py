@@ -4,9 +4,8 @@ These are gathers, scatters, scans, sorts and windows. In the order in which to 
 
 - `movement` (gathers, scatters and dynamic slices);
 - `sort` (short and long rows by keys, and by NumPy's functions) and `top_k`;
-- `cumulative`;
-- `pooling` (sliding windows);
-- `scalar_loops` (control flow over single numbers).
+- `scans` (cumulative operations, and control flow over single numbers);
+- `pooling` (sliding windows).
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.cpu.library.cumulative import cumulative
 from volta_fn.targets.cpu.library.movement import COPY as COPY
 from volta_fn.targets.cpu.library.movement import dynamic_slice, dynamic_update_slice, gather, scatter
 from volta_fn.targets.cpu.library.pooling import reduce_window, select_and_gather_add, select_and_scatter_add
+from volta_fn.targets.cpu.library.scans import cumulative
 from volta_fn.targets.cpu.library.sort import sort
 from volta_fn.targets.cpu.library.top_k import top_k
 from volta_fn.targets.cpu.routine import Routine
