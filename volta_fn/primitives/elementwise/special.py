@@ -15,7 +15,7 @@ from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise.arithmetic import cos, exp, log, log1p, pow, sign, sin, sqrt, tanh
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, eq, gt, lt, select
-from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplete_beta, incomplete_gamma, special
+from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplete, special
 from volta_fn.primitives.formulas import special as dilogarithm
 from volta_fn.primitives.formulas import special as owen
 
@@ -403,12 +403,12 @@ factorial: Elementwise = elementwise(
 _SHAPE = Domain(0.5, 4.0)
 
 igamma: Elementwise = elementwise(
-    "igamma", formula=incomplete_gamma.gammainc, operands=dtypes.FLOATS,
+    "igamma", formula=incomplete.gammainc, operands=dtypes.FLOATS,
     derivatives=[lambda g, out, a, x: g * igamma_grad_a(a, x), lambda g, out, a, x: g * gamma_density(a, x)],
     domain=_SHAPE, doc="The regularised lower incomplete gamma function.",
 )  # fmt: skip
 igammac: Elementwise = elementwise(
-    "igammac", formula=incomplete_gamma.gammaincc, operands=dtypes.FLOATS,
+    "igammac", formula=incomplete.gammaincc, operands=dtypes.FLOATS,
     derivatives=[lambda g, out, a, x: -g * igamma_grad_a(a, x), lambda g, out, a, x: -g * gamma_density(a, x)],
     domain=_SHAPE, doc="The regularised upper incomplete gamma function.",
 )  # fmt: skip
@@ -445,17 +445,17 @@ def _score_of_gamma(out: Array, a: Array, x: Array) -> Array:
 
 
 gamma_density: Elementwise = elementwise(
-    "gamma_density", formula=incomplete_gamma.gamma_density, operands=dtypes.FLOATS,
+    "gamma_density", formula=incomplete.gamma_density, operands=dtypes.FLOATS,
     derivatives=[_density_by_a, lambda g, out, a, x: g * _score_of_gamma(out, a, x)],
     domain=_SHAPE, doc="x^(a - 1) exp(-x) / gamma(a), the derivative of igamma by x.",
 )  # fmt: skip
 igamma_grad_a: Elementwise = elementwise(
-    "igamma_grad_a", formula=incomplete_gamma.gammainc_grad_a, operands=dtypes.FLOATS,
+    "igamma_grad_a", formula=incomplete.gammainc_grad_a, operands=dtypes.FLOATS,
     derivatives=[undefined("igamma_grad_a", "a"), lambda g, out, a, x: _density_by_a(g, gamma_density(a, x), a, x)],
     domain=_SHAPE, doc="The derivative of igamma by a.",
 )  # fmt: skip
 gamma_pdf: Elementwise = elementwise(
-    "gamma_pdf", formula=incomplete_gamma.gamma_pdf, operands=dtypes.FLOATS,
+    "gamma_pdf", formula=incomplete.gamma_pdf, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, x, a, loc, scale: g * (_score_of_gamma(out * scale, a, (x - loc) / scale) / scale / scale),
         lambda g, out, x, a, loc, scale: _density_by_a(g, out, a, (x - loc) / scale),
@@ -465,7 +465,7 @@ gamma_pdf: Elementwise = elementwise(
     domain=Domain(0.5, 4.0, operands={2: (-1.0, 0.4)}), doc="The density of the gamma distribution at x.",
 )  # fmt: skip
 random_gamma_grad: Elementwise = elementwise(
-    "random_gamma_grad", formula=incomplete_gamma.random_gamma_grad, operands=dtypes.FLOATS,
+    "random_gamma_grad", formula=incomplete.random_gamma_grad, operands=dtypes.FLOATS,
     derivatives=[undefined("random_gamma_grad", "a"), undefined("random_gamma_grad", "the sample")],
     domain=_SHAPE, doc="The derivative of a gamma number by a at a fixed quantile.",
 )  # fmt: skip
@@ -473,7 +473,7 @@ random_gamma_grad: Elementwise = elementwise(
 _SHARE = Domain(0.5, 4.0, operands={2: (0.05, 0.95)})
 
 regularized_incomplete_beta: Elementwise = elementwise(
-    "regularized_incomplete_beta", formula=incomplete_beta.betainc, operands=dtypes.FLOATS,
+    "regularized_incomplete_beta", formula=incomplete.betainc, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, a, b, x: g * betainc_grad_a(a, b, x),
         lambda g, out, a, b, x: g * betainc_grad_b(a, b, x),
@@ -482,7 +482,7 @@ regularized_incomplete_beta: Elementwise = elementwise(
     domain=_SHARE, doc="The regularised incomplete beta function of x.",
 )  # fmt: skip
 regularized_incomplete_beta_complement: Elementwise = elementwise(
-    "regularized_incomplete_beta_complement", formula=incomplete_beta.betaincc, operands=dtypes.FLOATS,
+    "regularized_incomplete_beta_complement", formula=incomplete.betaincc, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, a, b, x: -g * betainc_grad_a(a, b, x),
         lambda g, out, a, b, x: -g * betainc_grad_b(a, b, x),
@@ -501,7 +501,7 @@ def _score_of_beta(a: Array, b: Array, x: Array) -> Array:
 
 
 beta_density: Elementwise = elementwise(
-    "beta_density", formula=incomplete_beta.beta_density, operands=dtypes.FLOATS,
+    "beta_density", formula=incomplete.beta_density, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, a, b, x: _beta_density_by(g, out, _log(x), a, b),
         lambda g, out, a, b, x: _beta_density_by(g, out, _log(1.0 - x), b, a),
@@ -510,7 +510,7 @@ beta_density: Elementwise = elementwise(
     domain=_SHARE, doc="x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative of the incomplete beta function by x.",
 )  # fmt: skip
 beta_pdf: Elementwise = elementwise(
-    "beta_pdf", formula=incomplete_beta.beta_pdf, operands=dtypes.FLOATS,
+    "beta_pdf", formula=incomplete.beta_pdf, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, x, a, b, loc, scale: scaled_slope(g, out, _score_of_beta(a, b, (x - loc) / scale) / scale),
         lambda g, out, x, a, b, loc, scale: _beta_density_by(g, out, _log((x - loc) / scale), a, b),
@@ -522,7 +522,7 @@ beta_pdf: Elementwise = elementwise(
 )  # fmt: skip
 
 nbinom_pmf: Elementwise = elementwise(
-    "nbinom_pmf", formula=incomplete_beta.nbinom_pmf, operands=dtypes.FLOATS,
+    "nbinom_pmf", formula=incomplete.nbinom_pmf, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, k, n, p: scaled_slope(g, out, _log(1.0 - p) + digamma(k + n) - digamma(k + 1.0)),
         lambda g, out, k, n, p: scaled_slope(g, out, _log(p) + digamma_rise(n, k)),
@@ -537,7 +537,7 @@ def _elasticity_of_beta(a: Array, b: Array, x: Array) -> Array:
 
 
 betainc_grad_a: Elementwise = elementwise(
-    "betainc_grad_a", formula=incomplete_beta.betainc_grad_a, operands=dtypes.FLOATS,
+    "betainc_grad_a", formula=incomplete.betainc_grad_a, operands=dtypes.FLOATS,
     derivatives=[
         undefined("betainc_grad_a", "a"), undefined("betainc_grad_a", "b"),
         lambda g, out, a, b, x: _beta_density_by(g, beta_density(a, b, x), log(x), a, b),
@@ -545,7 +545,7 @@ betainc_grad_a: Elementwise = elementwise(
     domain=_SHARE, doc="The derivative of the incomplete beta function by a.",
 )  # fmt: skip
 betainc_grad_b: Elementwise = elementwise(
-    "betainc_grad_b", formula=incomplete_beta.betainc_grad_b, operands=dtypes.FLOATS,
+    "betainc_grad_b", formula=incomplete.betainc_grad_b, operands=dtypes.FLOATS,
     derivatives=[
         undefined("betainc_grad_b", "a"), undefined("betainc_grad_b", "b"),
         lambda g, out, a, b, x: _beta_density_by(g, beta_density(a, b, x), log1p(-x), b, a),

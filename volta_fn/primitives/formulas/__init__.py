@@ -6,6 +6,6 @@ numbers, in float32 and in float64, without branches unless a docstring says oth
 
 In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such, and arithmetic as NumPy
 evaluates it), `exponential` (also logarithms, powers, and operations that are exact), `trigonometric`, `error`, `gamma`,
-`incomplete_gamma`, `incomplete_beta`, `hypergeometric` (with exponential integrals), `special` (Bessel functions and other integrals),
+`incomplete` (gamma and beta functions), `hypergeometric` (with exponential integrals), `special` (Bessel functions and other integrals),
 `complex_numbers` and `ciphers` (random bits).
 """
