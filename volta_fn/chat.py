@@ -26,7 +26,7 @@ from volta_fn.commands import run
 from volta_fn.errors import ArgumentError, CorruptFileError, MissingDependencyError, SerializationError, VoltaError
 from volta_fn.io.gguf import GGUFFile
 from volta_fn.lazy_imports import is_installed, load
-from volta_fn.nn.language.caches import CausalLMCache, FullCache
+from volta_fn.nn.language.layers import CausalLMCache, FullCache
 
 __all__ = ["ChatTemplate", "Conversation", "TextDecoder", "load_tokenizer"]
 

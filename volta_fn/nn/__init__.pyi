@@ -6,7 +6,6 @@ from volta_fn.nn.adapters import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.classification_losses import *
 from volta_fn.nn.filtering import *
-from volta_fn.nn.language.caches import *
 from volta_fn.nn.language.config import *
 from volta_fn.nn.language.continuous_batch import *
 from volta_fn.nn.language.decoder import *

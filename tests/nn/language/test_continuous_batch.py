@@ -13,7 +13,7 @@ from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.language import continuous_batch
-from volta_fn.nn.language.caches import Placement
+from volta_fn.nn.language.layers import Placement
 from volta_fn.nn.layers.multi_head_attention import KeysValues
 
 

@@ -11,9 +11,21 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator, as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.nn.language.caches import CausalLMCache, FullCache, Placement, RollingCache
 from volta_fn.nn.language.config import SLIDING, CausalLMConfig
-from volta_fn.nn.language.layers import Cache, DecoderAttention, DecoderMLP, Projection, Rotation, SparseMLP, norm_of, rotary_rotation
+from volta_fn.nn.language.layers import (
+    Cache,
+    CausalLMCache,
+    DecoderAttention,
+    DecoderMLP,
+    FullCache,
+    Placement,
+    Projection,
+    RollingCache,
+    Rotation,
+    SparseMLP,
+    norm_of,
+    rotary_rotation,
+)
 from volta_fn.nn.layers.arguments import check_sizes
 from volta_fn.nn.layers.linear import Embedding
 from volta_fn.nn.module import Module, static

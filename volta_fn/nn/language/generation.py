@@ -13,9 +13,9 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit import jit
-from volta_fn.nn.language.caches import CausalLMCache
 from volta_fn.nn.language.config import CausalLMConfig
 from volta_fn.nn.language.decoder import CausalLM
+from volta_fn.nn.language.layers import CausalLMCache
 from volta_fn.nn.language.samplers import Sampler
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.scipy.special.exponential import log_softmax, softmax
