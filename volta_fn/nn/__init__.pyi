@@ -13,7 +13,6 @@ from volta_fn.nn.language.generation import *
 from volta_fn.nn.language.layers import *
 from volta_fn.nn.language.samplers import *
 from volta_fn.nn.layers.containers import *
-from volta_fn.nn.layers.conv import *
 from volta_fn.nn.layers.linear import *
 from volta_fn.nn.layers.multi_head_attention import *
 from volta_fn.nn.layers.normalization import *

@@ -17,8 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.function import jit
 from volta_fn.nn.language.layers import Experts, Projection
-from volta_fn.nn.layers.conv import Conv1d, Conv2d, Conv3d
-from volta_fn.nn.layers.linear import Embedding, Linear
+from volta_fn.nn.layers.linear import Conv1d, Conv2d, Conv3d, Embedding, Linear
 from volta_fn.nn.module import Module
 from volta_fn.nn.quantized_array import (
     QuantizedArray,

@@ -18,8 +18,7 @@ from volta_fn.dtypes import FLOATS, accumulator, finfo
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.activations import standardize
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, check_dtype, check_features, check_sizes, is_integer
-from volta_fn.nn.layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from volta_fn.nn.layers.linear import Linear
+from volta_fn.nn.layers.linear import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Linear
 from volta_fn.nn.module import Module, apply, split_state, static
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.convolution import Ints
