@@ -19,7 +19,6 @@ TESTED_ELSEWHERE = {
     "__main__": "test_commands.py",  # the list of commands
     "dlpack": "core/arrays/test_dlpack.py",  # functions of `core.arrays.memory`, by JAX's names
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
-    "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
 }
 
 #: Folders of tests across subjects, which tests/README.md describes.

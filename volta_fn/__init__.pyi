@@ -77,8 +77,11 @@ from volta_fn.core.refs import empty_ref as empty_ref
 from volta_fn.core.refs import free_ref as free_ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.staging import ensure_compile_time_eval as ensure_compile_time_eval
 from volta_fn.core.staging import eval_shape as eval_shape
 from volta_fn.core.staging import make_jaxpr as make_jaxpr
+from volta_fn.core.staging import named_call as named_call
+from volta_fn.core.staging import named_scope as named_scope
 from volta_fn.doctor import doctor as doctor
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
 from volta_fn.inspection.explain import explain as explain
@@ -88,9 +91,6 @@ from volta_fn.jit import jit as jit
 from volta_fn.jit.cache import clear_caches as clear_caches
 from volta_fn.jit.cache import set_memory_limit as set_memory_limit
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
-from volta_fn.scopes import ensure_compile_time_eval as ensure_compile_time_eval
-from volta_fn.scopes import named_call as named_call
-from volta_fn.scopes import named_scope as named_scope
 from volta_fn.sharding import pmap as pmap
 from volta_fn.sharding import shard_map as shard_map
 from volta_fn.transforms.checkpoint import checkpoint as checkpoint

@@ -12,7 +12,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import config, errors, lax
-from volta_fn.scopes import named_call, named_scope
+from volta_fn.core.staging import named_call, named_scope
 
 
 def test_infinities_are_refused_if_asked_for() -> None:

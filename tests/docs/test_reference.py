@@ -25,7 +25,7 @@ sys.path.remove(str(EXTENSIONS))
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit", "inspection"}
 #: Modules of `compat` whose names the reference has elsewhere.
 JAX_NAMES = {"foreign_functions", "internals", "process", "refused"}
-OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "scopes", "typing", "dlpack"}
+OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "typing", "dlpack"}
 OWN_PAGES = {"__main__", "errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import monitoring, scopes
+from volta_fn import monitoring
+from volta_fn.core import staging
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.extend import core, dtypes, functions
 from volta_fn.extend import interpreters as pe
@@ -123,7 +124,7 @@ def test_the_current_trace_is_recognised() -> None:
 def test_known_values_are_computed_at_once_and_tracers_traced() -> None:
     @vf.jit
     def f(x):
-        with scopes.ensure_compile_time_eval():
+        with staging.ensure_compile_time_eval():
             count, doubled = int(jnp.arange(3).sum()), 2 * x
         return doubled + count
 
