@@ -34,7 +34,7 @@ LAYERS = [
     {"numpy", "lax", "random", "scipy", "ops", "image", "sharding", "distributed"},
     {"nn", "optim", "io", "data", "vision", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx", "chat"},
-    {"__main__", "dlpack", "doctor", "launch", "profiler", "typing"},
+    {"__main__", "dlpack", "doctor", "launch", "profiler"},
     {"compat", "debug", "experimental", "example_libraries", "extend"},
     {"jax"},
 ]

@@ -1,4 +1,4 @@
-"""Arguments of this package's functions: conversion to arrays, promotion, axes.
+"""Arguments of this package's functions: their types, conversion to arrays, promotion, axes.
 
 Arrays, tracers, NumPy arrays and scalars are accepted. Lists and tuples are refused as in JAX, because converting one element by
 element is slow and hides mistakes; `asarray` converts them.
@@ -7,7 +7,7 @@ element is slow and hides mistakes; `asarray` converts them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias, Union
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from volta_fn.core.aval import check_promotion
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.lax import Precision
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 
 Axis = int | Sequence[int] | None
@@ -195,3 +196,24 @@ def is_complex(a: Array) -> bool:
 def is_inexact(a: Array) -> bool:
     """Return True if the elements are floating-point or complex, stored ones too."""
     return a.dtype in dtypes.INEXACT or a.dtype in dtypes.STORAGE_FLOATS
+
+
+# Types for annotations, by the names of `jax.typing`.
+
+
+class SupportsDType(Protocol):
+    """An object with a dtype."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype."""
+
+
+#: Values that functions accept as arrays: arrays, NumPy's arrays and scalars, Python's numbers.
+ArrayLike: TypeAlias = Union[Array, np.ndarray, np.bool_, np.number, bool, int, float, complex]  # noqa: UP007  # read by isinstance, too
+
+#: Specifications of a dtype: its name, a scalar type, a dtype, or an object that has one.
+DTypeLike: TypeAlias = Union[str, type[Any], np.dtype, SupportsDType]  # noqa: UP007
+
+#: Specifications of the precision of products.
+PrecisionLike: TypeAlias = Union[str, Precision, tuple[str, str], tuple[Precision, Precision], None]  # noqa: UP007
