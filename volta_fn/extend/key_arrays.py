@@ -1,0 +1,155 @@
+"""Functions of `jax.numpy` and `jax.lax` that move or compare elements, also of arrays of random keys.
+
+The words of a key lie along a last dimension of the data, and all move alike: `of_keys` maps such a function over them. The functions of
+`jax.lax` have names that begin with ``lax_`` here.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax as _lax
+from volta_fn import numpy as _numpy
+from volta_fn import tree
+from volta_fn.errors import ArgumentTypeError, DTypeError
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim
+from volta_fn.random.keys import KeyType, PRNGKeyArray, wrap_key_data
+from volta_fn.transforms.vmap import vmap
+
+
+def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function that moves elements of arrays move keys as well.
+
+    >>> import volta_fn as vf
+    >>> of_keys(vf.numpy.stack)([vf.random.key(0), vf.random.key(1)]).shape
+    (2,)
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("dtype"), KeyType):
+            dtype = kwargs["dtype"]
+            if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
+                keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
+                if keys.dtype != dtype:
+                    raise DTypeError(f"keys of the type {keys.dtype} are none of the type {dtype}")
+                return keys
+            words = call(*args, **{**kwargs, "dtype": np.uint32})
+            return wrap_key_data(broadcast_in_dim(words, (*words.shape, dtype.words), range(words.ndim)), dtype=dtype)
+        try:
+            return function(*args, **kwargs)
+        except (ArgumentTypeError, DTypeError):
+            leaves, structure = tree.flatten((args, kwargs), is_leaf=_is_key)
+            if not any(map(_is_key, leaves)):
+                raise
+        return _mapped(function, leaves, structure)
+
+    return call
+
+
+def of_two_keys(function: Callable[..., Any], of_keys: Callable[[PRNGKeyArray, PRNGKeyArray], Any]) -> Callable[..., Any]:
+    """Let a comparison of arrays compare keys as well, by another function.
+
+    >>> import volta_fn as vf
+    >>> of_two_keys(vf.numpy.equal, lambda x, y: x == y)(vf.random.key(0), vf.random.key(1))
+    Array(False, dtype=bool)
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return of_keys(*args[:2]) if len(args) > 1 and _is_key(args[0]) and _is_key(args[1]) else function(*args, **kwargs)
+
+    return call
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, PRNGKeyArray)
+
+
+def _mapped(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
+    def call_on_words(*words: Any) -> Any:
+        following = iter(words)
+        args, kwargs = tree.unflatten(structure, [next(following) if _is_key(leaf) else leaf for leaf in leaves])
+        return function(*args, **kwargs)
+
+    impl = next(leaf._impl for leaf in leaves if _is_key(leaf))
+    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(call_on_words, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))
+
+
+#: The prefix of names of `jax.lax` here; others are names of `jax.numpy`.
+_LAX = "lax_"
+
+_COMPARISONS = {
+    "allclose": lambda x, y: (x == y).all(),
+    "array_equal": lambda x, y: (x == y).all() if x.shape == y.shape else _numpy.array(False),
+    "equal": operator.eq,
+    "isclose": operator.eq,
+    "not_equal": operator.ne,
+}
+
+
+def vectorize(
+    pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
+) -> Callable[..., Any]:
+    """Vectorise a function of scalars, or of the core dimensions in `signature`.
+
+    An array of keys is one of scalars.
+
+    >>> import volta_fn as vf
+    >>> keys = vf.random.split(vf.random.key(0), 3)
+    >>> vectorize(lambda key: vf.random.normal(key, (2,)), signature="()->(n)")(keys).shape
+    (3, 2)
+    """
+    plain = _numpy.vectorize(pyfunc, excluded=excluded, signature=signature)
+
+    @functools.wraps(pyfunc)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        impls = {i: x._impl for i, x in enumerate(args) if isinstance(x, PRNGKeyArray) and i not in excluded}
+        if not impls:
+            return plain(*args, **kwargs)
+
+        def of_words(*values: Any, **named: Any) -> Any:
+            return pyfunc(*[PRNGKeyArray(x, impls[i]) if i in impls else x for i, x in enumerate(values)], **named)
+
+        mapped = [i for i in range(len(args)) if i not in excluded]
+        inputs, arrow, outputs = (signature or f"{','.join(['()'] * len(mapped))}->()").partition("->")
+        cores = re.findall(r"\(([^)]*)\)", inputs)
+        if len(cores) == len(mapped):  # else `vectorize` says what is wrong
+            inputs = ",".join(
+                f"({','.join(filter(None, (core.strip(), 'words_of_key')))})" if i in impls else f"({core})"
+                for i, core in zip(mapped, cores, strict=True)
+            )
+        words = [x._data if i in impls else x for i, x in enumerate(args)]
+        return _numpy.vectorize(of_words, excluded=excluded, signature=inputs + arrow + outputs)(*words, **kwargs)
+
+    return call
+
+
+def reshape(a: Any, shape: Any, order: Any = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
+    """Return the elements in another shape.
+
+    A NumPy array stays one, so that its elements stay known where a function is traced.
+
+    >>> reshape(np.arange(4), (2, 2))
+    array([[0, 1],
+           [2, 3]])
+    """
+    if isinstance(a, (np.ndarray, np.generic)) and out_sharding is None:
+        return a.reshape(shape, order=order)
+    return of_keys(_numpy.reshape)(a, shape, order, copy=copy, out_sharding=out_sharding)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    if name.startswith(_LAX):
+        return of_keys(getattr(_lax, name.removeprefix(_LAX)))
+    if name in _COMPARISONS:
+        return of_two_keys(getattr(_numpy, name), _COMPARISONS[name])
+    return of_keys(getattr(_numpy, name))
