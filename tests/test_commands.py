@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from volta_fn.__main__ import COMMANDS
-from volta_fn.commands import BROKEN_PIPE
+from volta_fn.signals import BROKEN_PIPE
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
@@ -27,7 +27,7 @@ def test_commands_end_quietly_when_nobody_reads(command: str) -> None:
 
 
 def test_the_status_is_that_of_the_command() -> None:
-    code = "from volta_fn.commands import run; run(lambda: print('read') or 3)"
+    code = "from volta_fn.signals import run; run(lambda: print('read') or 3)"
     completed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     assert (completed.returncode, completed.stdout) == (3, "read\n")
 

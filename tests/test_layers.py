@@ -23,7 +23,7 @@ PACKAGE = ROOT / "volta_fn"
 
 #: The layers, lowest first. A module imports from its own layer and those before it.
 LAYERS = [
-    {"settings", "source", "errors", "interrupts", "lazy_imports", "tracebacks", "advice", "commands", "dtypes", "tree"},
+    {"settings", "source", "errors", "signals", "lazy_imports", "tracebacks", "advice", "dtypes", "tree"},
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},

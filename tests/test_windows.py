@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from volta_fn import commands, data, launch
+from volta_fn import data, launch, signals
 from volta_fn.data import loader as loaders
 from volta_fn.runtime import caches
 
@@ -99,16 +99,16 @@ def test_processes_are_ended_by_taskkill(windows: pytest.MonkeyPatch) -> None:
 
 
 def test_an_invalid_argument_is_a_closed_pipe(windows: pytest.MonkeyPatch) -> None:
-    assert commands.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument"))
-    assert commands.is_broken_pipe(BrokenPipeError())
-    assert not commands.is_broken_pipe(OSError(errno.ENOSPC, "No space left on device"))
+    assert signals.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument"))
+    assert signals.is_broken_pipe(BrokenPipeError())
+    assert not signals.is_broken_pipe(OSError(errno.ENOSPC, "No space left on device"))
     windows.setattr(sys, "platform", "linux")
-    assert not commands.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument"))
+    assert not signals.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument"))
 
 
 def test_signs_that_a_code_page_lacks_are_replaced() -> None:
     """A pipe has the system's code page there, in which "→" has no place."""
-    program = "from volta_fn.commands import run; run(lambda: print('a → b'))"
+    program = "from volta_fn.signals import run; run(lambda: print('a → b'))"
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=False)
     assert (completed.returncode, completed.stdout.strip()) == (0, b"a ? b")

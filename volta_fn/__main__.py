@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from volta_fn.advice import closest
-from volta_fn.commands import run
 from volta_fn.inspection.explanation import aligned
+from volta_fn.signals import run
 
 #: The commands, and what they do.
 COMMANDS = {

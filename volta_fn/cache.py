@@ -15,9 +15,9 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-from volta_fn.commands import run
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
+from volta_fn.signals import run
 
 __all__ = ["CacheState", "clear", "show", "verify"]
 

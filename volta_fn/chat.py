@@ -22,11 +22,11 @@ import numpy as np
 
 from volta_fn import io, nn, random
 from volta_fn import numpy as vnp
-from volta_fn.commands import run
 from volta_fn.errors import ArgumentError, CorruptFileError, MissingDependencyError, SerializationError, VoltaError
 from volta_fn.io.gguf import GGUFFile
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.nn.language.layers import CausalLMCache, FullCache
+from volta_fn.signals import run
 
 __all__ = ["ChatTemplate", "Conversation", "TextDecoder", "load_tokenizer"]
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.commands import run
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.devices.device import Device, available_devices
 from volta_fn.errors import VoltaError
@@ -26,6 +25,7 @@ from volta_fn.runtime.compiling import lacks_compiler, may_compile
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.threads import thread_count
 from volta_fn.settings import value_of
+from volta_fn.signals import run
 
 # Checks.
 

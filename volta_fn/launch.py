@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from volta_fn.commands import discard_output, is_broken_pipe, run
 from volta_fn.distributed.watch import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
 from volta_fn.runtime.caches import user
 from volta_fn.runtime.threads import cpu_count
+from volta_fn.signals import discard_output, is_broken_pipe, run
 
 #: A line of Open MPI with its process, and of MPICH.
 _TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)

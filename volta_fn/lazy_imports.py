@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from volta_fn.errors import SerializationError
-from volta_fn.interrupts import deferred_interrupts
+from volta_fn.signals import deferred_interrupts
 
 # The statements of stubs, each with an example.
 

@@ -27,7 +27,7 @@ INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "
 JAX_NAMES = {"foreign_functions", "internals", "process", "refused"}
 OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "dlpack"}
 OWN_PAGES = {"__main__", "errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
-PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
+PRIVATE = {"settings", "source", "signals", "lazy_imports", "tracebacks", "advice"}
 
 
 def test_every_public_module_has_a_page() -> None:

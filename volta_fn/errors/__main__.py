@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from volta_fn.advice import closest
-from volta_fn.commands import run
+from volta_fn.signals import run
 
 INDEX = Path(__file__).with_name("index.md")
 

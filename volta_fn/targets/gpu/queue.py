@@ -18,8 +18,8 @@ import numpy as np
 
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError
-from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.settings import value_of
+from volta_fn.signals import Lock, deferred_interrupts
 from volta_fn.targets.gpu.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
 from volta_fn.targets.gpu.memory import Block, Pool
 

@@ -28,11 +28,11 @@ from typing import IO, Any, NamedTuple
 
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, VoltaError
-from volta_fn.interrupts import deferred_interrupts
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import cpu_count, on_own_thread
+from volta_fn.signals import deferred_interrupts
 from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions

@@ -1,4 +1,4 @@
-"""Defer Ctrl-C while an exception would do harm.
+"""Ctrl-C, deferred while an exception would do harm, and commands whose output nobody reads.
 
 An exception between two statements could lose commands that are being submitted to a GPU; one in a callback of a library is swallowed;
 and registrations of a module remain when its import is interrupted. The handler of SIGINT runs after such a section.
@@ -7,11 +7,15 @@ and registrations of a module remain when its import is interrupted. The handler
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import errno
+import io
 import os
+import sys
 import threading
+from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 #: `signal.getsignal` and `signal.signal` without the search for the handler in an enumeration: 0.5 µs instead of 8 µs.
 get_handler, set_handler, valid_signals = _signal.getsignal, _signal.signal, _signal.valid_signals
@@ -95,3 +99,43 @@ class Lock:
     def keep(self, timeout: float) -> bool:
         """Acquire the lock for good, unless another thread holds it for `timeout` seconds."""
         return self._lock.acquire(timeout=timeout)
+
+
+# The package's commands, `python -m volta_fn.…`, which end by SIGPIPE if nobody reads their output.
+
+#: The exit status of a command that SIGPIPE has ended, as shells report it.
+BROKEN_PIPE = 141
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command and exit with its status.
+
+    If its output goes to a program that has ended, as in ``… | head``, it ends silently with the status `BROKEN_PIPE`.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # of Windows, where it is a pipe or a file
+            stream.reconfigure(errors="replace")
+    try:
+        status = main()
+        sys.stdout.flush()
+    except OSError as error:
+        if not is_broken_pipe(error):
+            raise
+        discard_output()
+        status = BROKEN_PIPE
+    sys.exit(status)
+
+
+def is_broken_pipe(error: OSError) -> bool:
+    """Return True if nobody reads; Windows calls that an invalid argument."""
+    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+
+
+def discard_output() -> None:
+    """Discard all further output.
+
+    Otherwise Python fails again when it flushes the output at exit.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from volta_fn.interrupts import InterruptDeferral
 from volta_fn.lazy_imports import load
+from volta_fn.signals import InterruptDeferral
 
 pytestmark = pytest.mark.usefixtures("default_interrupt_handler")
 
