@@ -90,7 +90,7 @@ from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit
 from volta_fn.jit.cache import clear_caches as clear_caches
 from volta_fn.jit.cache import set_memory_limit as set_memory_limit
-from volta_fn.primitives.callbacks import pure_callback as pure_callback
+from volta_fn.primitives.call import pure_callback as pure_callback
 from volta_fn.sharding import pmap as pmap
 from volta_fn.sharding import shard_map as shard_map
 from volta_fn.transforms.checkpoint import checkpoint as checkpoint

@@ -37,7 +37,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, CallbackError, Sha
 from volta_fn.jit.cache import clear_caches
 from volta_fn.nn.module import unfolding
 from volta_fn.primitives.array_operations.ref_views import RefView
-from volta_fn.primitives.callbacks import debug_callback
+from volta_fn.primitives.call import debug_callback
 from volta_fn.settings import current
 from volta_fn.source import is_internal
 
@@ -47,7 +47,7 @@ from volta_fn.source import is_internal
 def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     """Call ``callback(*args, **kwargs)`` with the arrays' values at run time.
 
-    See `volta_fn.primitives.callbacks.debug_callback`.
+    See `volta_fn.primitives.call.debug_callback`.
 
     >>> import volta_fn as vf
     >>> seen = []

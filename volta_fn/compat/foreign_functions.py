@@ -25,7 +25,7 @@ from volta_fn import dtypes
 from volta_fn.core.arrays.array import as_value, aval_of
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExecutionError, UnsupportedError
-from volta_fn.primitives.callbacks import io_callback, pure_callback
+from volta_fn.primitives.call import io_callback, pure_callback
 
 # The structures of the interface. Each begins with its size and a list of extensions, which is empty here.
 

@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import STORAGE
-from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.call import pure_callback_p
 from volta_fn.primitives.collectives import psum_done_p
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p

@@ -8,4 +8,4 @@ from volta_fn.experimental import pallas as pallas
 from volta_fn.experimental import random as random
 from volta_fn.experimental import sparse as sparse
 from volta_fn.experimental import xla_metadata as xla_metadata
-from volta_fn.primitives.callbacks import io_callback as io_callback
+from volta_fn.primitives.call import io_callback as io_callback

@@ -26,7 +26,7 @@ from volta_fn.extend.core import LoweringContext as LoweringContext
 from volta_fn.extend.core import Primitive as UserPrimitive
 from volta_fn.extend.core import Rule, Rules
 from volta_fn.extend.functions import WrappedFun
-from volta_fn.primitives.callbacks import pure_callback
+from volta_fn.primitives.call import pure_callback
 from volta_fn.primitives.data_movement.movement import expand_dims, instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.random.keys import PRNGKeyArray, key_data

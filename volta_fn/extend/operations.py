@@ -18,7 +18,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.activations import one_hot_of_numbers
-from volta_fn.primitives.callbacks import io_callback
+from volta_fn.primitives.call import io_callback
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
 from volta_fn.transforms.custom_derivatives import custom_jvp
 

@@ -17,8 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, process_axes, program_cache, reads_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import attention_p, optimization_barrier_p
-from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.call import attention_p, optimization_barrier_p, pure_callback_p
 from volta_fn.primitives.collectives import (
     all_gather_p,
     all_to_all_p,

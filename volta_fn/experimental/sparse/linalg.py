@@ -14,7 +14,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, DTypeError, MissingDependencyError, ShapeError
 from volta_fn.experimental.sparse.matrices import CSR
 from volta_fn.lazy_imports import is_installed, load
-from volta_fn.primitives.callbacks import pure_callback
+from volta_fn.primitives.call import pure_callback
 
 __all__ = ["lobpcg_standard", "spsolve"]
 

@@ -49,7 +49,7 @@ from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
 from volta_fn.optim.transforms.second_moments import ScaleByAdamState, ScaleByBeliefState, over_root, scale_by_adam, zero_moments
 from volta_fn.optim.tree_utils import tree_random_like, tree_size, tree_sum
-from volta_fn.primitives.callbacks import debug_callback
+from volta_fn.primitives.call import debug_callback
 from volta_fn.transforms.grad import grad, jvp
 
 __all__ = [

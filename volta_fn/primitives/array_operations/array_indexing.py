@@ -19,7 +19,7 @@ from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
-from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.call import debug_callback_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, canonical_index, gather, gather_p
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, expand_dims, iota, reshape, rev
@@ -36,9 +36,6 @@ from volta_fn.source import user_location
 #
 # A compiled program cannot raise by itself: it moves an index out of range inside, drops the update, or gives NaN. With the variable set
 # while a function is traced, its program calls back to Python with each index, which costs time, and raises.
-
-#: Loaded when a check is traced: it depends on indexing.
-_CALLBACKS = deferred("volta_fn.primitives.callbacks")
 
 
 def checks_indices() -> bool:
@@ -73,7 +70,7 @@ def check_indices(indices: Array, low: int, high: int, message: str, ignored: in
     if is_concrete(indices):
         check(np.asarray(indices))
     elif checks_indices():
-        bind(_CALLBACKS.debug_callback_p, indices, callback=check)
+        bind(debug_callback_p, indices, callback=check)
 
 
 # Parsing of index expressions ``x[…]`` into checked entries.

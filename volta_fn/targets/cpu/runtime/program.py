@@ -24,7 +24,7 @@ from volta_fn.core.devices.device import Executable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.call import pure_callback_p
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.internals.fastcall import MOST_OPERANDS, MOST_RESULTS, ProgramWord, Status, release
 from volta_fn.runtime.internals.result_allocator import LARGE
