@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.data.transforms import RandomTransform
+from volta_fn.data.dataset import RandomTransform
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.activations import one_hot
 from volta_fn.numpy.arguments import INDEX, operand
