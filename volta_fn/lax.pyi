@@ -223,5 +223,5 @@ from volta_fn.scipy.special.gamma_family import igammac as igammac
 from volta_fn.scipy.special.gamma_family import random_gamma_grad as random_gamma_grad
 from volta_fn.transforms.implicit import custom_linear_solve as custom_linear_solve
 from volta_fn.transforms.implicit import custom_root as custom_root
-from volta_fn.transforms.reduced_precision import reduce_precision as reduce_precision
+from volta_fn.transforms.implicit import reduce_precision as reduce_precision
 from volta_fn.transforms.vmap import map as map

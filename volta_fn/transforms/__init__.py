@@ -9,8 +9,8 @@ Importing this package registers the rules of calls and control flow, so every t
 - the rules of primitives that call sub-programs, whose programs are cached on the original ones: `call_rules` (how rules split, reorder and
   compose programs, what a call saves for its derivative, and the rules of `jit` and attention, which compilers inline or have routines for)
   and `control_flow_rules` (`scan`, `while_loop` and `cond`);
-- functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, `implicit` (solvers and
-  linear functions), and `reduced_precision`, which is made of these;
+- functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, and `implicit` (solvers,
+  linear functions, and rounding to fewer bits, which is made of these);
 - `checkpoint`: recomputation in the backward pass.
 """
 
