@@ -11,7 +11,6 @@ from volta_fn.nn.language.continuous_batch import *
 from volta_fn.nn.language.decoder import *
 from volta_fn.nn.language.generation import *
 from volta_fn.nn.language.layers import *
-from volta_fn.nn.language.samplers import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.linear import *
 from volta_fn.nn.layers.multi_head_attention import *

@@ -15,9 +15,8 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, config_of, rounded_size
+from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, config_of, greedy, rounded_size
 from volta_fn.nn.language.layers import CausalLMCache, PagedCache
-from volta_fn.nn.language.samplers import greedy
 from volta_fn.nn.layers.arguments import check_sizes, is_integer
 
 __all__ = ["ContinuousBatch", "NewToken"]
