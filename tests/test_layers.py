@@ -121,7 +121,7 @@ def imports_upward(module: str) -> list[str]:
 
 
 #: What only the pipeline calls. A target's own `target.py` may import passes, to list them.
-COMPILER_INSIDE = tuple(f"volta_fn.compiler.{name}" for name in ("pipeline", "passes", "fusion", "lowering"))
+COMPILER_INSIDE = tuple(f"volta_fn.compiler.{name}" for name in ("pipeline", "passes", "fusion", "node_passes", "lowering"))
 
 
 def calls_the_compiler(module: str) -> list[str]:

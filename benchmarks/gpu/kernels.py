@@ -23,7 +23,7 @@ import volta_fn.numpy as jnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.bench import WAKING, Bench
 from volta_fn import nn
-from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.ir.kernel import Kernel, KernelCall, interpret
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import inline_calls

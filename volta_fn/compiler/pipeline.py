@@ -13,11 +13,11 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.fusion.node_passes import drop_aliases, split_concatenations
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.kernel import FusedProgram, ProgramNode, simplify_nested
 from volta_fn.compiler.lowering import as_kernel
+from volta_fn.compiler.node_passes import drop_aliases, split_concatenations
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
 from volta_fn.compiler.passes.expansions import (
     expand_interior_padding,

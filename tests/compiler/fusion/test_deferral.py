@@ -9,8 +9,8 @@ import numpy as np
 import volta_fn as vf
 from tests.compiler.ir.oracle import SimpleTarget, fuse_function, run
 from volta_fn.compiler.contractions import contraction_of
-from volta_fn.compiler.fusion.node_passes import DeferralPolicy, defer_products, defer_small_kernels
 from volta_fn.compiler.ir.kernel import DefUse, FusedProgram, KernelCall
+from volta_fn.compiler.node_passes import DeferralPolicy, defer_products, defer_small_kernels
 
 X = np.ones((4, 4), np.float32)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.compiler.ir.oracle import fuse_function, run
-from volta_fn.compiler.fusion.node_passes import duplicate_outputs
 from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall
+from volta_fn.compiler.node_passes import duplicate_outputs
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr
 
 X = np.arange(6, dtype=np.float32)

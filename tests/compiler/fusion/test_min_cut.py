@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from volta_fn.compiler.fusion.groups import minimum_cut
+from volta_fn.compiler.fusion_groups import minimum_cut
 
 
 def separates(cut: set[int], below: dict[int, list[int]], tops: list[int]) -> bool:

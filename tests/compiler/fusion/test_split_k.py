@@ -9,8 +9,8 @@ import pytest
 
 from tests.compiler.ir.oracle import SimpleTarget, fuse_function, run, run_item
 from volta_fn.compiler.contractions import contraction_of
-from volta_fn.compiler.fusion.node_passes import split_k_into_consumers
 from volta_fn.compiler.ir.kernel import FusedProgram, KernelCall
+from volta_fn.compiler.node_passes import split_k_into_consumers
 from volta_fn.core.jaxpr import Literal
 
 RNG = np.random.default_rng(0)

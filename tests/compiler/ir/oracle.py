@@ -9,7 +9,7 @@ import numpy as np
 
 import volta_fn as vf
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, check_kernel, interpret, writes
 from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation, Literal, inline_calls

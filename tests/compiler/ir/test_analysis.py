@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable
 from volta_fn.compiler.target import Target
 

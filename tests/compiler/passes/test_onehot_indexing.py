@@ -11,7 +11,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.ir import oracle
 from volta_fn import nn
-from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing
 from volta_fn.compiler.pipeline import simplify

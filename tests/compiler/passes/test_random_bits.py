@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 from tests.compiler.ir import oracle
 from volta_fn import random
-from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.fusion import fuse
 from volta_fn.compiler.passes.expansions import expand_random_bits
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.primitives.random import random_bits, threefry2x32

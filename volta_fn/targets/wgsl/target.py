@@ -8,14 +8,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
-from volta_fn.compiler.fusion.node_passes import (
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.node_passes import (
     DeferralPolicy,
     defer_products,
     defer_small_kernels,
     duplicate_outputs,
     split_k_into_consumers,
 )
-from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import (
     expand_cholesky,

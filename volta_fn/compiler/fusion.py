@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from volta_fn.compiler.fusion.groups import Comparison, Group, Union, comparisons, recompute, union_of, union_of_columns
+from volta_fn.compiler.fusion_groups import Comparison, Group, Union, comparisons, recompute, union_of, union_of_columns
 from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
