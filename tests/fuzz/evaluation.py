@@ -20,7 +20,7 @@ from volta_fn.compiler.passes import expansions
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE
-from volta_fn.runtime.internals.threads import silenced
+from volta_fn.runtime.native_calls import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 
 #: Primitives whose results are exact for operands of any dtype.

@@ -15,7 +15,7 @@ from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, Target, TargetCapabilities
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var, sub_jaxprs
 from volta_fn.jit.eager import PIPELINE
-from volta_fn.runtime.internals.threads import silenced
+from volta_fn.runtime.native_calls import silenced
 from volta_fn.targets.cpu.target import CpuTarget
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.target import WgslTarget

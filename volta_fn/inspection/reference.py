@@ -14,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE
 from volta_fn.primitives.loops import cond_p, while_p
-from volta_fn.runtime.internals.threads import silenced
+from volta_fn.runtime.native_calls import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 
 # An equation in 64-bit floats, and how far from it a narrower dtype may be.

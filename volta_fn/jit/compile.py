@@ -179,7 +179,7 @@ def operations_of(eqn: Equation) -> int:
 
 # Compiled programs, as functions of arrays.
 
-_RESULT_ALLOCATOR = deferred("volta_fn.runtime.internals.result_allocator")
+_RESULT_ALLOCATOR = deferred("volta_fn.runtime.result_allocator")
 #: References to a donated buffer that nothing else uses: those of the lists `buffers` and `donated_buffers` of `_donating`, and
 #: the argument of getrefcount.
 _EXCLUSIVE_REFERENCES = 3

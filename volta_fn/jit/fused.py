@@ -26,7 +26,7 @@ from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature
 from volta_fn.runtime.compiling import Repeated, shares_memory
-from volta_fn.runtime.internals.threads import silenced_in_context
+from volta_fn.runtime.native_calls import silenced_in_context
 from volta_fn.settings import current as settings
 
 # Functions that make a view again, from its layout in memory.

@@ -18,9 +18,9 @@ import numpy as np
 from volta_fn.core.caches import Finalized
 from volta_fn.errors import CompilerError
 from volta_fn.lazy_imports import is_installed, load
-from volta_fn.runtime.internals.result_allocator import numpy_function
-from volta_fn.runtime.internals.threads import emit, parse, run_passes
 from volta_fn.runtime.llvm.host import Host, bind_half_rounding, host, llvm
+from volta_fn.runtime.native_calls import emit, parse, run_passes
+from volta_fn.runtime.result_allocator import numpy_function
 from volta_fn.runtime.threads import thread_count
 
 # Functions of NumPy, and of SciPy's BLAS and LAPACK, that machine code calls.

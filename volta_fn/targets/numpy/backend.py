@@ -32,7 +32,7 @@ from volta_fn.primitives.linalg import solvers, spectral
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.primitives.scan import scan_p
-from volta_fn.runtime.internals.threads import silenced, silenced_in_context
+from volta_fn.runtime.native_calls import silenced, silenced_in_context
 from volta_fn.source import parameter_names
 from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reductions
 from volta_fn.targets.numpy.memory import give, take, workspace

@@ -24,7 +24,7 @@ from volta_fn.errors import OutOfMemoryError
 from volta_fn.primitives.call import optimization_barrier_p
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
-from volta_fn.runtime.internals.threads import silenced
+from volta_fn.runtime.native_calls import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.commands import (
     BufferRange,

@@ -16,7 +16,7 @@ import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError, CompilerError
-from volta_fn.runtime.internals.fastcall import Status
+from volta_fn.runtime.fastcall import Status
 from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime.program import Program
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from volta_fn.runtime.internals import system
-from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, Status, make_entry, write_entry
-from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
-from volta_fn.runtime.internals.threads import reset_affinity, write_affinity
+from volta_fn.runtime import system
+from volta_fn.runtime.fastcall import Addresses, FunctionMaker, Status, make_entry, write_entry
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
+from volta_fn.runtime.native_calls import reset_affinity, write_affinity
+from volta_fn.runtime.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.threads import thread_count
 from volta_fn.targets.cpu.routine import SignalWord, handle_signals, signal_status, signals_of
 from volta_fn.targets.cpu.runtime import artifact

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from volta_fn.runtime.internals import threads
+from volta_fn.runtime import native_calls
 from volta_fn.runtime.llvm.text import Module
 
 
@@ -15,7 +15,7 @@ def test_without_linuxs_functions_nothing_is_called(monkeypatch: pytest.MonkeyPa
     for platform in (sys.platform, "darwin"):
         monkeypatch.setattr(sys, "platform", platform)
         module = Module()
-        threads.write_affinity(module)
+        native_calls.write_affinity(module)
         texts.append(str(module))
     assert "sched_getcpu" not in texts[1] and "call" not in texts[1]
     assert all(f"@{name}()" in texts[1] for name in ("register_worker", "exclude_current_cpu"))

@@ -11,8 +11,8 @@ import volta_fn as vf
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError
-from volta_fn.runtime.internals import fastcall
-from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
+from volta_fn.runtime import fastcall
+from volta_fn.runtime.fastcall import CtypesEntry, FastcallEntry
 from volta_fn.targets.cpu.runtime import executor
 from volta_fn.targets.cpu.runtime.program import Program
 

@@ -1,4 +1,4 @@
-"""Threads: CPU affinity, calls without the interpreter lock, NumPy's error state."""
+"""Calls of native code: CPU affinity, no interpreter lock, NumPy's error state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.runtime.internals.result_allocator import out_of_memory
 from volta_fn.runtime.llvm.host import host, llvm
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.result_allocator import out_of_memory
 
 # CPU affinity: workers wake up on another CPU than the thread that wakes them.
 #

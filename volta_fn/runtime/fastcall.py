@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.core.arrays.array import ArraySpec, ConcreteArray
-from volta_fn.runtime.internals import system
-from volta_fn.runtime.internals.result_allocator import HUGE, numpy_function
+from volta_fn.runtime import system
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.result_allocator import HUGE, numpy_function
 
 # Programs.
 

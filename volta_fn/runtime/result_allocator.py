@@ -24,7 +24,7 @@ from numpy._core import multiarray  # which has NumPy's table of C functions
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.runtime.internals import system
+from volta_fn.runtime import system
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, locked
 
 # NumPy's MemoryError as an error of this package.

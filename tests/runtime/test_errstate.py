@@ -11,15 +11,15 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.runtime.internals import threads
-from volta_fn.runtime.internals.threads import silenced, silenced_in_context
+from volta_fn.runtime import native_calls
+from volta_fn.runtime.native_calls import silenced, silenced_in_context
 
 
 @pytest.fixture(params=["NumPy's variable", "np.errstate"])
 def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways: by NumPy's context variable, and without it."""
     if request.param == "np.errstate":
-        monkeypatch.setattr(threads, "_WARNING_FREE", None)
+        monkeypatch.setattr(native_calls, "_WARNING_FREE", None)
 
 
 @pytest.mark.usefixtures("state")
@@ -97,6 +97,6 @@ def test_a_callback_sees_the_callers_context() -> None:
 
 
 def test_numpys_state_is_found_or_its_absence_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert threads._find_warning_free_context() is not None
+    assert native_calls._find_warning_free_context() is not None
     monkeypatch.setattr(np, "seterr", lambda **kinds: None)
-    assert threads._find_warning_free_context() is None
+    assert native_calls._find_warning_free_context() is None

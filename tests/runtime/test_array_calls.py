@@ -16,8 +16,8 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.core.arrays.array import ConcreteArray, array_spec
 from volta_fn.errors import DonatedBufferError, LeakedTracerError
-from volta_fn.runtime.internals import fastcall
-from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
+from volta_fn.runtime import fastcall
+from volta_fn.runtime.fastcall import CtypesEntry, FastcallEntry
 from volta_fn.targets.cpu.runtime.program import Program
 
 X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))

@@ -14,12 +14,12 @@ import pytest
 import volta_fn as vf
 from tests.samples import all_samples
 from volta_fn.compiler import pipeline
-from volta_fn.runtime.internals import system
-from volta_fn.runtime.internals.fastcall import write_entry
-from volta_fn.runtime.internals.result_allocator import write_blocks
+from volta_fn.runtime import system
+from volta_fn.runtime.fastcall import write_entry
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.result_allocator import write_blocks
 from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime.executor import write_executor, write_pool
 from volta_fn.targets.cpu.target import TARGET

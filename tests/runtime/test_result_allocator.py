@@ -16,10 +16,10 @@ from numpy._core.multiarray import get_handler_name
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.runtime.internals import result_allocator
-from volta_fn.runtime.internals.result_allocator import FUNCTIONS, LARGE, make_empty, write_blocks
+from volta_fn.runtime import result_allocator
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Module
+from volta_fn.runtime.result_allocator import FUNCTIONS, LARGE, make_empty, write_blocks
 
 COUNT = LARGE // 4
 
