@@ -35,7 +35,7 @@ from benchmarks.workloads import named
 from benchmarks.workloads.case import Case, Library, Workload, arrays_in, library, map_arrays
 from volta_fn import P, lax
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.nvidia.peers import kernels
+from volta_fn.targets.nvidia import collectives as kernels
 
 Call = Callable[[], Any]
 

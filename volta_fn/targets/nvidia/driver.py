@@ -26,7 +26,7 @@ from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
-from volta_fn.targets.nvidia.peers.memory import Peers
+from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.nvidia.stream import (
     CONDITION_KERNEL,
     Accesses,

@@ -13,8 +13,8 @@ from volta_fn.compiler.passes.loops import pass_constants
 from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.nvidia import attention, convolution, float8, matmul, peers, recurrence, rows
-from volta_fn.targets.nvidia.peers.memory import Peers
+from volta_fn.targets.nvidia import attention, collectives, convolution, float8, matmul, recurrence, rows
+from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -44,8 +44,8 @@ class NvidiaTarget(WgslTarget):
         self.equations = {**shaders, **routines}
         self._shared = shared if capabilities.matrix_units else None  # whose architecture orders accesses of peers' memory
         if self._shared is not None:
-            collectives = {name: partial(maker, shared=self._shared) for name, maker in peers.ROUTINES.items()}
-            self.equations = {**self.equations, **collectives}
+            of_peers = {name: partial(maker, shared=self._shared) for name, maker in collectives.ROUTINES.items()}
+            self.equations = {**self.equations, **of_peers}
 
     def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views.
@@ -101,7 +101,7 @@ class NvidiaTarget(WgslTarget):
         passes.append(NodePass("products of a row", "Fuse products of the same row, and the kernel that computes it.", fuse))
         if self._shared is None:
             return passes
-        buckets = partial(bucket_sums, sums=partial(peers.sums, shared=self._shared))
+        buckets = partial(bucket_sums, sums=partial(collectives.sums, shared=self._shared))
         description = "Sum arrays between processes as soon as they are computed."
         return [ProgramPass("buckets of sums", description, buckets, simplify_after=True), *passes]
 

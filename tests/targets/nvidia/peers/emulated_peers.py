@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.targets.nvidia.emulation import Emulator
-from volta_fn.targets.nvidia.peers import kernels, memory
+from volta_fn.targets.nvidia import collectives as kernels
+from volta_fn.targets.nvidia import peers as memory
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Few threads and words, so that blocks have several exchanges of several rounds.

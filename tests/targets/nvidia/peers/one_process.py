@@ -15,8 +15,9 @@ from tests.targets.nvidia.peers.emulated_peers import SCHEDULE
 from tests.targets.nvidia.peers.process import Compiler, Kernels
 from volta_fn.core.devices import device, device_world
 from volta_fn.targets.gpu import backend
+from volta_fn.targets.nvidia import collectives as kernels
 from volta_fn.targets.nvidia import compilation, library
-from volta_fn.targets.nvidia.peers import kernels, memory
+from volta_fn.targets.nvidia import peers as memory
 
 
 class Streams(FakeCuda):

@@ -20,9 +20,10 @@ import pytest
 from tests.targets.nvidia import emulated_gpu
 from tests.targets.nvidia.fake_cuda import FakeCuda, at
 from tests.targets.nvidia.peers.emulated_peers import SCHEDULE, PeerEmulator
+from volta_fn.targets.nvidia import collectives as kernels
 from volta_fn.targets.nvidia import compilation, library
+from volta_fn.targets.nvidia import peers as memory
 from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.peers import kernels, memory
 
 
 class _Machine(FakeCuda):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.targets.nvidia.peers.emulated_peers import SCHEDULE, Group, small  # noqa: F401 - a fixture
-from volta_fn.targets.nvidia.peers import kernels, memory
-from volta_fn.targets.nvidia.peers.kernels import Rows
+from volta_fn.targets.nvidia import collectives as kernels
+from volta_fn.targets.nvidia import peers as memory
+from volta_fn.targets.nvidia.collectives import Rows
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [

@@ -15,9 +15,9 @@ import pytest
 from tests.targets.nvidia.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeCuda, replaced
 from volta_fn.core.devices import distribution
 from volta_fn.errors import DeviceError, DistributedError
+from volta_fn.targets.nvidia import peers as memory
 from volta_fn.targets.nvidia.library import CallErrors, Context, functions
-from volta_fn.targets.nvidia.peers import memory
-from volta_fn.targets.nvidia.peers.memory import Peers
+from volta_fn.targets.nvidia.peers import Peers
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.llvm.text import Value, i64, vector_of
 from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, KernelHeader, i32, kernel_dispatch
-from volta_fn.targets.nvidia.peers.memory import BLOCKS, CAPACITY, POSTS, RESULTS, WORD, Division, PeerFunction, Peers, divided
+from volta_fn.targets.nvidia.peers import BLOCKS, CAPACITY, POSTS, RESULTS, WORD, Division, PeerFunction, Peers, divided
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 # Words as numbers, which reductions combine.
