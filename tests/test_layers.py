@@ -31,7 +31,7 @@ LAYERS = [
     {"runtime"},
     {"targets"},
     {"jit"},
-    {"numpy", "lax", "random", "scipy", "ops", "image", "sharding", "distributed"},
+    {"numpy", "lax", "random", "scipy", "ops", "sharding", "distributed"},
     {"nn", "optim", "io", "data", "vision", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx", "chat"},
     {"__main__", "dlpack", "doctor", "launch", "profiler"},

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from volta_fn import dtypes, image
+from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX
+from volta_fn.scipy.interpolation import resize as resampled
 from volta_fn.vision.color import as_floats, as_images, restored
 
 __all__ = [
@@ -144,10 +145,10 @@ def resize(images: Any, size: int | Sequence[int], interpolation: Interpolation 
         raise ArgumentError(f"resize: interpolation is 'nearest' or one of {', '.join(map(repr, methods))}, got {interpolation!r}")
     shape = (*value.shape[:-2], height, width)
     if interpolation == "nearest-exact":
-        return image.resize(value, shape, "nearest")
+        return resampled(value, shape, "nearest")
     if antialias and value.dtype not in dtypes.FLOATS and 0 not in value.shape:  # floats have derivatives, which are faster by products
         return _resized_integers(value, height, width, interpolation)
-    return restored(image.resize(as_floats(value), shape, methods[interpolation], antialias), value)
+    return restored(resampled(as_floats(value), shape, methods[interpolation], antialias), value)
 
 
 def resized_crop(
