@@ -1,6 +1,6 @@
 """Convolutions on the matrix units of NVIDIA GPUs, and both of their gradients.
 
-A correlation (`compiler.correlations`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
+A correlation (`compiler.contractions`) is a product of windows with taps or, in a gradient by the weights, with cotangents. The tensor
 memory accelerator gathers windows while the product is computed. Images are copied before where their channels are not contiguous, and taps
 where those of an output are not. Numbers of float32 are rounded to TensorFloat-32 if their precision allows it: then cotangents are copied
 where positions are not contiguous.

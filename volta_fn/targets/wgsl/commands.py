@@ -114,7 +114,7 @@ class Run:
     #: The region from whose buffer it reads its grid, if any, and its entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.node_passes.defer_products`).
+    #: Whether it is a deferred product, to be fused with others (see `compiler.node_passes.defer_products`).
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
     better: Callable[[], ShaderModule] | None = None

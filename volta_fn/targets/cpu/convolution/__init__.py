@@ -1,6 +1,6 @@
 """Convolutions as machine code.
 
-All take correlations, the canonical form of `compiler.correlations`. In the order in which to read: `emission` (how operands are read,
+All take correlations, the canonical form of `compiler.contractions`. In the order in which to read: `emission` (how operands are read,
 groups of narrow numbers, indices in generated code, loops around register tiles, tiles of x that are contiguous in memory), `blocking`
 (block sizes, several correlations in one routine, results from registers); then the algorithms: `igemm` (implicit GEMM), `direct`,
 `winograd` and `winograd_weight_gradient`. Here follows the choice among them. Correlations of one tap are matrix products: outputs by
