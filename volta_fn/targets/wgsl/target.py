@@ -69,7 +69,7 @@ ROUTINES: dict[str, GpuRoutineMaker] = {
 }  # fmt: skip
 
 #: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
-#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `plans/writer.py`).
+#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `writer.py`).
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
