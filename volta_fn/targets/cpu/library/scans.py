@@ -121,7 +121,11 @@ def _shifted(f: Function, scan: Scan, x: Number, reach: int) -> Number:
     """Emit a vector shifted by `reach` lanes, with identities at its beginning."""
     lanes = x.lanes
     order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
-    return shuffled(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.identity(f, lanes))
+    identity = scan.identity(f, lanes)
+    if scan.reduction.step == "add" and scan.dtype.kind in "fc":
+        # -0.0: LLVM shifts 0.0 in by `vexpandpd`, which takes four times as long as the permutation for other numbers.
+        identity = constant(f, -scan.reduction.start(scan.dtype), lanes)
+    return shuffled(f, x, [k if 0 <= k < lanes else lanes for k in order], identity)
 
 
 # Cumulative sums, products, extrema and log-sum-exps.
