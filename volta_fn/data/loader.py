@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -276,6 +276,13 @@ class DataLoader(Generic[Batch]):
                 yield batch
                 del batch  # so that its memory is free while the loop waits for the next one
         self._position = (epoch + 1, 0)
+
+    def __next__(self) -> NoReturn:
+        """Raise `ArgumentTypeError`: an epoch is an iterator, the loader is not."""
+        raise ArgumentTypeError(
+            "next: a DataLoader begins an epoch whenever it is iterated over, and has no next batch itself: batches = iter(loader), then "
+            "next(batches) is the next one of an epoch"
+        )
 
     def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches of an epoch, from batch `start` on.

@@ -267,6 +267,8 @@ def _first_failed(pred: Array, values: Sequence[Array]) -> list[Array]:
     """Return the values at the first index where `pred`, of any shape, is false."""
     if not pred.ndim:
         return list(values)
+    if not pred.size:
+        return [from_host(np.zeros(v.shape[pred.ndim :], v.dtype)) for v in values]
     index = (~pred).reshape(-1).argmax()
     return [v.reshape((-1, *v.shape[pred.ndim :]))[index] for v in values]
 
@@ -299,8 +301,12 @@ def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[in
 
 
 def _stacked(starts: Sequence[Array]) -> Array:
-    joined = [broadcast(s.astype(np.int32), (1,)) for s in starts]
-    return concatenate(joined, 0)
+    most = int(dtypes.iinfo(np.int32).max)
+    # Unsigned starts, which are not converted before, may be larger.
+    limited = [
+        select(s > most, from_host(np.array(most, s.dtype)), s) if s.dtype.kind == "u" and s.dtype.itemsize >= 4 else s for s in starts
+    ]
+    return concatenate([broadcast(s.astype(np.int32), (1,)) for s in limited], 0)
 
 
 _STARTS = ("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_slice", "dynamic_update_slice")
@@ -309,21 +315,24 @@ _STARTS = ("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "sc
 def _index_check(eqn: Equation) -> Check:
     """Make the check that no window lies outside of an array."""
     shape = eqn.invars[0].aval.shape
+    scalar = ShapedArray((), np.dtype(np.int32))
+    has_starts = eqn.primitive not in (dynamic_slice_p, dynamic_update_slice_p)  # which have int32 of each axis
+    index = scalar.update(dtype=eqn.invars[1].aval.dtype) if has_starts else scalar
     template = f"out-of-bounds indexing for array of shape {shape}: index {{}} is out of bounds for axis {{}} with size {{}}."
 
     def run(ins: Sequence[Array], outs: Sequence[Array]) -> Failure:
         starts, axes, sizes = _window_starts(eqn, ins)
         if not starts.size:
             return Failure(from_host(np.asarray(False)), [from_host(np.zeros((), np.int32))] * 3)
-        last = from_host(np.array([shape[a] - s for a, s in zip(axes, sizes, strict=True)], starts.dtype))
+        most = int(dtypes.iinfo(starts.dtype).max)  # short integers end before long axes
+        last = from_host(np.array([min(shape[a] - s, most) for a, s in zip(axes, sizes, strict=True)], starts.dtype))
         outside = (starts < 0) | (starts > last)
         first = outside.reshape(-1).argmax()
         which = from_host(np.array([axes, [shape[a] for a in axes]], np.int32))[:, first % len(axes)]
-        return Failure(outside.any(), [starts.reshape(-1)[first].astype(np.int32), which[0], which[1]])
+        return Failure(outside.any(), [starts.reshape(-1)[first], which[0], which[1]])
 
-    scalar = ShapedArray((), np.dtype(np.int32))
     message = Message(template, tree.structure(((0, 0, 0), {})), eqn.primitive.name, eqn.source)
-    return Check(message, [scalar] * 3, run)
+    return Check(message, [index, scalar, scalar], run)
 
 
 # `checkify`: a program with checks as one that returns its first error.

@@ -61,6 +61,8 @@ def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray
         )
     is_batch = any(np.ndim(row) > 0 for row in tokens) if isinstance(tokens, (list, tuple)) else np.ndim(tokens) > 1
     rows = [np.asarray(row) for row in tokens] if is_batch else [np.asarray(tokens)]
+    if not rows:
+        raise ShapeError(f"{name}: a batch has at least one prompt, got shape {np.shape(tokens)}")
     for row in rows:
         if row.ndim != 1 or row.size == 0:
             raise ShapeError(f"{name}: a prompt is a sequence of at least one token, got shape {row.shape}")
@@ -202,6 +204,7 @@ class TokenStream(Iterator[np.ndarray]):
         self.pad_token = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
         self._seen = self._mask_of_seen(prompts) if self._penalized else None
         self._last: Array | None = None
+        self._has_begun = False
         self._length = 0 if cache is None else int(cache.length)
         self._count = 0
         self.finished = np.zeros(len(prompts), bool)
@@ -216,19 +219,24 @@ class TokenStream(Iterator[np.ndarray]):
         """Return the next token of each row."""
         if self._count >= self.max_new_tokens or self.finished.all():
             raise StopIteration
+        if self._has_begun and self.cache is None:
+            raise ArgumentError("TokenStream: the last step failed or was interrupted, and its cache with it; begin another stream")
+        # Programs take the cache, so that there is none after an interrupt.
+        self._has_begun, self.cache, cache = True, None, self.cache
         if self._last is None:
-            if self.cache is None:
+            if cache is None:
                 slots = rounded_size(self.tokens.shape[1] + LEAST_CHUNK, LEAST_SLOTS)
-                self.cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts) if self._starts.any() else None)
-            logits, self.cache = prefill(self.model, self.tokens, self.cache)
+                cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts) if self._starts.any() else None)
+            logits, cache = prefill(self.model, self.tokens, cache)
             self._length += self.tokens.shape[1]
             self._last, self._key, self._seen = _sample(logits, self._key, self._seen, self._sampler, self._penalized)
         else:
-            assert self.cache is not None
+            assert cache is not None
             self._length += 1
-            cache = self.cache.grow(rounded_size(self._length, LEAST_SLOTS), self.model.config.sliding_window)
+            cache = cache.grow(rounded_size(self._length, LEAST_SLOTS), self.model.config.sliding_window)
             options = (self._key, self._seen, self._sampler, self._penalized)
-            self._last, self.cache, self._key, self._seen = _step(self.model, self._last, cache, *options)
+            self._last, cache, self._key, self._seen = _step(self.model, self._last, cache, *options)
+        self.cache = cache
         self._count += 1
         tokens = np.where(self.finished, np.int32(self.pad_token), np.asarray(self._last))
         self.finished |= np.isin(tokens, self._stop)

@@ -77,6 +77,8 @@ def top_p_filter(logits: Any, p: float) -> Array:
 
 def _top_p_mask(sorted_logits: Array, p: float) -> Array:
     """Return which of descending logits come before their probabilities reach p."""
+    if p == 1:  # which sums of many probabilities reach by rounding before the last one
+        return vnp.ones(sorted_logits.shape, bool)
     probabilities = softmax(sorted_logits, -1)
     before = vnp.cumsum(probabilities, -1) - probabilities
     return (before < p).at[..., 0].set(True)
