@@ -287,9 +287,9 @@ def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[in
     """Return the starts of windows (along the last dimension), their axes and sizes."""
     params, shape = eqn.params, eqn.invars[0].aval.shape
     if eqn.primitive is dynamic_slice_p:
-        return _stacked(ins[1:]), tuple(range(len(shape))), params["slice_sizes"]
+        return _stacked(eqn, ins[1:]), tuple(range(len(shape))), params["slice_sizes"]
     if eqn.primitive is dynamic_update_slice_p:
-        return _stacked(ins[2:]), tuple(range(len(shape))), eqn.invars[1].aval.shape
+        return _stacked(eqn, ins[2:]), tuple(range(len(shape))), eqn.invars[1].aval.shape
     numbers = params["dimension_numbers"]
     if eqn.primitive is gather_p:
         axes = numbers.start_index_map
@@ -300,13 +300,16 @@ def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[in
     return ins[1], axes, tuple([sizes.get(a, 1) for a in axes])
 
 
-def _stacked(starts: Sequence[Array]) -> Array:
-    most = int(dtypes.iinfo(np.int32).max)
-    # Unsigned starts, which are not converted before, may be larger.
-    limited = [
-        select(s > most, from_host(np.array(most, s.dtype)), s) if s.dtype.kind == "u" and s.dtype.itemsize >= 4 else s for s in starts
-    ]
-    return concatenate([broadcast(s.astype(np.int32), (1,)) for s in limited], 0)
+def _stacked(eqn: Equation, starts: Sequence[Array]) -> Array:
+    return concatenate([broadcast(s.astype(_starts_dtype(eqn)), (1,)) for s in starts], 0)
+
+
+def _starts_dtype(eqn: Equation) -> np.dtype:
+    """Return the dtype of all starts of windows."""
+    first = {dynamic_slice_p: 1, dynamic_update_slice_p: 2}.get(eqn.primitive)
+    if first is None:
+        return eqn.invars[1].aval.dtype
+    return np.dtype(np.int64 if any(v.aval.dtype.itemsize == 8 for v in eqn.invars[first:]) else np.int32)
 
 
 _STARTS = ("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_slice", "dynamic_update_slice")
@@ -316,8 +319,7 @@ def _index_check(eqn: Equation) -> Check:
     """Make the check that no window lies outside of an array."""
     shape = eqn.invars[0].aval.shape
     scalar = ShapedArray((), np.dtype(np.int32))
-    has_starts = eqn.primitive not in (dynamic_slice_p, dynamic_update_slice_p)  # which have int32 of each axis
-    index = scalar.update(dtype=eqn.invars[1].aval.dtype) if has_starts else scalar
+    index = scalar.update(dtype=_starts_dtype(eqn))
     template = f"out-of-bounds indexing for array of shape {shape}: index {{}} is out of bounds for axis {{}} with size {{}}."
 
     def run(ins: Sequence[Array], outs: Sequence[Array]) -> Failure:

@@ -22,6 +22,16 @@ def test_sinc_near_its_zeros_and_far_out(dtype):
     np.testing.assert_array_equal(vnp.sinc(np.float16([65504.0])), [0.0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_slopes_of_sinc_far_out_are_numbers(dtype: str) -> None:
+    kind = vf.dtypes.as_dtype(dtype)
+    most = float(vnp.finfo(kind).max)
+    x = vnp.asarray([most, -most, most / 2, 0.0], kind)
+    for compute in (vf.vmap(vf.grad(vnp.sinc)), vf.jit(vf.vmap(vf.grad(vnp.sinc)))):
+        slopes = np.asarray(compute(x), np.float64)
+        np.testing.assert_allclose(slopes, 0, atol=2 / most)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize(("dtype", "ends"), [(np.float32, (1e-25, 1e-21, 1.0, 1e25)), (np.float64, (1e-250, 1e-170, 1.0, 1e250))])
 def test_slopes_of_arctan2_at_all_sizes(dtype, ends):
