@@ -292,3 +292,14 @@ def test_a_stream_does_not_go_on_after_an_interrupted_step(monkeypatch: pytest.M
     assert stream.cache is None
     with pytest.raises(ArgumentError, match="the last step failed or was interrupted"):
         next(stream)
+
+
+def test_one_stop_token_by_itself_is_told() -> None:
+    for call in (
+        lambda: nn.generate(MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.beam_search(MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.speculative_generate(MODEL, MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.ContinuousBatch(MODEL, pages=2, stop_tokens=3),
+    ):
+        with pytest.raises(ArgumentTypeError, match=r"stop_tokens is a sequence of tokens, got 3; \(3,\) has one"):
+            call()

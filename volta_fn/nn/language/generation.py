@@ -73,6 +73,15 @@ def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray
     return [row.astype(np.int32) for row in rows], is_batch
 
 
+def ends_of(name: str, stop_tokens: Any, config: CausalLMConfig) -> tuple[int, ...]:
+    """Return the tokens that end a text; raise `ArgumentTypeError` for a single one."""
+    if stop_tokens is None:
+        return config.eos_token_id
+    if np.ndim(stop_tokens) == 0 and not isinstance(stop_tokens, (set, frozenset)):
+        raise ArgumentTypeError(f"{name}: stop_tokens is a sequence of tokens, got {stop_tokens!r}; ({stop_tokens!r},) has one")
+    return tuple(stop_tokens)
+
+
 def left_padded(prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return prompts padded on the left to one length, and the padding of each."""
     longest = max(len(row) for row in prompts)
@@ -200,7 +209,7 @@ class TokenStream(Iterator[np.ndarray]):
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._sampler, self._penalized = _sampler(sampler, key, filters, repetition_penalty)
         self._key = key
-        self._stop = np.array(config.eos_token_id if stop_tokens is None else list(stop_tokens), np.int32)
+        self._stop = np.array(ends_of("generate", stop_tokens, config), np.int32)
         self.pad_token = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
         self._seen = self._mask_of_seen(prompts) if self._penalized else None
         self._last: Array | None = None
@@ -403,7 +412,7 @@ def beam_search(
     config = config_of("beam_search", model)
     vocabulary = config.vocab_size
     prompts, _ = as_prompts("beam_search", prompt_tokens, vocabulary)
-    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    stop = set(ends_of("beam_search", stop_tokens, config))
     pad = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
     tokens, starts = left_padded(prompts)
     batch, length = tokens.shape
@@ -594,7 +603,7 @@ def speculative_generate(
     if key is None and any(value != 0 for value in chosen.values()):
         raise ArgumentTypeError(f"{name}: {', '.join(chosen)} need a random key: {name}(…, key=vf.random.key(0))")
     sampler = Sampler(**(chosen if key is not None else {"temperature": 0.0}))
-    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    stop = set(ends_of(name, stop_tokens, config))
     key = random.key(0) if key is None else key  # whose numbers decide nothing: all distributions are certain
     return _speculate(model, draft, prompts[0], max_new_tokens, key, num_draft_tokens, sampler, stop)
 

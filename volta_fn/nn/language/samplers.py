@@ -128,6 +128,10 @@ def penalize_repetition(logits: Any, seen: Any, penalty: float) -> Array:
     return vnp.where(mask, vnp.where(value > 0, value / penalty, value * penalty), value)
 
 
+#: Logits divided by less may be infinite or NaN, and differ by so much that the greatest is the only choice.
+_LEAST_TEMPERATURE = 1e-30
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """The usual choices in their usual order, as one sampler.
@@ -171,7 +175,7 @@ class Sampler:
         value = _logits("Sampler", logits)
         if self.repetition_penalty != 1 and seen is not None:
             value = penalize_repetition(value, seen, self.repetition_penalty)
-        if self.temperature == 0:
+        if self.temperature < _LEAST_TEMPERATURE:
             return top_k_filter(value, 1)
         value = value / self.temperature
         value = value if self.top_k is None else top_k_filter(value, self.top_k)
@@ -192,7 +196,7 @@ class Sampler:
         value = _logits("Sampler", logits)
         if self.repetition_penalty != 1 and seen is not None:
             value = penalize_repetition(value, seen, self.repetition_penalty)
-        if self.temperature == 0:
+        if self.temperature < _LEAST_TEMPERATURE:
             return greedy(value)
         value = value / self.temperature
         if self.top_k is None or self.top_k >= value.shape[-1]:
