@@ -23,6 +23,7 @@ from volta_fn.core.devices.device_world import on_all
 from volta_fn.errors import ArgumentError, CallbackError, DeviceError, DistributedError, DonatedBufferError, ShapeError
 from volta_fn.targets.gpu import program as gpu_program
 from volta_fn.targets.nvidia.peers import exchange
+from volta_fn.targets.nvidia.peers.memory import Peers
 
 
 class Machine(NamedTuple):
@@ -398,20 +399,35 @@ def test_results_of_a_call_survive_the_next_one_that_is_interrupted(machine: Mac
     monkeypatch.setattr(exchange, "_LONG", 10**6)  # nanoseconds until a kernel tells that it waits
     mapped = vf.jit(machine.by_rows(lambda x: lax.psum(x, "i")))
     x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
+    other = vf.block_until_ready(x * 10.0)
     for _ in range(3):
         np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
-    driver, is_late = machine.devices[1].backend.gpu.queue.driver, threading.Event()
+    (first, driver), is_late = (device.backend.gpu.queue.driver for device in machine.devices), threading.Event()
     machine.fake._start(lambda: is_late.wait() and None, driver.stream)
-    earlier = mapped(x)  # the kernel of GPU 0 waits for that of GPU 1
+    earlier = mapped(other)  # the kernel of GPU 0 waits for that of GPU 1
+
+    has_settled, interrupt = Peers.has_settled, Peers.interrupt
 
     def launched(ranks: Any) -> None:
-        is_late.set()
         raise KeyboardInterrupt
+
+    def awaited(peers: Peers, launches: Any) -> bool:
+        is_late.set()
+        return has_settled(peers, launches)
+
+    def interrupted(peers: Peers) -> None:
+        interrupt(peers)
+        if peers is first.peers and not is_late.is_set():  # the kernels of GPU 0 end without GPU 1
+            with machine.fake._changed:
+                machine.fake._changed.wait_for(lambda: not machine.fake._pending[first.stream])
+            is_late.set()
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(driver.peers, "launched", launched)
+        patch.setattr(Peers, "has_settled", awaited)
+        patch.setattr(Peers, "interrupt", interrupted)
         mapped(x)
-    np.testing.assert_array_equal(earlier, [2, 4, 2, 4])
+    np.testing.assert_array_equal(earlier, [20, 40, 20, 40])
     np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
 
 
