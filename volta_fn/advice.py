@@ -367,7 +367,7 @@ def habit(owner: str, name: str, answer: str) -> property:
 
 
 class MissingOfClass:
-    """What a class does not have, though others do: an attribute that raises `AttributeError` with an answer."""
+    """An attribute that a class lacks: `AttributeError` with an answer."""
 
     def __init__(self, name: str, answers: Mapping[str, str]) -> None:
         self._name, self._answers = name, answers

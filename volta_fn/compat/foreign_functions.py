@@ -427,7 +427,7 @@ class _Call:
         ]
 
     def _run(self, stages: Mapping[str, int], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[int, tuple[int, int]]:
-        """Call stages of the target one after another, and return the states that they set.
+        """Call stages of the target in turn, and return the states that they set.
 
         Raises the error of a stage. After an interrupt the states remain, since the target may go on.
         """

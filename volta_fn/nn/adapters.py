@@ -118,7 +118,7 @@ def _lengths(rows: Array) -> Array:
 
 
 def _shares(magnitude: Array, lengths: Array) -> Array:
-    """Return the magnitude over lengths, and 1 for rows of zeros, which have no direction."""
+    """Return the magnitude over lengths, and 1 for rows of zeros."""
     return vnp.where(lengths == 0, 1, magnitude / vnp.where(lengths == 0, 1, lengths))
 
 

@@ -199,7 +199,7 @@ class _Meetings:
                     memory.interrupt()
 
     def _settle(self, complete: Launches) -> None:
-        """Wait for collectives; not if a device has failed, or for longer than a collective waits."""
+        """Wait for collectives, unless a device has failed, as long as these wait."""
         last = time.monotonic() + distribution.current().limit
         with contextlib.suppress(DeviceError):
             while time.monotonic() < last:
