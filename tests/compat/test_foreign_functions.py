@@ -292,8 +292,11 @@ def test_states_are_deleted_with_their_run_or_call() -> None:
 def test_a_stage_that_fails_after_another_leaves_no_state() -> None:
     handlers = registered("half", initialize=lambda frame: set_state(frame, 12), execute=lambda frame: failure(frame, b"no such case"))
     states = dict(module._states)
+    call = ffi.ffi_call("half", vf.ShapeDtypeStruct((2,), "float32"))
     with pytest.raises(CallbackError, match="half failed: no such case"):
-        ffi.ffi_call("half", vf.ShapeDtypeStruct((2,), "float32"))(vnp.ones(2))
+        call(vnp.ones(2))
+    with pytest.raises(CallbackError, match="the attribute kind must be a number"):
+        call(vnp.ones(2), kind=[1])
     assert module._states == states
     del handlers
 

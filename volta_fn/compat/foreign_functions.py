@@ -433,25 +433,27 @@ class _Call:
         """
         context = next(_handles)
         _states[context] = dict(self._states)
-        for stage, address in stages.items():
-            message = self._message_of(context, stage, address, inputs, outputs)
-            if message is not None:
-                _delete(self._states_of_run(context))
-                raise ExecutionError(f"ffi_call: {self.name} failed: {message}")
+        try:
+            for stage, address in stages.items():
+                self._run_stage(context, stage, address, inputs, outputs)
+        except Exception:
+            _delete(self._states_of_run(context))
+            raise
         return self._states_of_run(context)
 
     def _states_of_run(self, context: int) -> dict[int, tuple[int, int]]:
         return {stage: state for stage, state in _states.pop(context).items() if stage not in self._states}
 
-    def _message_of(self, context: int, stage: str, address: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> str | None:
-        """Call a stage of the target, wait for it, and return its error's message, if any."""
+    def _run_stage(self, context: int, stage: str, address: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Call a stage of the target, and wait for it; raise its error."""
         arguments = _Frame(context, stage, inputs, outputs, self.attributes)
         handle = ctypes.CFUNCTYPE(c_void_p, c_void_p)(address)(ctypes.addressof(arguments.frame)) or 0
         if not handle and (future := arguments.frame.future):
             _futures[future].call, _futures[future].frame = self, arguments
             _futures[future].is_available.wait()
             handle = _futures.pop(future).error
-        return _errors.pop(handle).value.decode(errors="replace") if handle else None
+        if handle:
+            raise ExecutionError(f"ffi_call: {self.name} failed: {_errors.pop(handle).value.decode(errors='replace')}")
 
 
 def _full_order(order: Sequence[int] | None, rank: int) -> list[int]:

@@ -385,12 +385,11 @@ _MOST_PRODUCTS = 1 << 17
 
 def _integer_sums(codes: Array, data: Array) -> Array:
     """Return codes @ dataᵀ, of rows of int8, as float32."""
-    numbers = (((codes.ndim - 1,), (1,)), ((), ()))
-    sums = vnp.zeros((), "float32")
-    for start in range(0, max(codes.shape[-1], 1), _MOST_PRODUCTS):
-        part = slice(start, start + _MOST_PRODUCTS)
-        sums = sums + lax.dot_general(codes[..., part], data[..., part], numbers, preferred_element_type="int32").astype("float32")
-    return sums
+    numbers, size = (((codes.ndim - 1,), (1,)), ((), ())), codes.shape[-1]
+    if size <= _MOST_PRODUCTS:
+        return lax.dot_general(codes, data, numbers, preferred_element_type="int32").astype("float32")
+    first, rest = ([x[..., part] for x in (codes, data)] for part in (slice(_MOST_PRODUCTS), slice(_MOST_PRODUCTS, None)))
+    return _integer_sums(*first) + _integer_sums(*rest)
 
 
 @_int8_product.defjvp
