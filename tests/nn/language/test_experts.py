@@ -121,9 +121,9 @@ def test_experts_that_no_token_chose_add_nothing_even_if_they_overflow() -> None
     gate_up = np.ones((2, 8, 4), np.float32)
     gate_up[1] *= 1e25
     experts = nn.quantize(Experts(vnp.asarray(gate_up), vnp.ones((2, 4, 4))), "int8")
-    x = np.ones((3, 4), np.float32)
-    out = experts(vnp.asarray(x), vnp.zeros((3, 1), "int32"), vnp.ones((3, 1)))
-    np.testing.assert_allclose(out, oracle(Experts(gate_up[:1], np.ones((1, 4, 4))), x, np.zeros((3, 1), int), np.ones((3, 1))), rtol=0.02)
+    x = np.ones((5, 4), np.float32)
+    out = experts(vnp.asarray(x), vnp.zeros((5, 1), "int32"), vnp.ones((5, 1)))
+    np.testing.assert_allclose(out, oracle(Experts(gate_up[:1], np.ones((1, 4, 4))), x, np.zeros((5, 1), int), np.ones((5, 1))), rtol=0.02)
 
 
 @pytest.mark.wide
